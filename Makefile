@@ -1,0 +1,52 @@
+# VENUS: `make` lists what there is.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The tests wait for disks and other processes more than they compute: twice as many workers as cores.
+SPREAD := -n $(shell expr 2 \* $$(nproc)) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help demo dev check test test-all test-oracle protos clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/.demo ## install and show the whole path, SQLite to an embedded PostgreSQL
+	@$(BIN)/venus demo
+
+dev: $(VENV)/.dev ## install everything a developer needs
+
+check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generated code unchanged
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/python -m tests.support.protos --check
+
+test: $(VENV)/.dev ## the suite, under 15 minutes on 2 cores
+	$(BIN)/pytest $(SPREAD) -m "not slow and not oracle"
+
+test-all: $(VENV)/.dev ## the slow rest as well
+	$(BIN)/pytest $(SPREAD) -m "not oracle"
+
+test-oracle: $(VENV)/.dev ## the Oracle source on a real Oracle; needs Docker
+	$(BIN)/pip install --quiet --editable '.[oracle]'
+	$(BIN)/pytest -m oracle tests/oracle
+
+protos: $(VENV)/.dev ## regenerate venus/wire from protos/
+	$(BIN)/python -m tests.support.protos
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: setup.cfg | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: setup.cfg | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/.demo
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist *.egg-info

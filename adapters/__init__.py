@@ -1,0 +1,4 @@
+"""The edges: databases on both sides of the middleware."""
+
+if __name__ != "venus.adapters":  # the repository root is on sys.path: a second copy of every class would be made
+    raise ImportError("import venus.adapters, not adapters")

@@ -1,0 +1,1 @@
+"""What VENUS knows of each database; one folder each, all behind `contract`."""

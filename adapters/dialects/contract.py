@@ -1,0 +1,205 @@
+"""What a database must offer to be a source of VENUS; every dialect passes the same conformance suite.
+
+Capture is the same everywhere (capture.md: dirty-key log, read in one snapshot with the current row, consumed by
+exact delete). A `Cut` is one snapshot: its sections are shipped as half messages while it is open, and its
+`commit` is the paper's local transaction: it checks the epoch, writes the batch rows, advances the checkpoint row
+and removes exactly the log rows that the snapshot saw, atomically. How that is done is each dialect's own affair
+(PostgreSQL deletes inside the snapshot's own transaction, SQLite moves a watermark, others delete by number).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+from venus.codec.changes import TableChanges
+from venus.errors import SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, TableSchema
+
+
+class SchemaChanged(SourceError):
+    """A captured table is not what the registry says any more: refresh the schemas, then open the cut again."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What differs between databases, by name: code asks these, never `if name == ...`."""
+
+    concurrent_writers: bool  # transactions commit in another order than they draw numbers
+    transactional_ddl: bool
+    captures_truncate: bool
+    fires_on_cascade: bool
+    identifier_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """The checkpoint row."""
+
+    epoch: Epoch
+    next_sequence: Sequence
+    last_batch: BatchNo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillState:
+    """How far the first fill of one table has come. `cursor` is opaque to everyone but the dialect.
+
+    The caller makes the sweep's markers: when it starts one (`sweep_from` is not 0, the cursor is empty) it puts the
+    Sequence of its SWEEP_BEGIN into `sweep_from`; the dialect only keeps that number and sets it to 1 or more when a
+    table that was filled before is to be read again.
+    """
+
+    table_id: int
+    sweep_from: Sequence  # 0 = no sweep: a first fill; else the Sequence of its SWEEP_BEGIN
+    cursor: bytes  # empty = at the start
+    rows_done: int
+    rows_estimate: int
+    done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredTable:
+    """A captured table as the registry at the source has it.
+
+    ACTIVE: captured. PAUSED: its log rows wait and cuts leave them. RESYNC: changes were missed (`reason` says why);
+    what can still be captured of it is, but only a new fill makes it whole, and that is an operator's decision.
+    """
+
+    schema: TableSchema
+    state: str  # ACTIVE, PAUSED, RESYNC
+    reason: str
+    fill: FillState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallStep:
+    """One statement of an installation; `exists` = it is there already, unchanged."""
+
+    table: str
+    what: str  # e.g. "trigger venus_i_00001"
+    sql: str
+    exists: bool = False
+
+
+class Cut(Protocol):
+    """One snapshot of the log tables and the source tables."""
+
+    @property
+    def captured_at_us(self) -> int:
+        """The source's clock when the snapshot was opened, Unix microseconds."""
+        ...
+
+    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        """Stream the changes, each section within the limits (one larger row travels alone).
+
+        Each key appears once per cut; a TRUNCATE marker comes before its table's changes, and where keys can be
+        equal without being the same text (1.0 and 1.00), the tombstones come before the rows. Every log row that
+        these sections account for is removed by `commit`, so the iterator must be consumed to its end before it.
+        """
+        ...
+
+    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+        """Read the next key range of a table being filled, in this same snapshot.
+
+        Returns changes only (no markers), together about within the limits, each section within `bytes_max`. Called
+        after the sections have been consumed.
+        """
+        ...
+
+    def commit(
+        self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
+    ) -> None:
+        """Run the local transaction, durably. Raises Fenced if another instance has raised the epoch."""
+        ...
+
+    def rollback(self) -> None:
+        """Close the snapshot and leave everything as it was."""
+        ...
+
+
+class Source(Protocol):
+    """One source database, used by one thread."""
+
+    name: str
+    capabilities: Capabilities
+
+    def close(self) -> None: ...
+
+    # -- dictionary and installation ---------------------------------------------------------------------
+
+    def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
+        """Read the dictionary; table ids are those of the registry, or 0 for tables not captured yet."""
+        ...
+
+    def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        """Say what is missing or cannot be carried; reads only, no DDL and no DML."""
+        ...
+
+    def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Return every statement of the installation, in order. Raises Refused if a finding blocks."""
+        ...
+
+    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Install what is missing; idempotent; a trigger that had vanished marks its table RESYNC."""
+        ...
+
+    def uninstall_plan(self) -> list[InstallStep]: ...
+
+    def uninstall(self) -> list[InstallStep]:
+        """Leave the catalogue as it was before the installation."""
+        ...
+
+    # -- the registry and the checkpoint row ---------------------------------------------------------------
+
+    def registered(self) -> list[RegisteredTable]: ...
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
+
+    def restart_fill(self, table_id: int) -> None:
+        """Make the next cuts re-read the whole table (with a sweep if it was filled before)."""
+        ...
+
+    def state(self) -> SourceState: ...
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        """Fence older instances. Raises Fenced if the source already has a higher epoch."""
+        ...
+
+    def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        """Answer a review: which of these are in the batch table.
+
+        Waits for a local transaction that is just committing, so that an absent batch of an older epoch is final.
+        """
+        ...
+
+    def beat(self) -> None:
+        """Update the heartbeat row; it is captured like any other."""
+        ...
+
+    def backlog(self) -> dict[int, tuple[int, int]]:
+        """Return, per table_id, how many log rows wait and the age of the oldest blocker in seconds."""
+        ...
+
+    # -- capture ---------------------------------------------------------------------------------------------
+
+    def refresh_schemas(self) -> list[TableSchema]:
+        """Compare the dictionary with the registry; store and return new versions of changed tables.
+
+        Tables that another process has registered since are returned too. A table whose key has changed or that is
+        gone becomes RESYNC; the application's statements go on. A new column restarts the table's fill.
+        """
+        ...
+
+    def open_cut(self, fills: Seq[FillState]) -> Cut | None:
+        """Open a snapshot; None if the log is empty and nothing is to be filled.
+
+        Raises SchemaChanged instead of reading a table in another version than the registry's.
+
+        Also None if the application has a table to itself just now (TRUNCATE, ALTER TABLE): VENUS gives way.
+        """
+        ...

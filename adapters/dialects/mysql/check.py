@@ -1,0 +1,167 @@
+"""`venus check` at a MariaDB or MySQL source: what is missing, what cannot be carried, what to know. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+
+from venus.adapters.dialects.mysql.cascades import Circle, reaching
+from venus.adapters.dialects.mysql.connection import Connection
+from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, read
+from venus.adapters.dialects.mysql.names import literal, quoted
+from venus.adapters.dialects.mysql.statements import statement
+from venus.model import Finding, Kind
+
+#: MariaDB 10.3, MySQL 8.0: window of what is tried or documented.
+_VERSION_MIN = {"MariaDB": (10, 3), "MySQL": (8, 0)}
+#: What capture does, by privilege.
+NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "TRIGGER", "CREATE TEMPORARY TABLES")
+#: Of each table, to find values that cannot be carried.
+SAMPLE_ROWS = 10_000
+
+
+def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+    """Return every finding."""
+    found = list(_server(connection))
+    dictionary = read(connection, zero_dates_null=connection.options.zero_dates_null)
+    chosen = dictionary.chosen(include, exclude)
+    for table in chosen:
+        found += _table(connection, table)
+    found += _cascades(connection, dictionary, {t.name for t in chosen})
+    return found
+
+
+def blocking(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+    """Return what forbids an installation."""
+    return [f for f in check(connection, include, exclude) if f.blocks]
+
+
+def _server(connection: Connection) -> Iterator[Finding]:
+    version, read_only, log_bin, binlog, trusted, autoinc, account = connection.row(statement("check", "server"))
+    maker = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    if numbers < _VERSION_MIN[maker]:
+        needed = ".".join(map(str, _VERSION_MIN[maker]))
+        yield Finding(where="server", message=f"{maker} {needed} or newer is needed", remedy="upgrade it", blocks=True)
+    if read_only not in ("0", "OFF"):
+        yield Finding(
+            where="server", message="is read-only: nothing can be installed", remedy="use the primary", blocks=True
+        )
+    if log_bin == "1" and binlog == "STATEMENT":
+        yield Finding(
+            where="server",
+            message="binlog_format is STATEMENT: replicas may number the rows of log tables otherwise",
+            remedy="SET GLOBAL binlog_format = 'ROW' or 'MIXED'",
+        )
+    if autoinc == "0":
+        yield Finding(
+            where="server",
+            message="innodb_autoinc_lock_mode is 0: statements that change one table wait for each other",
+            remedy="set it to 1 or 2 and restart the server",
+        )
+    yield from _privileges(connection, account, binary_log=log_bin == "1" and trusted == "0")
+
+
+def _privileges(connection: Connection, account: str, *, binary_log: bool) -> Iterator[Finding]:
+    user, _, host = account.rpartition("@")
+    grantees = [f"'{user}'@'{host}'"]
+    if "mariadb" in str(connection.row("SELECT version()")[0]).lower():
+        (role,) = connection.row("SELECT coalesce(current_role(), '')")
+        grantees += [f"'{role}'@''"] if role else []
+    parts = {"grantees": ", ".join(map(literal, grantees)), "database": literal(connection.address.database)}
+    held = {r[0].upper() for r in connection.rows(statement("check", "privileges", **parts))}
+    name = f"{quoted(user)}@{quoted(host)}"
+    missing = [p for p in NEEDED if p not in held]
+    if missing:
+        yield Finding(
+            where="privileges",
+            message=f"{', '.join(missing)} not granted",
+            remedy=f"GRANT {', '.join(missing)} ON {quoted(connection.address.database)}.* TO {name};",
+            blocks=True,
+        )
+    if "PROCESS" not in held:
+        yield Finding(
+            where="privileges",
+            message="PROCESS not granted: a TRUNCATE cannot be noticed, and nobody can say what blocks capture",
+            remedy=f"GRANT PROCESS ON *.* TO {name};",
+        )
+    if binary_log and not held & {"SUPER", "SET USER", "BINLOG ADMIN", "SET_USER_ID"}:
+        yield Finding(
+            where="privileges",
+            message="with the binary log on, this server lets only administrators make triggers",
+            remedy="SET GLOBAL log_bin_trust_function_creators = 1;",
+            blocks=True,
+        )
+
+
+def _table(connection: Connection, table: Table) -> Iterator[Finding]:
+    if table.engine.lower() != "innodb":
+        yield Finding(
+            where=table.where,
+            message=f"its engine is {table.engine}, which has no transactions: a change and its note could part",
+            remedy="ALTER TABLE ... ENGINE=InnoDB, or exclude the table",
+            blocks=True,
+        )
+    if not table.key:
+        remedy = "add a PRIMARY KEY, or a UNIQUE index on NOT NULL columns; or exclude the table"
+        if table.key_problems:
+            remedy += "; nearest: " + "; ".join(table.key_problems)
+        yield Finding(
+            where=table.where,
+            message="has no usable key: rows without one cannot be told apart",
+            remedy=remedy,
+            blocks=True,
+            details=table.key_problems,
+        )
+    for column, why in table.unsupported:
+        yield Finding(
+            where=f"{table.where}.{column}",
+            message=f"cannot be carried exactly: {why}",
+            remedy="exclude the table, or change the column's type",
+            blocks=True,
+        )
+    if not connection.options.zero_dates_null:
+        yield from _zero_dates(connection, table)
+
+
+def _zero_dates(connection: Connection, table: Table) -> Iterator[Finding]:
+    for column in table.columns:
+        if column.type.kind not in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+            continue
+        sample = statement("check", "zero_dates", column=quoted(column.name), table=table.sql, rows=str(SAMPLE_ROWS))
+        count = int(connection.row(sample)[0])
+        if count:
+            yield Finding(
+                where=f"{table.where}.{column.name}",
+                message=f"{count} of at most {SAMPLE_ROWS} rows looked at have a zero date, which is no date",
+                remedy="correct them, or add venus_zero_dates=null to the source's URL: they arrive as NULL then",
+                blocks=True,
+            )
+
+
+def _cascades(connection: Connection, dictionary: Dictionary, chosen: set[str]) -> Iterator[Finding]:
+    database = connection.address.database
+    for reference in dictionary.references:
+        acts = {reference.on_delete, reference.on_update} & {"CASCADE", "SET NULL"}
+        if reference.parent_database != database and reference.child in chosen and acts:
+            yield Finding(
+                where=f"{database}.{reference.child}",
+                message=f"foreign key {reference.name} changes its rows from {reference.parent_database}."
+                f"{reference.parent}, where VENUS makes no triggers",
+                remedy="make it RESTRICT, or exclude the table",
+                blocks=True,
+            )
+    for circle in circles(dictionary, chosen):
+        yield Finding(
+            where=f"{database}.{circle.reference.child}",
+            message=f"foreign key {circle.reference.name} cascades in a circle; no triggers of MariaDB or MySQL fire"
+            " for that, and VENUS's cannot follow it to its end",
+            remedy="make it RESTRICT and delete the children first, or exclude the table",
+            blocks=True,
+        )
+
+
+def circles(dictionary: Dictionary, chosen: set[str]) -> list[Circle]:
+    """Return the cascades that cannot be followed."""
+    return reaching(dictionary.references, chosen)[1]

@@ -1,0 +1,16 @@
+-- What `venus check` asks. Everything here only reads.
+
+-- server --
+SELECT version(), @@global.read_only, @@global.log_bin, @@global.binlog_format, @@global.log_bin_trust_function_creators,
+       @@innodb_autoinc_lock_mode, current_user()
+
+-- privileges --
+-- Of the account and of the role it has taken; global ones count everywhere.
+SELECT privilege_type FROM information_schema.user_privileges WHERE grantee IN ({grantees})
+UNION
+SELECT privilege_type FROM information_schema.schema_privileges
+ WHERE grantee IN ({grantees}) AND {database} LIKE table_schema
+
+-- zero_dates --
+SELECT count(*) FROM (SELECT {column} AS d FROM {table} LIMIT {rows}) AS sample
+ WHERE d IS NOT NULL AND (CAST(d AS CHAR) LIKE '%-00%' OR CAST(d AS CHAR) LIKE '0000-00-00%')

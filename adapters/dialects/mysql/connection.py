@@ -1,0 +1,266 @@
+"""Sessions at a MariaDB or MySQL server: the only place that knows the driver and its errors.
+
+Every value comes as the text that the server writes (binary columns as bytes): no decoder of the driver may turn a
+decimal into a float or lose a zero date. Every session speaks utf8mb4, UTC and an sql_mode of its own, so that what
+the server's configuration says changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+import sqlalchemy as sa
+from pymysql.constants import CLIENT, CR, ER
+from pymysql.converters import encoders
+from pymysql.cursors import SSCursor
+from sqlalchemy.pool import StaticPool
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.errors import ConfigError, DatabaseUnavailable, SourceError
+
+Row = tuple[Any, ...]
+
+#: Also of the triggers, which keep the mode they are made under: a zero date in a key must not fail the application.
+SQL_MODE = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
+
+_DICTIONARY = {ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.TABLE_DEF_CHANGED, ER.BAD_TABLE_ERROR}
+_LOST = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_SERVER_LOST_EXTENDED, CR.CR_CONN_HOST_ERROR,
+         CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.QUERY_INTERRUPTED, 1927, 0}  # fmt: skip
+#: How arguments are written; there are no decoders, see above.
+_CONVERSIONS: dict[Any, Any] = {**encoders}
+#: How long the server waits for us to take the next rows of an answer.
+_SLOW_READER_S = 3600
+_TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "capath", "ssl_cipher": "cipher"}
+
+
+class LockTimeout(DatabaseUnavailable):
+    """A lock was not to be had in time."""
+
+
+class Deadlock(DatabaseUnavailable):
+    """The server has ended this transaction to let another one go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the URL may say behind its question mark."""
+
+    #: What becomes of 0000-00-00 and of dates with a zero or impossible part: halt the table, or NULL.
+    zero_dates_null: bool = False
+    lock_timeout_s: int = 50
+    #: While a trigger is made, everybody who wants the table waits behind it.
+    install_lock_timeout_s: int = 2
+    install_attempts: int = 30
+    connect_timeout_s: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is."""
+
+    place: str
+    database: str
+    arguments: Mapping[str, Any]
+    options: Options
+
+
+def address_of(url: str) -> Address:
+    """Read a URL `mysql+pymysql://user:password@host/database`. Nothing of it but host and database is ever shown."""
+    parsed = sa.make_url(url)
+    if parsed.drivername not in ("mysql+pymysql", "mariadb+pymysql", "mysql", "mariadb"):
+        raise ConfigError("[source] url: this driver is not known", hint="write mysql+pymysql:// or mariadb+pymysql://")
+    if not parsed.database:
+        raise ConfigError("[source] url names no database", hint="write mysql+pymysql://user@host/database")
+    arguments: dict[str, Any] = {
+        "host": parsed.host or "localhost", "port": parsed.port or 3306, "user": parsed.username or "",
+        "password": parsed.password or "", "database": parsed.database,
+    }  # fmt: skip
+    options: dict[str, Any] = {}
+    tls: dict[str, Any] = {}
+    for name, value in parsed.query.items():
+        _option(name, str(value), arguments, options, tls)
+    if tls:
+        arguments["ssl"] = tls
+    place = f"{parsed.host or 'localhost'}/{parsed.database}"
+    return Address(place, parsed.database, arguments, Options(**options))
+
+
+def _option(name: str, value: str, arguments: dict[str, Any], options: dict[str, Any], tls: dict[str, Any]) -> None:
+    if name in _TLS:
+        tls[_TLS[name]] = value
+    elif name == "unix_socket":
+        arguments[name] = value
+    elif name == "venus_zero_dates" and value in ("refuse", "null"):
+        options["zero_dates_null"] = value == "null"
+    elif name in ("venus_lock_timeout_s", "venus_connect_timeout_s") and value.isdecimal():
+        options[name.removeprefix("venus_")] = int(value)
+    elif name != "charset":
+        raise ConfigError(
+            f"[source] url: option {name} is not known or has no such value",
+            hint=f"known are {', '.join(_TLS)}, unix_socket, venus_zero_dates=refuse|null, venus_lock_timeout_s",
+        )
+
+
+class Connection:
+    """One session, opened when it is first needed."""
+
+    def __init__(self, address: Address, isolation: str) -> None:
+        self.address = address
+        self.place = address.place
+        self.options = address.options
+        self._isolation = isolation
+        self._raw: pymysql.connections.Connection[Any] | None = None
+        self._streaming: SSCursor | None = None
+        self.in_transaction = False
+
+    def open(self) -> pymysql.connections.Connection[Any]:
+        """Return the driver's connection, connecting if there is none."""
+        if self._raw is None:
+            try:
+                self._raw = pymysql.connect(
+                    charset="utf8mb4", autocommit=True, conv=_CONVERSIONS, client_flag=CLIENT.FOUND_ROWS,
+                    connect_timeout=self.options.connect_timeout_s, **self.address.arguments,
+                )  # fmt: skip
+            except pymysql.Error as error:
+                raise DatabaseUnavailable(
+                    f"source {self.place} cannot be reached: {_said(error)}", hint="check [source] url"
+                ) from error
+            self.run(self._settings())
+            self.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}")
+        return self._raw
+
+    def _settings(self) -> str:
+        o = self.options
+        return (
+            f"SET time_zone = '+00:00', sql_mode = '{SQL_MODE}', group_concat_max_len = 16777216,"
+            # a cut is read no faster than its halves are shipped
+            f" net_write_timeout = {_SLOW_READER_S},"
+            f" lock_wait_timeout = {o.lock_timeout_s}, innodb_lock_wait_timeout = {o.lock_timeout_s}"
+        )
+
+    def close(self) -> None:
+        """Close it at once; whatever is not committed is gone."""
+        raw, self._raw, self._streaming, self.in_transaction = self._raw, None, None, False
+        if raw is not None:
+            with suppress(pymysql.Error, OSError):
+                raw._force_close()  # type: ignore[attr-defined]
+
+    def run(self, text: str, values: Seq[Any] | None = None) -> int:
+        """Execute a statement; return how many rows it has changed or found."""
+        raw = self.open()
+        try:
+            with raw.cursor() as cursor:
+                return int(cursor.execute(text, values))
+        except (pymysql.Error, OSError) as error:
+            raise self._sorted(error) from error
+
+    def rows(self, text: str, values: Seq[Any] | None = None) -> list[Row]:
+        """Execute and fetch everything; small results only."""
+        raw = self.open()
+        try:
+            with raw.cursor() as cursor:
+                cursor.execute(text, values)
+                return list(cursor.fetchall())
+        except (pymysql.Error, OSError) as error:
+            raise self._sorted(error) from error
+
+    def row(self, text: str, values: Seq[Any] | None = None) -> Row:
+        """Execute and fetch the one row that there must be."""
+        rows = self.rows(text, values)
+        if len(rows) != 1:
+            raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected: {text.split(' FROM ')[0]}")
+        return rows[0]
+
+    @contextmanager
+    def stream(self, text: str) -> Iterator[SSCursor]:
+        """Execute and let the caller fetch piece by piece. Left early, only `rollback` or `close` can follow."""
+        raw = self.open()
+        try:
+            cursor = raw.cursor(SSCursor)
+            self._streaming = cursor
+            cursor.execute(text)
+            yield cursor
+            if cursor.fetchone() is None:
+                cursor.close()
+                self._streaming = None
+        except (pymysql.Error, OSError) as error:
+            raise self._sorted(error) from error
+
+    @property
+    def streaming(self) -> bool:
+        """Whether an answer is half read."""
+        return self._streaming is not None
+
+    def discard(self) -> None:
+        """Take the rest of a half-read answer from the line and drop it; the transaction goes on."""
+        if self._streaming is not None:
+            self._streaming.close()
+            self._streaming = None
+
+    def begin(self, text: str = "START TRANSACTION") -> None:
+        """Begin a transaction."""
+        self.run(text)
+        self.in_transaction = True
+
+    def commit(self) -> None:
+        """COMMIT."""
+        self.run("COMMIT")
+        self.in_transaction = False
+
+    def rollback(self) -> None:
+        """Abandon the open transaction. What a half-read answer still has to say is not waited for."""
+        if self._streaming is not None:
+            self.close()
+        elif self.in_transaction and self._raw is not None:
+            with suppress(SourceError, DatabaseUnavailable):
+                self.run("ROLLBACK")
+            self.in_transaction = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run the block in a transaction."""
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    @contextmanager
+    def sqlalchemy(self) -> Iterator[sa.Connection]:
+        """Open a session for SQLAlchemy, which needs the driver's own decoders; it reads only."""
+        arguments = dict(self.address.arguments)
+        try:
+            raw = pymysql.connect(charset="utf8mb4", connect_timeout=self.options.connect_timeout_s, **arguments)
+        except pymysql.Error as error:
+            raise DatabaseUnavailable(f"source {self.place} cannot be reached: {_said(error)}") from error
+        engine = sa.create_engine("mysql+pymysql://", creator=lambda: raw, poolclass=StaticPool)
+        try:
+            with engine.connect() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+            with suppress(pymysql.Error):
+                raw.close()
+
+    def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        said = f"source {self.place}: {_said(error)}"
+        if isinstance(error, OSError) or code in _LOST:
+            self.close()
+            return DatabaseUnavailable(said)
+        if code == ER.LOCK_DEADLOCK:
+            return Deadlock(said)
+        if code == ER.LOCK_WAIT_TIMEOUT:
+            return LockTimeout(said)
+        return SchemaChanged(said) if code in _DICTIONARY else SourceError(said)
+
+
+def _said(error: Exception) -> str:
+    return f"{error.args[1]} ({error.args[0]})" if len(error.args) > 1 else str(error)

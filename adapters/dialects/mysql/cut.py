@@ -1,0 +1,248 @@
+"""A cut of a MariaDB or MySQL source: one snapshot to read from, then one short transaction of its own (VENUS 3.3).
+
+InnoDB deletes what is newest, not what a snapshot shows. So the snapshot only reads, and remembers the numbers of the
+log rows that it saw; the local transaction is another session's, at READ COMMITTED, and deletes exactly these numbers
+(capture.md 6). A late committer's log rows have other numbers and wait for the next cut.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
+
+from venus.adapters.dialects.contract import FillState, SchemaChanged
+from venus.adapters.dialects.mysql import names, registry
+from venus.adapters.dialects.mysql.captured import Captured, Loaded, definitions
+from venus.adapters.dialects.mysql.connection import Connection, Deadlock
+from venus.adapters.dialects.mysql.reading import (
+    VALUE_BYTES,
+    Access,
+    Row,
+    Rows,
+    UnfitRow,
+    cursor_after,
+    sections_of,
+    weight_of,
+)
+from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.values import DoesNotFit
+from venus.codec.changes import TableChanges
+from venus.errors import Fenced
+from venus.model import BatchNo, BatchRecord, Epoch
+
+logger = logging.getLogger(__name__)
+
+#: How the reason of a table begins that halted because of a row; such a table is tried again when it is written to.
+UNFIT = "cannot be carried: "
+#: Numbers deleted with one statement.
+_CLAIM_ROWS = 20_000
+_NUMBERS_FETCHED = 10_000
+#: A chunk of a fill weighs at most so many sections.
+_FILL_SECTIONS = 4
+_FIRST_PIECE_ROWS = 64
+_ATTEMPTS = 5
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class FillPace:
+    """What rows weigh, by table, so that a fill does not read more than it may hold."""
+
+    row_bytes: dict[int, int] = field(default_factory=dict)
+
+    def rows(self, table_id: int, access: Access, rows_left: int, bytes_left: int) -> int:
+        """Return how many rows to read next."""
+        known = self.row_bytes.get(table_id)
+        if known is None:
+            return min(rows_left, _FIRST_PIECE_ROWS) if access.wide else rows_left
+        return max(1, min(rows_left, bytes_left // known))
+
+    def learn(self, table_id: int, access: Access, piece: Seq[Row]) -> int:
+        """Return what these rows weigh."""
+        weight = weight_of(piece, access.wide, VALUE_BYTES * len(access.layout.columns))
+        if piece and access.wide:
+            self.row_bytes[table_id] = max(1, weight // len(piece))
+        return weight
+
+
+class MysqlCut:
+    """An open cut. `sections`, then fill chunks, then `commit`; or `rollback` at any time."""
+
+    def __init__(
+        self, *, reader: Connection, writer: Connection, captured_at_us: int, dirty: Seq[Captured],
+        filling: Mapping[int, tuple[FillState, Captured]], pace: FillPace, on_halt: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self._reader = reader
+        self._writer = writer
+        self._captured_at_us = captured_at_us
+        self._dirty = dirty
+        self._filling = filling
+        self._pace = pace
+        self._on_halt = on_halt
+        self._seen: dict[int, Numbers] = {}
+        self._halted: dict[int, str] = {}
+
+    @property
+    def captured_at_us(self) -> int:
+        return self._captured_at_us
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        for captured in self._dirty:
+            access = _readable(captured)
+            numbers = self._numbers(captured.table_id)
+            try:
+                with self._reader.stream(access.changes_sql) as cursor:
+                    rows = Rows(cursor, access)
+                    while portion := rows.take(rows_max=rows_max, bytes_max=bytes_max):
+                        yield from sections_of(portion, access, bytes_max=bytes_max)
+                self._seen[captured.table_id] = numbers
+            except (UnfitRow, DoesNotFit) as why:
+                self._halt(captured, why)
+
+    def _numbers(self, table_id: int) -> Numbers:
+        """Read which log rows this snapshot sees: what is deleted later is these, and no other."""
+        parts = []
+        with self._reader.stream(statement("cut", "numbers", log=names.log_table(table_id))) as cursor:
+            while piece := cursor.fetchmany(_NUMBERS_FETCHED):
+                parts.append(np.array([row[0] for row in piece], dtype=np.int64))
+        return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
+
+    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+        if fill.table_id not in self._filling or fill.table_id in self._halted:
+            return [], fill
+        captured = self._filling[fill.table_id][1]
+        access = _readable(captured)
+        rows: list[Row] = []
+        budget, cursor, done = bytes_max * _FILL_SECTIONS, fill.cursor, False
+        while not done and len(rows) < rows_max and budget > 0:
+            wanted = self._pace.rows(fill.table_id, access, rows_max - len(rows), budget)
+            piece = self._reader.rows(access.fill_sql(cursor, wanted))
+            budget -= self._pace.learn(fill.table_id, access, piece)
+            done = len(piece) < wanted
+            cursor = cursor_after(piece[-1], access.key_count) if piece else cursor
+            rows += piece
+        try:
+            sections = list(sections_of(rows, access, bytes_max=bytes_max))
+        except (UnfitRow, DoesNotFit) as why:
+            self._halt(captured, why)
+            return [], fill
+        return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
+
+    def _halt(self, captured: Captured, why: Exception) -> None:
+        if self._reader.streaming:
+            # the rest of the answer must be taken before the next question; it is not kept
+            self._reader.discard()
+        self._halted[captured.table_id] = f"{UNFIT}{why}"
+        logger.warning(
+            "%s halts at a value that cannot be carried, the other tables go on: %s; correct it, exclude the table, or"
+            " let zero dates become NULL (venus_zero_dates=null)",
+            captured.schema.qualified,
+            why,
+        )
+
+    # -- the local transaction -------------------------------------------------------------------------------------
+
+    def commit(
+        self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
+    ) -> None:
+        read = self._seen.keys() | self._halted.keys()
+        assert read >= {c.table_id for c in self._dirty}, "a cut is committed before its sections were read"
+        self._reader.rollback()
+        # a deadlock has undone all of it, and everything that it needs is here
+        attempts = Retrying(
+            retry=retry_if_exception_type(Deadlock), stop=stop_after_attempt(_ATTEMPTS), wait=wait_random(0, 0.05),
+            reraise=True,
+        )  # fmt: skip
+        attempts(self._commit_once, epoch, batches, fills, forget_batches_below)
+        for table_id in self._halted:
+            self._on_halt(table_id)
+
+    def _commit_once(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> None:
+        writer = self._writer
+        writer.run(statement("registry", "claimed_numbers"))
+        with writer.transaction():
+            held = registry.settle(writer).epoch
+            if held != epoch:
+                raise Fenced(f"source {writer.place}: epoch {held} is in force, this adapter has {epoch}")
+            if batches:
+                last = batches[-1]
+                writer.run(statement("registry", "add_batch", rows=registry.batch_rows(batches)))
+                position = {"next_sequence": str(last.last_sequence + 1), "last_batch": str(int(last.batch_no))}
+                writer.run(statement("registry", "advance", **position))
+            for table_id, numbers in self._seen.items():
+                delete_exactly(writer, names.log_table(table_id), numbers)
+            for fill in fills:
+                if fill.table_id in self._filling and fill.table_id not in self._halted:
+                    writer.run(registry.store_fill_sql(self._filling[fill.table_id][0], fill))
+            for table_id, reason in self._halted.items():
+                writer.run(registry.set_state_sql(table_id, registry.PAUSED, reason))
+            writer.run(statement("registry", "forget_batches", below=str(int(below))))
+
+    def rollback(self) -> None:
+        self._reader.rollback()
+
+
+def _readable(captured: Captured) -> Access:
+    if captured.access is None:
+        raise SchemaChanged(f"{captured.schema.qualified} is not what the registry says")
+    return captured.access
+
+
+def delete_exactly(writer: Connection, log: str, numbers: Numbers) -> None:
+    """Delete these log rows and no others, without waiting for rows that are not committed yet."""
+    for start in range(0, len(numbers), _CLAIM_ROWS):
+        rows = ",".join(f"({n})" for n in numbers[start : start + _CLAIM_ROWS].tolist())
+        writer.run(statement("registry", "forget_claimed"))
+        writer.run(statement("registry", "claim", rows=rows))
+        writer.run(statement("registry", "delete_claimed", log=log))
+
+
+def open_cut(
+    reader: Connection, writer: Connection, loaded: Loaded, fills: Seq[FillState], pace: FillPace,
+    on_halt: Callable[[int], None],
+) -> MysqlCut | None:  # fmt: skip
+    """Open a snapshot and find what is in it."""
+    watched = [c for c in loaded.captured if c.access is not None and c.state != registry.PAUSED]
+    reader.begin(statement("cut", "begin"))
+    try:
+        dirty_sql = "".join(statement("cut", "dirty_table", log=names.log_table(c.table_id)) for c in watched)
+        head = reader.row(statement("cut", "head", dirty=dirty_sql))
+        _require_mark(reader, loaded.mark, head[1])
+        dirty = [c for c, something in zip(watched, head[2:], strict=True) if something == "1"]
+        wanted = {f.table_id: f for f in fills}
+        filling = {c.table_id: (wanted[c.table_id], c) for c in watched if c.table_id in wanted}
+        if not dirty and not filling:
+            reader.rollback()
+            return None
+        _pin(reader, [*dirty, *(c for _, c in filling.values())])
+        return MysqlCut(
+            reader=reader, writer=writer, captured_at_us=int(head[0]), dirty=dirty, filling=filling, pace=pace,
+            on_halt=on_halt,
+        )  # fmt: skip
+    except BaseException:
+        reader.rollback()
+        raise
+
+
+def _require_mark(reader: Connection, loaded: str, now: str) -> None:
+    if now != loaded:
+        raise SchemaChanged(f"source {reader.place}: the registry has changed")
+
+
+def _pin(reader: Connection, tables: Seq[Captured]) -> None:
+    """Make sure that the tables stay, to the end of the snapshot, what the registry says they are."""
+    for captured in tables:
+        reader.rows(statement("cut", "pin", table=_readable(captured).table_sql))
+    now = definitions(reader, (c.schema.name for c in tables))
+    for captured in tables:
+        if now.get(captured.schema.name) != captured.definition:
+            raise SchemaChanged(f"{captured.schema.qualified} has changed")

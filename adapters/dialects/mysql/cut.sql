@@ -1,0 +1,30 @@
+-- What a cut reads, in one transaction with one snapshot, so that log and table show the same moment.
+
+-- begin --
+START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
+
+-- head --
+-- The source's clock, what the registry says, and which log tables have something.
+SELECT CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED),
+       (SELECT md5(coalesce(group_concat(concat_ws(' ', table_id, fingerprint, state) ORDER BY table_id), ''))
+          FROM venus_captured_table){dirty}
+
+-- dirty_table --
+, EXISTS (SELECT 1 FROM {log})
+
+-- pin --
+-- Holds the table's definition to the end of the transaction; reads nothing.
+SELECT 1 FROM {table} LIMIT 0
+
+-- numbers --
+SELECT seq FROM {log}
+
+-- changes --
+-- One row for each key that the log names: the key, the row if it is there, whether it is, whether only INSERTs were
+-- noted. Text is grouped and compared byte by byte: under a collation the log's 'a' would find the table's 'A'.
+SELECT {log_key}, {columns}{is_there}, g.fresh
+  FROM (SELECT {keys}, MIN(op) = 'I' AND MAX(op) = 'I' AS fresh FROM {log} GROUP BY {group_by}) AS g
+  LEFT JOIN {table} AS t ON {same}{order}
+
+-- fill --
+SELECT {columns}1, 0 FROM {table} AS t{after} ORDER BY {order} LIMIT {rows}

@@ -1,0 +1,273 @@
+"""Reads information_schema: which tables there are, what identifies a row, which foreign keys change rows.
+
+Everything that capture needs of a table is in `Table`: the schema that travels, and what only this dialect knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from venus.adapters.dialects.mysql.connection import Connection, Row
+from venus.adapters.dialects.mysql.names import HEARTBEAT, OWN_TABLE, literal, quoted
+from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.types import Declared, key_problem, logical
+from venus.errors import UnsupportedType
+from venus.model import Column, ForeignKey, Index, Kind, TableSchema
+
+_AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_TEXT = re.compile(r"'(?:[^'\\]|'')*'")
+_TEMPORAL = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+#: "DEFAULT CURRENT_TIMESTAMP" in both makers' spellings.
+_NOW = re.compile(r"current_timestamp(\(\d*\))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A foreign key with what it does by itself."""
+
+    name: str
+    child: str
+    columns: tuple[str, ...]
+    parent_database: str
+    parent: str
+    referred: tuple[str, ...]
+    on_delete: str
+    on_update: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as it is now. `key` is empty if no rows can be told apart by it."""
+
+    database: str
+    name: str
+    engine: str
+    comment: str
+    rows_estimate: int
+    columns: tuple[Column, ...]
+    declared: Mapping[str, Declared]
+    key: tuple[str, ...]
+    key_problems: tuple[str, ...]
+    indexes: tuple[Index, ...]
+    foreign_keys: tuple[ForeignKey, ...]
+    unsupported: tuple[tuple[str, str], ...]
+
+    @property
+    def sql(self) -> str:
+        """The name for a statement."""
+        return f"{quoted(self.database)}.{quoted(self.name)}"
+
+    @property
+    def where(self) -> str:
+        """The name for people."""
+        return f"{self.database}.{self.name}"
+
+    def schema(self, table_id: int, version: int, known: TableSchema | None = None, number_max: int = 0) -> TableSchema:
+        """Return what travels. Columns keep the numbers that they have in `known`; others get new ones."""
+        numbers = {c.name: c.number for c in known.columns} if known else {}
+        columns = []
+        for column in self.columns:
+            number_max += column.name not in numbers
+            columns.append(replace(column, number=numbers.get(column.name, number_max)))
+        return TableSchema(
+            table_id=table_id, version=version, namespace=self.database, name=self.name, columns=tuple(columns),
+            key=self.key, indexes=self.indexes, foreign_keys=self.foreign_keys, comment=self.comment,
+            source_dialect="mysql",
+        )  # fmt: skip
+
+
+def matches(database: str, name: str, include: Seq[str], exclude: Seq[str]) -> bool:
+    """Say whether the patterns choose this table; they may be written with or without the database."""
+
+    def named_by(patterns: Seq[str]) -> bool:
+        return any(fnmatchcase(n, p) for p in patterns for n in (name, f"{database}.{name}"))
+
+    return named_by(include) and not named_by(exclude)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dictionary:
+    """One reading of a database's dictionary."""
+
+    tables: Mapping[str, Table]
+    references: tuple[Reference, ...]
+
+    def chosen(self, include: Seq[str], exclude: Seq[str]) -> list[Table]:
+        """Return the application's tables that the patterns choose."""
+        return [
+            t for t in self.tables.values()
+            if not OWN_TABLE.fullmatch(t.name) and matches(t.database, t.name, include, exclude)
+        ]  # fmt: skip
+
+
+def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:
+    """Read the whole database."""
+    database = connection.address.database
+    parts = {"database": literal(database), "only": ""}
+    json = _json_columns(connection, parts)
+    columns, indexes = _by_table(connection, "columns", parts), _by_table(connection, "indexes", parts)
+    references = _references(connection.rows(statement("dictionary", "foreign_keys", **parts)))
+    tables = {}
+    for name, _, engine, comment, rows in connection.rows(statement("dictionary", "tables", **parts)):
+        own = [r for r in references if r.child == name]
+        tables[name] = _table(
+            database, name, engine, comment, int(rows), columns[name], indexes[name], own, json, null=zero_dates_null
+        )
+    return Dictionary(tables=tables, references=tuple(references))
+
+
+def _json_columns(connection: Connection, parts: Mapping[str, str]) -> set[tuple[str, str]]:
+    if not is_mariadb(connection):
+        return set()
+    return {(r[0], r[1]) for r in connection.rows(statement("dictionary", "json_checks", **parts))}
+
+
+def is_mariadb(connection: Connection) -> bool:
+    """Tell the two makers apart."""
+    return "mariadb" in str(connection.row("SELECT version()")[0]).lower()
+
+
+def _by_table(connection: Connection, query: str, parts: Mapping[str, str]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in connection.rows(statement("dictionary", query, **parts)):
+        found[row[0]].append(row[1:])
+    return found
+
+
+def _references(rows: Iterable[Row]) -> list[Reference]:
+    parts: dict[Row, list[tuple[str, str]]] = defaultdict(list)
+    for row in rows:
+        parts[row[:7]].append((row[7], row[8]))
+    return [
+        Reference(
+            name=name, child=child, columns=tuple(c for c, _ in pairs), parent_database=parent_database,
+            parent=parent, referred=tuple(r for _, r in pairs), on_delete=on_delete, on_update=on_update,
+        )
+        for (name, _, child, parent_database, parent, on_delete, on_update), pairs in parts.items()
+    ]  # fmt: skip
+
+
+def _table(
+    database: str, name: str, engine: str, comment: str, rows: int, columns: list[Row], indexes: list[Row],
+    references: list[Reference], json: set[tuple[str, str]], *, null: bool,
+) -> Table:  # fmt: skip
+    found, declared, unsupported = [], {}, []
+    for row in columns:
+        one = declared[row[0]] = _declared(row, is_json=(name, row[0]) in json)
+        try:
+            found.append(_column(row, one, null=null))
+        except UnsupportedType as why:
+            unsupported.append((row[0], str(why)))
+    key, problems = _key(
+        indexes, declared, {c.name for c in found if not c.nullable} | {r[0] for r in columns if r[9] == "0"}
+    )
+    return Table(
+        database=database, name=name, engine=engine, comment=comment, rows_estimate=rows, columns=tuple(found),
+        declared=declared, key=key, key_problems=problems, indexes=_indexes(indexes, key),
+        foreign_keys=tuple(
+            ForeignKey(
+                name=r.name, columns=r.columns, referred_namespace=r.parent_database, referred_table=r.parent,
+                referred_columns=r.referred,
+            )
+            for r in references
+        ),
+        unsupported=tuple(unsupported),
+    )  # fmt: skip
+
+
+def _declared(row: Row, *, is_json: bool) -> Declared:
+    _, data_type, column_type, charset, collation, length, precision, scale, fraction = row[:9]
+    return Declared(
+        data_type=data_type, column_type=column_type, charset=charset, collation=collation, length=int(length),
+        precision=int(precision), scale=int(scale), fraction=int(fraction), is_json=is_json,
+    )  # fmt: skip
+
+
+def _column(row: Row, declared: Declared, *, null: bool) -> Column:
+    name, nullable, extra, default, comment = row[0], row[9] == "1", row[10], row[11], row[12]
+    kind = logical(declared)
+    generated = "GENERATED" in extra.upper() and "DEFAULT_GENERATED" not in extra.upper()
+    return Column(
+        name=name, number=0, type=kind, nullable=nullable or (null and kind.kind in _TEMPORAL),
+        source_type=declared.column_type, default_sql="" if generated else portable_default(default, kind.kind),
+        identity="auto_increment" in extra.lower(), comment=comment,
+    )  # fmt: skip
+
+
+def portable_default(default: str | None, kind: Kind) -> str:
+    """Return the default as standard SQL, or nothing: the rows bring their values anyway."""
+    text = (default or "").strip()
+    if kind in (Kind.INT, Kind.DECIMAL, Kind.FLOAT):
+        return text if _NUMBER.fullmatch(text) else ""
+    if kind is Kind.TEXT:
+        return text if _TEXT.fullmatch(text) else ""
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return "CURRENT_TIMESTAMP" if _NOW.fullmatch(text) else ""
+    return ""
+
+
+def _grouped(indexes: list[Row]) -> dict[str, list[Row]]:
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for row in indexes:
+        by_name[row[0]].append(row[1:])
+    return by_name
+
+
+def _key(
+    indexes: list[Row], declared: Mapping[str, Declared], required: set[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Choose what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
+    problems = []
+    for name, rows in _grouped(indexes).items():
+        columns = tuple(r[1] for r in rows)
+        if rows[0][0] != "1":
+            continue
+        shown = f"{name} ({', '.join(str(c) for c in columns)})"
+        if any(c is None for c in columns) or any(r[2] == "1" for r in rows):
+            problems.append(f"{shown} covers an expression or only the beginning of a value")
+        elif not set(columns) <= required:
+            problems.append(f"{shown} has columns that may be NULL")
+        elif why := next((p for c in columns if (p := key_problem(declared[c]))), ""):
+            problems.append(f"{shown}: {why}")
+        else:
+            return columns, ()
+    return (), tuple(problems)
+
+
+def _indexes(indexes: list[Row], key: tuple[str, ...]) -> tuple[Index, ...]:
+    """Return the secondary indexes that mean the same elsewhere."""
+    found = []
+    for name, rows in _grouped(indexes).items():
+        columns = tuple(r[1] for r in rows)
+        plain = all(c is not None for c in columns) and not any(r[2] == "1" for r in rows) and rows[0][3] == "BTREE"
+        if plain and not (columns == key and rows[0][0] == "1"):
+            found.append(Index(name=name, columns=columns, unique=rows[0][0] == "1"))
+    return tuple(found)
+
+
+def definition(connection: Connection, table: str) -> str:
+    """Return how a table is defined now, as text that changes with every change of it; empty if it is gone."""
+    text = str(connection.row(statement("dictionary", "definition", table=table))[1])
+    return _AUTO_INCREMENT.sub("", text)
+
+
+def heartbeat(database: str) -> Table:
+    """Return VENUS's heartbeat row as it will be: a plan is made before it exists."""
+    declared = {
+        "id": Declared(data_type="int", column_type="int(11)", precision=10),
+        "beat_at": Declared(data_type="bigint", column_type="bigint(20)", precision=19),
+    }
+    return Table(
+        database=database, name=HEARTBEAT, engine="InnoDB", comment="", rows_estimate=1,
+        columns=tuple(
+            Column(name=n, number=0, type=logical(d), nullable=False, source_type=d.column_type)
+            for n, d in declared.items()
+        ),
+        declared=declared, key=("id",), key_problems=(), indexes=(), foreign_keys=(), unsupported=(),
+    )  # fmt: skip

@@ -1,0 +1,245 @@
+"""Installs and removes capture at a MariaDB or MySQL source: own tables, log tables, triggers, registration.
+
+MySQL commits at every DDL statement, so nothing here is atomic. Every step can be repeated instead: what is there is
+not made again, a table is registered after its triggers stand, and the removal takes the triggers away first. An
+installation that was cut off is finished by running it once more; so is a removal.
+
+CREATE TRIGGER waits for writers that are open on its table, so what they write is there when the first fill reads it.
+To not hold up the application behind a long transaction, it is asked for with a short timeout, again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.mysql import names, registry, triggers
+from venus.adapters.dialects.mysql.cascades import Path, reaching
+from venus.adapters.dialects.mysql.check import blocking
+from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
+from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, heartbeat, read
+from venus.adapters.dialects.mysql.names import literal, quoted
+from venus.adapters.dialects.mysql.registry import Registered
+from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.triggers import Trigger
+from venus.errors import DatabaseUnavailable, Refused
+from venus.migrations import run as migrations
+
+logger = logging.getLogger(__name__)
+
+MENDED = "a trigger or log table was missing or altered and has been made again: changes were missed"
+_RETRY_AFTER_S = 1.0
+_NEW_TABLE = re.compile(r"CREATE TABLE (?!IF NOT)")
+_ENGINE = " ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What is installed now."""
+
+    logs: dict[str, str]  # by name, the description of the key
+    triggers: dict[str, tuple[str, str, str, str]]  # by name, as Trigger.definition has it
+    others: frozenset[str]
+    registered: dict[str, Registered]  # by name of the table
+
+    @classmethod
+    def read(cls, connection: Connection) -> Present:
+        """Look."""
+        database = connection.address.database
+        rows = connection.rows(statement("dictionary", "objects", database=literal(database)))
+        tables = {r[1]: r[2] for r in rows if r[0] == "table"}
+        known = registry.tables(connection) if "venus_captured_table" in tables else []
+        return cls(
+            logs={n: c for n, c in tables.items() if names.LOG_TABLE.fullmatch(n)},
+            triggers={r[1]: (r[2], r[3], r[4], r[5]) for r in rows if r[0] == "trigger"},
+            others=frozenset(n for n in tables if not names.LOG_TABLE.fullmatch(n)),
+            registered={k.schema.name: k for k in known},
+        )
+
+    def lacks(self, table: Table, table_id: int, paths: Seq[Path]) -> list[str]:
+        """Return what is missing or altered of what must stand for a table."""
+        wanted = triggers.triggers(table, table_id, paths)
+        lacking = [t.name for t in wanted if self.triggers.get(t.name) != t.definition]
+        log = names.log_table(table_id)
+        return lacking + ([log] if self.logs.get(log) != triggers.key_description(table) else [])
+
+
+# -- plans -------------------------------------------------------------------------------------------------------
+
+
+def install_plan(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    """Return every statement in order. Raises Refused if a finding blocks."""
+    blocked = blocking(connection, include, exclude)
+    if blocked:
+        lines = "; ".join(f"{f.where} {f.message}" for f in blocked)
+        raise Refused(f"cannot install: {lines}", hint="; ".join(dict.fromkeys(f.remedy for f in blocked if f.remedy)))
+    dictionary = read(connection, zero_dates_null=connection.options.zero_dates_null)
+    return _own_steps(connection) + _table_steps(connection, dictionary, include, exclude)
+
+
+def _own_steps(connection: Connection) -> list[InstallStep]:
+    with connection.sqlalchemy() as lent:
+        statements = migrations.sql(lent, "source", schema=None)
+    what = "VENUS's own tables"
+    if not statements:
+        return [InstallStep(table="", what=what, sql="", exists=True)]
+    return [InstallStep(table="", what=what, sql=repeatable(sql)) for sql in statements]
+
+
+def repeatable(sql: str) -> str:
+    """Make a statement of the revisions one that may be run again after an installation that was cut off."""
+    if _NEW_TABLE.match(sql):
+        return _NEW_TABLE.sub("CREATE TABLE IF NOT EXISTS ", sql, count=1) + _ENGINE
+    sql = re.sub(r"^INSERT INTO", "INSERT IGNORE INTO", sql)
+    return re.sub(r"^DROP TABLE (?!IF)", "DROP TABLE IF EXISTS ", sql)
+
+
+def _table_steps(
+    connection: Connection, dictionary: Dictionary, include: Seq[str], exclude: Seq[str]
+) -> list[InstallStep]:
+    present = Present.read(connection)
+    database = connection.address.database
+    marks = f"{quoted(database)}.{names.MARKS}"
+    steps = [
+        InstallStep(
+            table="", what=f"table {names.MARKS}", sql=statement("triggers", "marks_table", marks=marks),
+            exists=names.MARKS in present.others,
+        )
+    ]  # fmt: skip
+    chosen = {t.name: t for t in dictionary.chosen(include, exclude)}
+    # what is registered stays captured, whatever the patterns say now
+    chosen |= {n: dictionary.tables[n] for n in present.registered if n in dictionary.tables}
+    chosen[names.HEARTBEAT] = dictionary.tables.get(names.HEARTBEAT, heartbeat(database))
+    paths, _ = reaching(dictionary.references, set(chosen))
+    next_id = max((k.table_id for k in present.registered.values()), default=0) + 1
+    for name in sorted(chosen, key=lambda n: (n != names.HEARTBEAT, n)):
+        known = present.registered.get(name)
+        table_id = known.table_id if known else next_id
+        next_id += known is None
+        if chosen[name].key and not chosen[name].unsupported:
+            steps += table_steps(chosen[name], table_id, present, [p for p in paths if p.child == name])
+    return steps
+
+
+def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path]) -> list[InstallStep]:
+    """Return the steps of one table; a mended one ends with its being marked RESYNC."""
+    known = present.registered.get(table.name)
+    steps = _log_steps(table, table_id, present)
+    wanted = triggers.triggers(table, table_id, paths)
+    for trigger in wanted:
+        steps += _trigger_steps(table, trigger, present)
+    mended = known is not None and any(not s.exists for s in steps)
+    registration = registry.register_sql(table, table_id)
+    steps.append(InstallStep(table=table.where, what="registration", sql=registration, exists=known is not None))
+    if known is not None and known.schema.key != table.key:
+        schema = table.schema(table_id, known.schema.version + 1, known.schema, known.number_max)
+        sql = registry.new_version_sql(schema, known.number_max)
+        steps.append(InstallStep(table=table.where, what="registration", sql=sql))
+    if mended:
+        sql = registry.set_state_sql(table_id, registry.RESYNC, MENDED)
+        steps.append(InstallStep(table=table.where, what="state RESYNC", sql=sql))
+    return steps
+
+
+def _log_steps(table: Table, table_id: int, present: Present) -> list[InstallStep]:
+    name = names.log_table(table_id)
+    what = f"log table {name}"
+    same = present.logs.get(name) == triggers.key_description(table)
+    steps = [InstallStep(table=table.where, what=what, sql=triggers.log_table(table, table_id), exists=same)]
+    if name in present.logs and not same:
+        drop = statement("triggers", "drop_table", table=f"{quoted(table.database)}.{name}")
+        steps.insert(0, InstallStep(table=table.where, what=what, sql=drop))
+    return steps
+
+
+def _trigger_steps(table: Table, trigger: Trigger, present: Present) -> list[InstallStep]:
+    there = present.triggers.get(trigger.name)
+    what = f"trigger {trigger.name}"
+    steps = [
+        InstallStep(table=table.where, what=what, sql=trigger.sql, exists=there == trigger.definition)
+    ]  # fmt: skip
+    if there is not None and there != trigger.definition:
+        steps.insert(0, InstallStep(table=table.where, what=what, sql=drop_trigger(table.database, trigger.name)))
+    return steps
+
+
+def drop_trigger(database: str, name: str) -> str:
+    """Return the statement that takes a trigger away."""
+    return statement("triggers", "drop_trigger", trigger=f"{quoted(database)}.{name}")
+
+
+def uninstall_plan(connection: Connection) -> list[InstallStep]:
+    """Return every statement in order: the triggers first, so that the application never meets a log that is gone."""
+    present = Present.read(connection)
+    database = connection.address.database
+    places = {k.table_id: k.schema.qualified for k in present.registered.values()}
+    steps = []
+    for name in sorted(n for n in present.triggers if names.TRIGGER.fullmatch(n)):
+        table = places.get(int(name.split("_")[2]), f"{database}.{present.triggers[name][1]}")
+        steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger(database, name)))
+    for name in [*sorted(present.logs), *([names.MARKS] if names.MARKS in present.others else [])]:
+        sql = statement("triggers", "drop_table", table=f"{quoted(database)}.{name}")
+        digits = name.rpartition("_")[2]
+        table = places.get(int(digits), "") if digits.isdecimal() else ""
+        steps.append(InstallStep(table=table, what=f"table {name}", sql=sql))
+    return steps + [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in _farewell(connection, present)]
+
+
+def _farewell(connection: Connection, present: Present) -> list[str]:
+    with connection.sqlalchemy() as lent:
+        own = [repeatable(sql) for sql in migrations.sql(lent, "source", schema=None, direction="downgrade")]
+        theirs = migrations.installed(lent, "target", schema=None)
+    if own or theirs:
+        return own
+    # a removal or an installation that was cut off: no revision is noted, but tables may be there
+    left = ["venus_heartbeat", "venus_captured_table", "venus_batch", "venus_checkpoint", "venus_alembic_version"]
+    return [f"DROP TABLE IF EXISTS {name}" for name in left if name in present.others]
+
+
+# -- execution ---------------------------------------------------------------------------------------------------
+
+
+def install(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    """Install what is missing."""
+    steps = install_plan(connection, include, exclude)
+    _run(connection, steps)
+    return steps
+
+
+def uninstall(connection: Connection) -> list[InstallStep]:
+    """Remove everything."""
+    steps = uninstall_plan(connection)
+    _run(connection, steps)
+    return steps
+
+
+def _run(connection: Connection, steps: Seq[InstallStep]) -> None:
+    options = connection.options
+    connection.run(f"SET lock_wait_timeout = {options.install_lock_timeout_s}")
+    try:
+        for step in steps:
+            if not step.exists:
+                run_patiently(connection, step.sql)
+    finally:
+        connection.run(f"SET lock_wait_timeout = {options.lock_timeout_s}")
+
+
+def run_patiently(connection: Connection, sql: str) -> None:
+    """Run a statement; where a lock is not to be had, let the application pass and try again."""
+    for left in range(connection.options.install_attempts, 0, -1):
+        try:
+            connection.run(sql)
+        except LockTimeout as error:
+            if left == 1:
+                raise DatabaseUnavailable(
+                    f"source {connection.place}: a table is in use for too long",
+                    hint="end the transaction that holds it (SHOW PROCESSLIST), then run the same command again",
+                ) from error
+            logger.warning("waiting for an open transaction to run: %s", sql.split("\n")[0][:120])
+            time.sleep(_RETRY_AFTER_S)
+        else:
+            return

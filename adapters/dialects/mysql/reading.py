@@ -1,0 +1,249 @@
+"""Rows of one captured table become sections: SQL text, bounded reading, canonical text, packed bytes.
+
+In a row's path this lies between the snapshot and the batches; from here on nobody sees MySQL's values any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pymysql.cursors import SSCursor
+
+from venus.adapters.dialects.mysql.dictionary import Table
+from venus.adapters.dialects.mysql.names import literal, log_keys, log_table, quoted
+from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.types import Declared, read_as
+from venus.adapters.dialects.mysql.values import DoesNotFit, Rule, rule_of
+from venus.codec.changes import TableChanges
+from venus.codec.columns import Value, from_columns, keys_from_columns
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.model import Kind, TableSchema
+
+Row = tuple[Any, ...]
+
+#: Rows fetched at a time where one may be large: what is held can exceed a section's limit by so many rows at most.
+PIECE_ROWS = 16
+#: What a value without a length of its own counts.
+VALUE_BYTES = 10
+_UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
+_AS_NUMBER = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year"}
+
+
+class UnfitRow(Exception):
+    """A row that cannot be carried exactly; the message names key and column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How one version of a table is read."""
+
+    layout: Layout
+    rules: tuple[Rule | None, ...]
+    declared: tuple[Declared, ...]  # of the key's columns
+    table_sql: str
+    changes_sql: str
+    columns_sql: str
+    order: tuple[str, ...]  # what rows of a fill are ordered by
+    wide: tuple[int, ...]  # columns whose values may be large
+
+    @property
+    def key_count(self) -> int:
+        """How many columns come first in a row."""
+        return self.layout.key_count
+
+    def fill_sql(self, cursor: bytes, rows: int) -> str:
+        """Return the statement that reads the next rows in key order."""
+        after = f" WHERE {self._after(cursor)}" if cursor else ""
+        return statement(
+            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after=after, order=", ".join(self.order),
+            rows=str(rows),
+        )  # fmt: skip
+
+    def _after(self, cursor: bytes) -> str:
+        """Compare column by column: MySQL reads no range by an index for a comparison of rows."""
+        values = [_untagged(v, d) for v, d in zip(json.loads(cursor), self.declared, strict=True)]
+        cases = []
+        for i, value in enumerate(values):
+            equal = [f"{self.order[j]} = {values[j]}" for j in range(i)]
+            cases.append(" AND ".join([*equal, f"{self.order[i]} > {value}"]))
+        return " OR ".join(f"({case})" for case in cases)
+
+
+def access_to(table: Table, schema: TableSchema, *, zero_dates_null: bool) -> Access:
+    """Write the statements for a table as it is now."""
+    layout = Layout.of(schema)
+    key = layout.columns[: layout.key_count]
+    logged = log_keys(len(key))
+    declared = tuple(table.declared[c.name] for c in key)
+    exact = [not d.is_text for d in declared]
+    expressions = [f"{read_as(table.declared[c.name], f't.{quoted(c.name)}')}, " for c in layout.columns]
+    same = [
+        f"t.{quoted(c.name)} = g.{k}"
+        + ("" if e else f" AND CAST(t.{quoted(c.name)} AS BINARY) = CAST(g.{k} AS BINARY)")
+        for c, k, e in zip(key, logged, exact, strict=True)
+    ]
+    is_there = f"t.{quoted(key[0].name)} IS NOT NULL"
+    return Access(
+        layout=layout,
+        rules=tuple(rule_of(c, zero_dates_null=zero_dates_null) for c in layout.columns),
+        declared=declared,
+        table_sql=table.sql,
+        columns_sql="".join(expressions),
+        changes_sql=statement(
+            "cut",
+            "changes",
+            log_key=", ".join(read_as(d, f"g.{k}") for d, k in zip(declared, logged, strict=True)),
+            columns="".join(expressions[layout.key_count :]),
+            is_there=is_there,
+            keys=", ".join(k if e else f"MIN({k}) AS {k}" for k, e in zip(logged, exact, strict=True)),
+            group_by=", ".join(k if e else f"CAST({k} AS BINARY)" for k, e in zip(logged, exact, strict=True)),
+            log=log_table(schema.table_id),
+            table=table.sql,
+            same=" AND ".join(same),
+            # what is gone comes first where keys may be equal without being the same
+            order="" if all(exact) else f" ORDER BY {is_there}",
+        ),
+        order=tuple(_ordered(d, f"t.{quoted(c.name)}") for d, c in zip(declared, key, strict=True)),
+        wide=tuple(n for n, c in enumerate(layout.columns) if c.type.kind in _UNBOUNDED),
+    )
+
+
+def _ordered(declared: Declared, column: str) -> str:
+    """Return what rows are ordered by: an ENUM goes by its number, but is compared by its text."""
+    return f"CONCAT({column})" if declared.data_type in ("enum", "set") else column
+
+
+class Rows:
+    """A statement's rows, taken in portions of bounded weight."""
+
+    def __init__(self, cursor: SSCursor, access: Access) -> None:
+        self._cursor = cursor
+        self._wide = access.wide
+        self._row_bytes = VALUE_BYTES * len(access.layout.columns)
+        self.ended = False
+
+    def take(self, *, rows_max: int, bytes_max: int) -> list[Row]:
+        """Return the next rows, at least one unless the statement has ended."""
+        rows: list[Row] = []
+        weight = 0
+        while not self.ended and len(rows) < rows_max and weight < bytes_max:
+            fitting = (bytes_max - weight) // self._row_bytes + 1
+            wanted = min(rows_max - len(rows), PIECE_ROWS if self._wide else fitting)
+            piece = self._cursor.fetchmany(wanted)
+            self.ended = len(piece) < wanted
+            weight += weight_of(piece, self._wide, self._row_bytes)
+            rows += piece
+        return rows
+
+
+def weight_of(rows: Seq[Row], wide: Seq[int], row_bytes: int) -> int:
+    """Return about what rows weigh."""
+    lengths = sum(len(v) for i in wide for row in rows if (v := row[i]) is not None)
+    return lengths + len(rows) * row_bytes
+
+
+def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
+    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first.
+
+    Raises UnfitRow.
+    """
+    gone = [row for row in rows if row[-2] == "0"]
+    there = [row for row in rows if row[-2] != "0"] if gone else rows
+    if gone:
+        yield from _divided(_section(access, gone, deleted=True), bytes_max)
+    if there:
+        yield from _divided(_section(access, there, deleted=False), bytes_max)
+
+
+def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
+    columns = list(zip(*rows, strict=True))
+    texts = _texts(access, columns[: access.key_count if deleted else len(access.layout.columns)], rows)
+    if deleted:
+        record_ids = keys_from_columns(texts, access.layout)
+        packed = Packed(b"", np.zeros(len(rows), dtype=np.uint32))
+    else:
+        record_ids, packed = from_columns(texts, access.layout)
+    return TableChanges(
+        table_id=access.layout.schema.table_id,
+        schema_version=access.layout.schema.version,
+        record_ids=record_ids,
+        rows=packed,
+        is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
+        inserts_only=not deleted and all(fresh == "1" for fresh in columns[-1]),
+    )
+
+
+def _texts(access: Access, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value]]:
+    texts: list[Seq[Value]] = []
+    for n, (rule, values) in enumerate(zip(access.rules, columns, strict=False)):
+        try:
+            texts.append(values if rule is None else rule(values))
+        except DoesNotFit:
+            _name_unfit(access, n, rule, values, rows)
+            raise
+    for n in range(access.key_count):
+        if None in texts[n]:
+            raise UnfitRow(f"column {access.layout.columns[n].name} is no date in a key")
+    return texts
+
+
+def _name_unfit(access: Access, column: int, rule: Rule | None, values: Row, rows: list[Row]) -> None:
+    for value, row in zip(values, rows, strict=True):
+        try:
+            if rule is not None:
+                rule([value])
+        except DoesNotFit as e:
+            name = access.layout.columns[column].name
+            raise UnfitRow(f"row {key_for_people(access, row)}: column {name}: {e}") from e
+
+
+def key_for_people(access: Access, row: Row) -> str:
+    """Name a row."""
+    names = (c.name for c in access.layout.columns)
+    return ", ".join(f"{name}={value!r}" for name, value in zip(names, row[: access.key_count], strict=False))
+
+
+def _divided(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
+    """Cut a section that came out heavier than it looked into ones within the limit; a single row stays whole."""
+    if section.nbytes <= bytes_max or section.count == 1:
+        yield section
+        return
+    ids = np.concatenate(([0], np.cumsum(section.record_ids.sizes, dtype=np.int64)))
+    rows = np.concatenate(([0], np.cumsum(section.rows.sizes, dtype=np.int64)))
+    weight = ids + rows + 9 * np.arange(len(ids)) + 32
+    start = 0
+    while start < section.count:
+        end = max(start + 1, int(np.searchsorted(weight, weight[start] + bytes_max - 32, side="right")) - 1)
+        yield TableChanges(
+            table_id=section.table_id,
+            schema_version=section.schema_version,
+            record_ids=_part(section.record_ids, ids, start, end),
+            rows=_part(section.rows, rows, start, end),
+            is_deleted=section.is_deleted[start:end],
+            inserts_only=section.inserts_only,
+        )
+        start = end
+
+
+def _part(packed: Packed, offsets: Any, start: int, end: int) -> Packed:
+    return Packed(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
+
+
+def cursor_after(row: Row, key_count: int) -> bytes:
+    """Return the place of a row in key order, as MySQL wrote it."""
+    return json.dumps([[v.hex()] if isinstance(v, bytes) else v for v in row[:key_count]], ensure_ascii=False).encode()
+
+
+def _untagged(value: str | list[str], declared: Declared) -> str:
+    """Write a key's value as SQL; numbers bare, because a comparison with text would be one of doubles."""
+    if isinstance(value, list):
+        return f"X'{value[0]}'"
+    if declared.data_type in _AS_NUMBER:
+        return value
+    return f"b'{value}'" if declared.data_type == "bit" else literal(value)

@@ -1,0 +1,127 @@
+"""Compares the registry with the dictionary while capture runs: new versions, lost keys, lost triggers, TRUNCATE.
+
+Whatever is done to a captured table, the application's statements go on. A new column starts the table's fill again,
+so that old rows get its value; what cannot be followed makes the table RESYNC, with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from venus.adapters.dialects.mysql import names, registry
+from venus.adapters.dialects.mysql.captured import Captured, Loaded, Marks
+from venus.adapters.dialects.mysql.cascades import Path, reaching
+from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
+from venus.adapters.dialects.mysql.dictionary import Table
+from venus.adapters.dialects.mysql.install import Present, drop_trigger
+from venus.model import TableSchema
+
+logger = logging.getLogger(__name__)
+
+TRUNCATED = "TRUNCATE (or a rebuild, which looks alike): rows may be gone that no trigger has noted; read it again"
+
+
+def refresh(connection: Connection, loaded: Loaded, marks: Marks) -> bool:
+    """Bring the registry up to the dictionary; return whether it has changed."""
+    present = Present.read(connection)
+    paths, circles = reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
+    circular = {c.reference.child: c.reference.name for c in circles}
+    now, noted = marks.now(), marks.stored()
+    before = registry.mark(connection)
+    for c in loaded.captured:
+        reaching_it = [p for p in paths if p.child == c.schema.name]
+        reason = _lost(c)
+        if reason:
+            _silence(connection, c, present)
+        elif c.access is None:
+            _new_version(connection, c)
+        if not reason and c.table is not None:
+            reason = _missed(c.table, c, present, reaching_it, circular)
+            mark = marks.of(c.schema.name, now)
+            truncated = _follow_mark(connection, c, marks, mark, noted)
+            reason = reason or truncated
+        if reason and c.state == registry.ACTIVE:
+            registry.set_state(connection, c.table_id, registry.RESYNC, reason)
+    return registry.mark(connection) != before
+
+
+def _lost(captured: Captured) -> str:
+    """Return why a table cannot be captured any more."""
+    table = captured.table
+    if table is None:
+        return "the table is gone: dropped or renamed"
+    if table.unsupported:
+        column, why = table.unsupported[0]
+        return f"column {column} cannot be carried: {why}"
+    if not table.key:
+        return "its key is gone"
+    before, now = captured.known.schema.key, table.key
+    if before != now:
+        return f"its key was ({', '.join(before)}) and is ({', '.join(now)}): run `venus install-triggers`"
+    return ""
+
+
+def _silence(connection: Connection, captured: Captured, present: Present) -> None:
+    """Take away the triggers of a table whose key has changed: they could fail the application's statements."""
+    if captured.table is None:
+        return
+    for letter in "iud":
+        name = names.trigger(letter, captured.table_id)
+        if name in present.triggers:
+            try:
+                connection.run(drop_trigger(connection.address.database, name))
+            except LockTimeout:
+                logger.warning("%s is in use: trigger %s is taken away later", captured.schema.qualified, name)
+
+
+def _missed(table: Table, captured: Captured, present: Present, paths: Seq[Path], circular: Mapping[str, str]) -> str:
+    lacking = present.lacks(table, captured.table_id, paths)
+    if lacking:
+        shown = ", ".join(lacking[:3])
+        return f"changes may have been missed, {shown} not there or altered: run `venus install-triggers`"
+    if table.name in circular:
+        return f"foreign key {circular[table.name]} cascades in a circle, which no trigger can follow"
+    return ""
+
+
+def _follow_mark(connection: Connection, c: Captured, marks: Marks, mark: str, noted: Mapping[int, str]) -> str:
+    """Note a table's number; return the reason if it is another one and nothing else explains that."""
+    if not mark or noted.get(c.table_id) == mark or c.state == registry.PAUSED:
+        return ""
+    altered = c.access is None
+    known = c.table_id in noted
+    if known and altered:
+        registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides a TRUNCATE before it
+    elif known:
+        # the state before the mark: a crash in between finds it again
+        registry.set_state(connection, c.table_id, registry.RESYNC, TRUNCATED)
+    marks.store(c.table_id, mark)
+    return TRUNCATED if known and not altered else ""
+
+
+def _new_version(connection: Connection, captured: Captured) -> None:
+    known = captured.known
+    schema = replace(captured.schema, version=known.schema.version + 1)
+    with connection.transaction():
+        connection.run(registry.new_version_sql(schema, known.number_max))
+        if _needs_fill(known.schema, schema):
+            registry.restart_fill(connection, known.table_id)
+
+
+def _needs_fill(before: TableSchema, now: TableSchema) -> bool:
+    """Say whether rows that are there already have values that were never shipped: new or retyped columns."""
+    known = {c.number: (c.name, c.type) for c in before.columns}
+    return any(known.get(c.number) != (c.name, c.type) for c in now.columns)
+
+
+def is_whole(connection: Connection, loaded: Loaded, captured: Captured) -> bool:
+    """Say whether everything that captures a table is in its place."""
+    paths, circles = reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
+    circular = {c.reference.child: c.reference.name for c in circles}
+    reaching_it = [p for p in paths if p.child == captured.schema.name]
+    if captured.table is None or _lost(captured):
+        return False
+    return not _missed(captured.table, captured, Present.read(connection), reaching_it, circular)

@@ -1,0 +1,185 @@
+"""The registry of captured tables and the checkpoint row at a MariaDB or MySQL source (VENUS 3.1, 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.mysql.connection import Connection
+from venus.adapters.dialects.mysql.dictionary import Table
+from venus.adapters.dialects.mysql.names import MARKS, literal, log_table
+from venus.adapters.dialects.mysql.statements import statement
+from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.errors import Fenced, Refused, SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
+from venus.wire import change_pb2
+
+ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A row of the registry."""
+
+    table: RegisteredTable
+    fingerprint: str
+    #: The highest field number ever given to a column of it.
+    number_max: int
+
+    @property
+    def schema(self) -> TableSchema:
+        """The registered version."""
+        return self.table.schema
+
+    @property
+    def table_id(self) -> int:
+        """Its number."""
+        return self.table.schema.table_id
+
+
+def has_table(connection: Connection, name: str) -> bool:
+    """Say whether a table of ours is there."""
+    parts = {"database": literal(connection.address.database), "name": literal(name)}
+    return str(connection.row(statement("registry", "exists", **parts))[0]) != "0"
+
+
+def is_installed(connection: Connection) -> bool:
+    """Say whether there is a registry."""
+    return has_table(connection, "venus_captured_table") and has_table(connection, MARKS)
+
+
+def require_installed(connection: Connection) -> None:
+    """Raise Refused if there is no registry yet."""
+    if not is_installed(connection):
+        raise Refused(f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first")
+
+
+def tables(connection: Connection) -> list[Registered]:
+    """Return the registered tables."""
+    found = []
+    for r in connection.rows(statement("registry", "tables")):
+        schema = from_wire(change_pb2.TableSchema.FromString(r[1]))
+        fill = FillState(
+            table_id=int(r[0]), sweep_from=Sequence(int(r[9])), cursor=_bytes(r[5]), rows_done=int(r[6]),
+            rows_estimate=int(r[7]), done=r[8] == "1",
+        )  # fmt: skip
+        known = RegisteredTable(schema=schema, state=r[3], reason=r[4], fill=fill)
+        highest = max(c.number for c in schema.columns)
+        found.append(Registered(table=known, fingerprint=r[2], number_max=max(int(r[10]), highest)))
+    return found
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def mark(connection: Connection) -> str:
+    """Return what changes with the registry."""
+    return str(connection.row(statement("registry", "mark"))[0])
+
+
+def register_sql(table: Table, table_id: int) -> str:
+    """Return the statement that registers a table."""
+    names = {"namespace": literal(table.database), "name": literal(table.name)}
+    return statement("registry", "register", **names, **_version(table.schema(table_id, 1)))
+
+
+def new_version_sql(schema: TableSchema, number_max: int) -> str:
+    """Return the statement that makes `schema` the registered version of its table."""
+    return statement("registry", "new_version", **_version(schema, number_max))
+
+
+def _version(schema: TableSchema, number_max: int = 0) -> dict[str, str]:
+    return {
+        "table_id": str(schema.table_id),
+        "schema_wire": literal(to_wire(schema).SerializeToString(deterministic=True)),
+        "fingerprint": literal(fingerprint(schema)),
+        "number_max": str(max([number_max, *(c.number for c in schema.columns)])),
+    }
+
+
+def set_state_sql(table_id: int, state: str, reason: str) -> str:
+    """Return the statement that notes a table's state."""
+    parts = {"table_id": str(table_id), "state": literal(state), "reason": literal(reason or None)}
+    return statement("registry", "set_state", **parts)
+
+
+def set_state(connection: Connection, table_id: int, state: str, reason: str) -> None:
+    """Note a table's state."""
+    if connection.run(set_state_sql(table_id, state, reason)) != 1:
+        raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+
+
+def restart_fill(connection: Connection, table_id: int) -> None:
+    """Make the next cuts read the whole table again."""
+    if connection.run(statement("registry", "restart_fill", table_id=str(table_id))) != 1:
+        raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+
+
+def _state(row: Seq[str]) -> SourceState:
+    return SourceState(
+        epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2]))
+    )  # fmt: skip
+
+
+def state(connection: Connection) -> SourceState:
+    """Read the checkpoint row."""
+    return _state(connection.row(statement("registry", "state")))
+
+
+def settle(connection: Connection) -> SourceState:
+    """Read the checkpoint row and hold it to the end of the transaction."""
+    return _state(connection.row(statement("registry", "settle")))
+
+
+def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
+    """Fence older instances; waits for one that is just committing."""
+    with connection.transaction():
+        held = settle(connection)
+        if held.epoch > epoch:
+            raise Fenced(f"source {connection.place}: epoch {held.epoch} is in force, {epoch} is older")
+        connection.run(statement("registry", "raise_epoch", epoch=str(int(epoch))))
+    return SourceState(epoch=epoch, next_sequence=held.next_sequence, last_batch=held.last_batch)
+
+
+def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+    """Return those that are in the batch table, after waiting for an instance that is just committing."""
+    if not numbers:
+        return {}
+    with connection.transaction():
+        settle(connection)
+        rows = connection.rows(statement("registry", "batches", numbers=", ".join(str(int(n)) for n in numbers)))
+    records = (
+        BatchRecord(
+            batch_no=BatchNo(int(r[0])), epoch=Epoch(int(r[1])), first_sequence=Sequence(int(r[2])),
+            last_sequence=Sequence(int(r[3])), digest=int(r[4], 16),
+        )
+        for r in rows
+    )  # fmt: skip
+    return {record.batch_no: record for record in records}
+
+
+def batch_rows(records: Iterable[BatchRecord]) -> str:
+    """Return the VALUES of batch rows; numbers and hexadecimal digits only."""
+    return ", ".join(
+        f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in records
+    )
+
+
+def store_fill_sql(before: FillState, after: FillState) -> str:
+    """Return the statement that stores how far a fill has come."""
+    return statement(
+        "registry", "store_fill", table_id=str(after.table_id), cursor=literal(after.cursor or None),
+        rows_done=str(after.rows_done), done=str(int(after.done)), sweep_from=str(int(after.sweep_from)),
+        was_cursor=literal(before.cursor), was_rows=str(before.rows_done), was_sweep=str(int(before.sweep_from)),
+    )  # fmt: skip
+
+
+def backlog(connection: Connection, table_ids: Seq[int]) -> dict[int, int]:
+    """Return for each table how many log rows wait."""
+    if not table_ids:
+        return {}
+    waiting = (statement("registry", "waiting", table_id=str(t), log=log_table(t)) for t in table_ids)
+    return {int(t): int(n) for t, n in connection.rows(" UNION ALL ".join(waiting))}

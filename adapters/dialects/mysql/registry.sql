@@ -1,0 +1,99 @@
+-- The registry of captured tables, the checkpoint row and the batch table; migrations/versions creates them.
+
+-- exists --
+SELECT count(*) FROM information_schema.tables WHERE table_schema = {database} AND table_name = {name}
+
+-- tables --
+SELECT table_id, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''), fill_rows,
+       fill_estimate, fill_done, sweep_from, number_max
+  FROM venus_captured_table ORDER BY table_id
+
+-- mark --
+-- Changes with every change of the registry that capture must know of.
+SELECT md5(coalesce(group_concat(concat_ws(' ', table_id, fingerprint, state) ORDER BY table_id), ''))
+  FROM venus_captured_table
+
+-- register --
+INSERT IGNORE INTO venus_captured_table (table_id, namespace, name, schema_wire, fingerprint, state, fill_rows,
+  fill_estimate, fill_done, sweep_from, log_through, number_max)
+SELECT {table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, 'ACTIVE', 0, coalesce(max(table_rows), 0), 0, 0, 0,
+       {number_max}
+  FROM information_schema.tables WHERE table_schema = {namespace} AND table_name = {name}
+
+-- new_version --
+UPDATE venus_captured_table SET schema_wire = {schema_wire}, fingerprint = {fingerprint}, number_max = {number_max}
+ WHERE table_id = {table_id}
+
+-- set_state --
+UPDATE venus_captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
+
+-- restart_fill --
+-- A table that was filled, even partly, is swept: what is not met again is gone. The order of the assignments matters
+-- here, MySQL reads what it has just assigned.
+UPDATE venus_captured_table
+   SET sweep_from = CASE WHEN fill_done = 1 OR fill_rows > 0 OR sweep_from > 0
+                         THEN (SELECT next_sequence FROM venus_checkpoint WHERE id = 1) ELSE 0 END,
+       fill_cursor = NULL, fill_done = 0, fill_rows = 0
+ WHERE table_id = {table_id}
+
+-- store_fill --
+-- Only from where this chunk began: a restart that an operator ordered in between stands.
+UPDATE venus_captured_table
+   SET fill_cursor = {cursor}, fill_rows = {rows_done}, fill_done = {done}, sweep_from = {sweep_from}
+ WHERE table_id = {table_id} AND coalesce(fill_cursor, '') = {was_cursor} AND fill_rows = {was_rows}
+   AND sweep_from = {was_sweep} AND fill_done = 0
+
+-- state --
+SELECT epoch, next_sequence, last_batch FROM venus_checkpoint WHERE id = 1
+
+-- settle --
+-- The fence: waits for an instance that is just committing, and keeps others out to the end of the transaction.
+SELECT epoch, next_sequence, last_batch FROM venus_checkpoint WHERE id = 1 FOR UPDATE
+
+-- raise_epoch --
+UPDATE venus_checkpoint SET epoch = {epoch} WHERE id = 1
+
+-- advance --
+UPDATE venus_checkpoint SET next_sequence = {next_sequence}, last_batch = {last_batch} WHERE id = 1
+
+-- add_batch --
+INSERT INTO venus_batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES {rows}
+
+-- forget_batches --
+DELETE FROM venus_batch WHERE batch_no < {below}
+
+-- batches --
+SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus_batch WHERE batch_no IN ({numbers})
+
+-- beat --
+UPDATE venus_heartbeat SET beat_at = CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) WHERE id = 1
+
+-- waiting --
+SELECT {table_id}, count(*) FROM {log}
+
+-- blockers --
+-- InnoDB does not say what an open transaction has written, so the oldest that has written stands for every table.
+SELECT coalesce(max(timestampdiff(SECOND, trx_started, utc_timestamp())), 0) FROM information_schema.innodb_trx
+ WHERE trx_rows_modified > 0
+
+-- known_marks --
+SELECT table_id, mark FROM venus_innodb_table
+
+-- store_mark --
+REPLACE INTO venus_innodb_table (table_id, mark) VALUES ({table_id}, {mark})
+
+-- claimed_numbers --
+CREATE TEMPORARY TABLE IF NOT EXISTS venus_claimed (seq BIGINT NOT NULL PRIMARY KEY) ENGINE=InnoDB
+
+-- claim --
+INSERT INTO venus_claimed (seq) VALUES {rows}
+
+-- delete_claimed --
+-- By number, one descent for each: a range or a list may be read as a scan, which would wait for every uncommitted row.
+DELETE l FROM venus_claimed STRAIGHT_JOIN {log} AS l ON l.seq = venus_claimed.seq
+
+-- forget_claimed --
+DELETE FROM venus_claimed
+
+-- log_end --
+SELECT coalesce(max(seq), 0) FROM {log}

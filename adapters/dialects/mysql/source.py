@@ -1,0 +1,201 @@
+"""MariaDB or MySQL as a source: the dialect contract, put together from the files beside this one.
+
+Two sessions, one thread: the reader holds a cut's snapshot, the writer does everything else in short transactions.
+What is cached (registry, dictionary, statements) is checked in every snapshot: what another process or a DDL statement
+has changed shows as SchemaChanged, and refresh_schemas() reads it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+from venus.adapters.dialects.contract import (
+    Capabilities,
+    Cut,
+    FillState,
+    InstallStep,
+    RegisteredTable,
+    SchemaChanged,
+    SourceState,
+)
+from venus.adapters.dialects.mysql import dictionary, install, names, refresh, registry
+from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
+from venus.adapters.dialects.mysql.check import check
+from venus.adapters.dialects.mysql.connection import Connection, address_of
+from venus.adapters.dialects.mysql.cut import UNFIT, FillPace, open_cut
+from venus.adapters.dialects.mysql.statements import statement
+from venus.config import Settings
+from venus.errors import DatabaseUnavailable, SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
+
+CAPABILITIES = Capabilities(
+    concurrent_writers=True,
+    transactional_ddl=False,
+    captures_truncate=False,  # no trigger fires; it is noticed afterwards, by InnoDB's number of the table
+    fires_on_cascade=True,  # by triggers on the tables where cascades begin
+    identifier_bytes_max=64,
+)
+#: Between two looks at InnoDB's numbers.
+WATCH_S = 1.0
+
+
+def open_source(settings: Settings) -> MysqlSource:
+    """Connect to the source of the settings."""
+    return MysqlSource(settings.source.url.get_secret_value())
+
+
+class MysqlSource:
+    """A MariaDB or MySQL database whose changes are captured."""
+
+    name = "mysql"
+    capabilities = CAPABILITIES
+
+    def __init__(self, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        address = address_of(url)
+        self._reader = Connection(address, "REPEATABLE READ")
+        self._writer = Connection(address, "READ COMMITTED")
+        self._writer.open()
+        self._monotonic = monotonic
+        self._marks = Marks(self._writer)
+        self._watched_at = float("-inf")
+        self._loaded: Loaded | None = None
+        self._known: set[tuple[int, int]] | None = None
+        self._pace = FillPace()
+        #: Where the log of a table ended that halted because of a row.
+        self._halted_at: dict[int, int] = {}
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    # -- dictionary and installation -----------------------------------------------------------------------------
+
+    def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
+        known = {}
+        if registry.is_installed(self._writer):
+            known = {k.schema.name: k for k in registry.tables(self._writer)}
+        found = []
+        for table in self._dictionary().chosen(include, exclude):
+            if table.key and not table.unsupported:
+                k = known.get(table.name)
+                found.append(
+                    table.schema(k.table_id, k.schema.version, k.schema, k.number_max) if k else table.schema(0, 1)
+                )
+        return found
+
+    def _dictionary(self) -> dictionary.Dictionary:
+        return dictionary.read(self._writer, zero_dates_null=self._writer.options.zero_dates_null)
+
+    def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        return check(self._writer, include, exclude)
+
+    def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        return install.install_plan(self._writer, include, exclude)
+
+    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        self._loaded = None
+        return install.install(self._writer, include, exclude)
+
+    def uninstall_plan(self) -> list[InstallStep]:
+        return install.uninstall_plan(self._writer)
+
+    def uninstall(self) -> list[InstallStep]:
+        self._loaded = None
+        return install.uninstall(self._writer)
+
+    # -- the registry and the checkpoint row -----------------------------------------------------------------------
+
+    def registered(self) -> list[RegisteredTable]:
+        registry.require_installed(self._writer)
+        return [k.table for k in registry.tables(self._writer)]
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        registry.set_state(self._writer, table_id, state, reason)
+        self._loaded = None
+
+    def restart_fill(self, table_id: int) -> None:
+        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
+        registry.restart_fill(self._writer, table_id)
+        loaded = load(self._writer)
+        for c in loaded.captured:
+            if c.table_id == table_id and c.state == registry.RESYNC and refresh.is_whole(self._writer, loaded, c):
+                registry.set_state(self._writer, table_id, registry.ACTIVE, "")
+        self._loaded = None
+
+    def state(self) -> SourceState:
+        registry.require_installed(self._writer)
+        return registry.state(self._writer)
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        return registry.raise_epoch(self._writer, epoch)
+
+    def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        return registry.batches(self._writer, numbers)
+
+    def beat(self) -> None:
+        self._writer.run(statement("registry", "beat"))
+
+    def backlog(self) -> dict[int, tuple[int, int]]:
+        table_ids = [c.table_id for c in self._load().captured]
+        age = 0
+        if self._marks.visible:
+            try:
+                age = int(self._writer.row(statement("registry", "blockers"))[0])
+            except DatabaseUnavailable:
+                raise
+            except SourceError:  # without PROCESS nobody can say
+                self._marks.visible = False
+        return {t: (n, age) for t, n in registry.backlog(self._writer, table_ids).items()}
+
+    # -- capture ---------------------------------------------------------------------------------------------------
+
+    def refresh_schemas(self) -> list[TableSchema]:
+        loaded = self._load(again=True)
+        self._retry_halted(loaded)
+        if refresh.refresh(self._writer, loaded, self._marks) or registry.mark(self._writer) != loaded.mark:
+            loaded = self._load(again=True)
+        self._watched_at = self._monotonic()
+        known = self._known or set()
+        self._known = known | {(c.known.table_id, c.known.schema.version) for c in loaded.captured}
+        return [c.known.schema for c in loaded.captured if (c.known.table_id, c.known.schema.version) not in known]
+
+    def _retry_halted(self, loaded: Loaded) -> None:
+        """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
+        for c in loaded.captured:
+            halted = c.state == registry.PAUSED and c.known.table.reason.startswith(UNFIT)
+            if halted and self._halted_at.get(c.table_id) != self._log_end(c.table_id):
+                self._halted_at.pop(c.table_id, None)
+                registry.set_state(self._writer, c.table_id, registry.ACTIVE, "")
+
+    def _log_end(self, table_id: int) -> int:
+        return int(self._writer.row(statement("registry", "log_end", log=names.log_table(table_id)))[0])
+
+    def _note_halt(self, table_id: int) -> None:
+        self._halted_at[table_id] = self._log_end(table_id)
+
+    def open_cut(self, fills: Seq[FillState]) -> Cut | None:
+        loaded = self._load()
+        self._watch(loaded)
+        return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._note_halt)
+
+    def _watch(self, loaded: Loaded) -> None:
+        """Look now and then whether a table has another number than it had: TRUNCATE leaves no other trace."""
+        if self._monotonic() < self._watched_at + WATCH_S:
+            return
+        now, noted = self._marks.now(), self._marks.stored()
+        for c in loaded.captured:
+            mark = self._marks.of(c.schema.name, now)
+            if mark and c.state != registry.PAUSED and noted.get(c.table_id) != mark:
+                raise SchemaChanged(f"{c.schema.qualified} was truncated or rebuilt, or is new")
+        self._watched_at = self._monotonic()
+
+    def _load(self, *, again: bool = False) -> Loaded:
+        """Read the registry and the dictionary, and write the statements for the tables there are."""
+        if self._loaded is None or again:
+            registry.require_installed(self._writer)
+            self._loaded = load(self._writer)
+            if self._known is None:
+                self._known = {(c.known.table_id, c.known.schema.version) for c in self._loaded.captured}
+        return self._loaded

@@ -1,0 +1,134 @@
+"""The log table and the triggers of one captured table, as statements. Pure.
+
+A trigger draws a number and notes a key; whether the row is there and what is in it is read later, in one snapshot
+(capture.md 0). So a key noted twice, or of a row that did not change after all, costs a little and harms nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.mysql import names
+from venus.adapters.dialects.mysql.cascades import Path
+from venus.adapters.dialects.mysql.dictionary import Table
+from venus.adapters.dialects.mysql.names import literal, log_keys, quoted
+from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.types import log_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """A trigger as it should be."""
+
+    name: str
+    table: str  # on which it stands
+    timing: str
+    event: str
+    body: str
+    database: str
+
+    @property
+    def sql(self) -> str:
+        """The statement that makes it."""
+        return statement(
+            "triggers", "create", trigger=f"{quoted(self.database)}.{self.name}", timing=self.timing,
+            event=self.event, table=f"{quoted(self.database)}.{quoted(self.table)}", body=self.body,
+        )  # fmt: skip
+
+    @property
+    def definition(self) -> tuple[str, str, str, str]:
+        """What the dictionary says of it when it is as it should be."""
+        return (self.body, self.table, self.timing, self.event)
+
+
+def key_description(table: Table) -> str:
+    """Describe the key in the words of the log table's columns."""
+    keys = log_keys(len(table.key))
+    return ", ".join(f"{k} {log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
+
+
+def log_table(table: Table, table_id: int) -> str:
+    """Return the statement that makes the log table."""
+    keys = log_keys(len(table.key))
+    columns = [f"{k} {log_type(table.declared[name])} NULL" for k, name in zip(keys, table.key, strict=True)]
+    return statement(
+        "triggers", "log_table", log=_log(table.database, table_id), columns=", ".join(columns),
+        comment=literal(key_description(table)),
+    )  # fmt: skip
+
+
+def _log(database: str, table_id: int) -> str:
+    return f"{quoted(database)}.{names.log_table(table_id)}"
+
+
+def _same(columns: Iterable[str], binary: Iterable[bool]) -> str:
+    """Compare old and new as they are stored: a collation calls 'a' and 'A' equal, and they are two keys to us."""
+    pairs = []
+    for name, as_bytes in zip(columns, binary, strict=True):
+        old, new = f"OLD.{quoted(name)}", f"NEW.{quoted(name)}"
+        pairs.append(f"CAST({old} AS BINARY) <=> CAST({new} AS BINARY)" if as_bytes else f"{old} <=> {new}")
+    return " AND ".join(pairs)
+
+
+def triggers(table: Table, table_id: int, paths: Seq[Path]) -> list[Trigger]:
+    """Return what must stand for a captured table: three on itself, and those of the cascades that reach it."""
+    keys = ", ".join(log_keys(len(table.key)))
+    parts = {
+        "log": _log(table.database, table_id),
+        "keys": keys,
+        "old": ", ".join(f"OLD.{quoted(k)}" for k in table.key),
+        "new": ", ".join(f"NEW.{quoted(k)}" for k in table.key),
+        "same": _same(table.key, (table.declared[k].is_text for k in table.key)),
+    }
+    own = [
+        Trigger(
+            name=names.trigger(letter, table_id), table=table.name, timing="AFTER", event=event.upper(),
+            body=statement("triggers", event, **parts), database=table.database,
+        )
+        for letter, event in (("i", "insert"), ("u", "update"), ("d", "delete"))
+    ]  # fmt: skip
+    return own + [t for path in paths for t in _cascade(table, table_id, path)]
+
+
+def _cascade(table: Table, table_id: int, path: Path) -> list[Trigger]:
+    """Return the triggers of one path.
+
+    A DELETE is noted before it happens. An UPDATE may carry new values into the children's keys, so they are noted as
+    they were before and as they are after it, when InnoDB has done its work.
+    """
+    cases = {"DELETE": [("x", "BEFORE", "OLD")], "UPDATE": [("y", "BEFORE", "OLD"), ("z", "AFTER", "NEW")]}
+    return [
+        Trigger(
+            name=names.trigger(letter, table_id, path.mark), table=path.root, timing=timing, event=path.event,
+            body=_cascade_body(table, table_id, path, side), database=table.database,
+        )
+        for letter, timing, side in cases[path.event]
+    ]  # fmt: skip
+
+
+def _cascade_body(table: Table, table_id: int, path: Path, side: str) -> str:
+    first = path.references[0]
+    chain = [f"{quoted(table.database)}.{quoted(first.child)} AS c1"]
+    for i, reference in enumerate(path.references[1:], 1):
+        on = " AND ".join(
+            f"c{i + 1}.{quoted(c)} = c{i}.{quoted(r)}"
+            for c, r in zip(reference.columns, reference.referred, strict=True)
+        )
+        chain.append(f"JOIN {quoted(table.database)}.{quoted(reference.child)} AS c{i + 1} ON {on}")
+    begins = [f"c1.{quoted(c)} = {side}.{quoted(r)}" for c, r in zip(first.columns, first.referred, strict=True)]
+    variables = [f"v{i}" for i in range(1, len(table.key) + 1)]
+    declared = [f"DECLARE {v} {log_type(table.declared[k])};" for v, k in zip(variables, table.key, strict=True)]
+    return statement(
+        "triggers",
+        "cascade",
+        log=_log(table.database, table_id),
+        keys=", ".join(log_keys(len(table.key))),
+        variables=" ".join(declared),
+        values=", ".join(variables),
+        child_key=", ".join(f"c{len(path.references)}.{quoted(k)}" for k in table.key),
+        path=" ".join(chain),
+        begins=" AND ".join(begins),
+        happens="TRUE" if path.event == "DELETE" else f"NOT ({_same(first.referred, [True] * len(first.referred))})",
+    )

@@ -1,0 +1,56 @@
+-- What VENUS adds for one captured table. The application's tables are not altered: a trigger notes the key of each
+-- changed row in a log table, in the application's own transaction, and nothing else (capture.md 6).
+
+-- log_table --
+-- The comment describes the key: a log table whose key is not the table's any more is made again.
+CREATE TABLE {log} (
+  seq BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, op CHAR(1) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  {columns}) ENGINE=InnoDB COMMENT={comment}
+
+-- marks_table --
+CREATE TABLE {marks} (table_id INT NOT NULL PRIMARY KEY, mark VARCHAR(64) CHARACTER SET ascii NOT NULL) ENGINE=InnoDB
+
+-- create --
+CREATE TRIGGER {trigger} {timing} {event} ON {table} FOR EACH ROW {body}
+
+-- drop_trigger --
+DROP TRIGGER {trigger}
+
+-- drop_table --
+DROP TABLE {table}
+
+-- insert --
+INSERT INTO {log} (op, {keys}) VALUES ('I', {new})
+
+-- update --
+BEGIN
+  IF NOT ({same}) THEN
+    INSERT INTO {log} (op, {keys}) VALUES ('D', {old});
+  END IF;
+  INSERT INTO {log} (op, {keys}) VALUES ('U', {new});
+END
+
+-- delete --
+INSERT INTO {log} (op, {keys}) VALUES ('D', {old})
+
+-- cascade --
+-- A reading that locks sees the newest rows at every isolation level, as the cascade does; FOR UPDATE would fail the
+-- application's statement where that uses the child itself (error 1442). Row by row, because INSERT ... SELECT locks the
+-- log table's counter to the end of the statement, and two such statements fail each other (error 1467).
+BEGIN
+  DECLARE ended BOOLEAN DEFAULT FALSE;
+  {variables}
+  DECLARE children CURSOR FOR SELECT {child_key} FROM {path} WHERE {begins} LOCK IN SHARE MODE;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET ended = TRUE;
+  IF {happens} THEN
+    OPEN children;
+    noting: LOOP
+      FETCH children INTO {values};
+      IF ended THEN
+        LEAVE noting;
+      END IF;
+      INSERT INTO {log} (op, {keys}) VALUES ('D', {values});
+    END LOOP;
+    CLOSE children;
+  END IF;
+END

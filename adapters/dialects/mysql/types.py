@@ -1,0 +1,131 @@
+"""MySQL's types as logical types, and how each is read so that nothing of it is lost. Pure.
+
+CHAR is TEXT: MySQL takes the blanks off when it is read, so a target that pads would change the value. TIME is an
+INTERVAL: it goes from -838 to 838 hours. An unsigned integer takes the next wider type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from venus.errors import UnsupportedType
+from venus.model import Kind, LogicalType
+
+_INT_BYTES = {"tinyint": 2, "smallint": 2, "mediumint": 4, "int": 4, "bigint": 8}
+_UNSIGNED_BYTES = {"tinyint": 2, "smallint": 4, "mediumint": 4, "int": 8}
+_UNSIGNED_BIGINT_DIGITS = 20
+_BLOBS = {"tinyblob", "blob", "mediumblob", "longblob", "binary", "varbinary"}
+_TEXTS = {"tinytext", "text", "mediumtext", "longtext"}
+_SPATIAL = {
+    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
+    "geometrycollection", "geomcollection",
+}  # fmt: skip
+_FLOAT_BYTES = {"float": 4, "double": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """A column's type as information_schema has it."""
+
+    data_type: str
+    column_type: str
+    charset: str = ""
+    collation: str = ""
+    length: int = 0  # characters
+    precision: int = 0
+    scale: int = 0
+    fraction: int = 0
+    is_json: bool = False  # MariaDB's JSON is a LONGTEXT with a check
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether it has no negative values."""
+        return " unsigned" in self.column_type
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are characters, which a collation may call equal when they are not the same."""
+        return bool(self.collation) and self.data_type not in ("enum", "set")
+
+
+def logical(declared: Declared) -> LogicalType:
+    """Return the logical type. Raises UnsupportedType for what cannot be carried exactly."""
+    name = declared.data_type
+    if name in _INT_BYTES:
+        if not declared.unsigned:
+            return LogicalType(kind=Kind.INT, length=_INT_BYTES[name])
+        if name == "bigint":
+            return LogicalType(kind=Kind.DECIMAL, precision=_UNSIGNED_BIGINT_DIGITS)
+        return LogicalType(kind=Kind.INT, length=_UNSIGNED_BYTES[name])
+    if name in _FLOAT_BYTES:
+        return LogicalType(kind=Kind.FLOAT, length=_FLOAT_BYTES[name])
+    if name in _BLOBS:
+        return LogicalType(kind=Kind.BYTES, length=declared.length if name.endswith("binary") else 0)
+    if declared.is_json or name == "json":
+        return LogicalType(kind=Kind.JSON)
+    if name in _TEXTS or name in ("enum", "set"):
+        return LogicalType(kind=Kind.TEXT)
+    if make := _OTHERS.get(name):
+        return make(declared)
+    if name in _SPATIAL:
+        raise UnsupportedType("spatial values have no form that both sides read alike")
+    raise UnsupportedType(f"no rule for type {declared.column_type}")
+
+
+def _bits(declared: Declared) -> LogicalType:
+    if declared.precision == 1:
+        return LogicalType(kind=Kind.BOOL)
+    return LogicalType(kind=Kind.NATIVE, name=f"bit({declared.precision})")
+
+
+_OTHERS: dict[str, Callable[[Declared], LogicalType]] = {
+    "decimal": lambda d: LogicalType(kind=Kind.DECIMAL, precision=d.precision, scale=d.scale),
+    "char": lambda d: LogicalType(kind=Kind.TEXT, length=d.length),
+    "varchar": lambda d: LogicalType(kind=Kind.TEXT, length=d.length),
+    "bit": _bits,
+    "year": lambda _: LogicalType(kind=Kind.INT, length=2),
+    "date": lambda _: LogicalType(kind=Kind.DATE),
+    "time": lambda d: LogicalType(kind=Kind.INTERVAL, precision=d.fraction),
+    "datetime": lambda d: LogicalType(kind=Kind.TIMESTAMP, precision=d.fraction),
+    "timestamp": lambda d: LogicalType(kind=Kind.TIMESTAMPTZ, precision=d.fraction),
+    "uuid": lambda _: LogicalType(kind=Kind.UUID),
+    "inet4": lambda _: LogicalType(kind=Kind.NATIVE, name="inet"),
+    "inet6": lambda _: LogicalType(kind=Kind.NATIVE, name="inet"),
+}
+
+
+def read_as(declared: Declared, column: str) -> str:
+    """Return the expression that reads a column exactly."""
+    name = declared.data_type
+    if name in _FLOAT_BYTES:
+        return f"{column} * 1e0"  # as it is a FLOAT is rounded to six digits, a DOUBLE(m,d) to d
+    if name == "bit":
+        return f"LPAD(BIN({column} + 0), {declared.precision}, '0')"
+    if name == "year":
+        return f"{column} + 0"
+    if "zerofill" in declared.column_type:
+        digits = f"DECIMAL({declared.precision},{declared.scale})" if name == "decimal" else "UNSIGNED"
+        return f"CAST({column} AS {digits})"
+    return column
+
+
+def key_problem(declared: Declared) -> str:
+    """Return why a column cannot be part of a key, empty if it can."""
+    return "equality of floating-point numbers is not exact" if declared.data_type in _FLOAT_BYTES else ""
+
+
+def log_type(declared: Declared) -> str:
+    """Return the type of a log table's column for this key column.
+
+    Integers are logged wide, so that widening the key later does not fail the application's statements.
+    """
+    name = declared.data_type
+    if name in _INT_BYTES:
+        return "bigint unsigned" if declared.unsigned else "bigint"
+    collated = f" CHARACTER SET {declared.charset} COLLATE {declared.collation}"
+    if name in ("enum", "set"):
+        return f"varchar({max(declared.length, 1)}){collated}"
+    if declared.collation:
+        return f"{'varchar' if name == 'char' else declared.data_type}({declared.length}){collated}"
+    return declared.column_type.replace(" zerofill", "")

@@ -1,0 +1,74 @@
+"""What `venus check` has to say of an Oracle source: what is missing, as ready GRANT lines, and what cannot be carried.
+
+Reads only. What a role gives counts as well, because the triggers touch only objects of their own schema; the GRANT
+lines are direct all the same, so that a change of roles takes nothing away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from zlib import crc32
+
+from venus.adapters.dialects.oracle import ddl
+from venus.adapters.dialects.oracle.connection import Options, Session
+from venus.adapters.dialects.oracle.dictionary import Dictionary, Table, chosen
+from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.versions import Version
+from venus.model import Finding
+
+_ALWAYS = ("CREATE TABLE", "CREATE SEQUENCE", "CREATE TRIGGER", "CREATE VIEW")
+
+
+def check(
+    session: Session,
+    dictionary: Dictionary,
+    version: Version,
+    options: Options,
+    include: Seq[str],
+    exclude: Seq[str],
+) -> Iterator[Finding]:
+    """Yield what there is to say."""
+    granted = {str(row[0]) for row in session.rows(statement("dictionary", "privileges"))}
+    foreign = [s for s in dictionary.schemas if s != dictionary.user]
+    yield from _privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
+    if "UNLIMITED TABLESPACE" not in granted and not session.rows(statement("dictionary", "quota")):
+        remedy = f"ALTER USER {quoted(dictionary.user)} QUOTA UNLIMITED ON USERS;"
+        yield Finding(where="tablespace", message="no quota: the log tables have no room", remedy=remedy, blocks=True)
+    if foreign and not options.watch_database:
+        message = (
+            f"TRUNCATE by the owners of {', '.join(foreign)} is not seen: a trigger ON SCHEMA fires for its own only"
+        )
+        yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
+    for at in chosen(dictionary.listed(), include, exclude):
+        yield from _table(dictionary.table(at), version)
+    session.rollback()
+
+
+def _privileges(user: str, granted: set[str], *, foreign: bool, options: Options) -> Iterator[Finding]:
+    needed = [*_ALWAYS]
+    if foreign:
+        needed += ["CREATE ANY TRIGGER", "SELECT ANY TABLE"]
+    if options.watch_database:
+        needed.append("ADMINISTER DATABASE TRIGGER")
+    for privilege in needed:
+        if privilege not in granted:
+            yield Finding(
+                where="privileges",
+                message=f"{privilege} is not granted to {user}",
+                remedy=f"GRANT {privilege} TO {quoted(user)};",
+                blocks=privilege != "SELECT ANY TABLE",  # SELECT on each table does as well
+            )
+
+
+def _table(table: Table, version: Version) -> Iterator[Finding]:
+    where = table.schema.qualified
+    for reason in table.refused:
+        remedy = ""
+        if "neither a primary key" in reason:
+            ways = ddl.record_id(table.keyed, version, f"VENUS_R_{crc32(where.encode()):08X}")
+            remedy = "; ".join(ways) or "add a key: this version has no invisible identity column"
+        yield Finding(where=where, message=reason, remedy=remedy or "exclude the table", blocks=True)
+    for remark in table.remarks:
+        yield Finding(where=where, message=remark)

@@ -1,0 +1,266 @@
+"""Sessions at an Oracle database over DB-API: the only place that knows the driver and its errors.
+
+python-oracledb (thin unless the URL says `thick_mode`) and cx_Oracle go through the same code: both describe columns
+to an output type handler, both carry the error's code in their exceptions. SQLAlchemy reads the URL, nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle.codes import Action, action_of
+from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
+
+Row = tuple[Any, ...]
+Binds = Mapping[str, Any] | Seq[Any]
+
+#: What the application's or the client's settings would otherwise decide.
+SESSION = (
+    "ALTER SESSION SET NLS_COMP = BINARY",
+    "ALTER SESSION SET NLS_SORT = BINARY",
+    "ALTER SESSION SET NLS_CALENDAR = GREGORIAN",
+    "ALTER SESSION SET NLS_NUMERIC_CHARACTERS = '.,'",
+    "ALTER SESSION SET TIME_ZONE = 'UTC'",
+)
+_CODE = re.compile(r"\b(?:ORA|DPY|DPI)-\d+")
+
+
+class SnapshotLost(DatabaseUnavailable):
+    """The snapshot cannot be read any further; a new one can."""
+
+
+class Driver(Protocol):
+    """A DB-API module with an address."""
+
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def error(self) -> type[Exception]: ...
+
+    def connect(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the URL says for VENUS: `venus_schemas=APP,HR`, `venus_rac=yes`, `venus_watch=database`."""
+
+    schemas: tuple[str, ...] = ()  # none = the user's own
+    cluster: bool = False
+    watch_database: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleDriver:
+    """python-oracledb or cx_Oracle."""
+
+    place: str
+    error: type[Exception]
+    module: Any
+    call: Callable[[], Any]
+
+    def connect(self) -> Any:
+        """Connect, and have every value fetched exactly."""
+        connection = self.call()
+        connection.outputtypehandler = output_handler(self.module)
+        return connection
+
+
+def driver_of(url: str) -> tuple[Driver, Options]:
+    """Read a URL `oracle+oracledb://user:password@host:1521/?service_name=NAME`. Its secrets are never shown."""
+    parsed = sa.make_url(url)
+    if parsed.drivername == "oracle":
+        parsed = parsed.set(drivername="oracle+oracledb")
+    if parsed.drivername not in ("oracle+oracledb", "oracle+cx_oracle"):
+        raise ConfigError(
+            "[source] url: this driver is not known", hint="write oracle+oracledb:// or oracle+cx_oracle://"
+        )
+    parsed, options = _own_options(parsed)
+    dialect = parsed.get_dialect()()
+    try:
+        module: Any = parsed.get_dialect().import_dbapi()
+    except ImportError:
+        extra = "cx_oracle" if parsed.drivername.endswith("cx_oracle") else "oracle"
+        hint = f"pip install 'venus-cdc[{extra}]'"
+        raise ConfigError(f"[source] url: the driver of {parsed.drivername} is not installed", hint=hint) from None
+    dialect.dbapi = module
+    arguments, keywords = dialect.create_connect_args(parsed)
+    place = f"{parsed.host or parsed.query.get('service_name', '')}/{parsed.database or ''}".strip("/")
+    driver = ModuleDriver(place, module.Error, module, lambda: module.connect(*arguments, **keywords))
+    return driver, options
+
+
+def _own_options(url: sa.URL) -> tuple[sa.URL, Options]:
+    own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
+    if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch"}:
+        hint = "known are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database"
+        raise ConfigError(f"[source] url: no option {sorted(unknown)[0]}", hint=hint)
+    options = Options(
+        schemas=tuple(filter(None, own.get("venus_schemas", "").split(","))),
+        cluster=own.get("venus_rac") == "yes",
+        watch_database=own.get("venus_watch") == "database",
+    )
+    return url.difference_update_query(list(own)), options
+
+
+def output_handler(module: Any) -> Callable[..., Any]:
+    """Return the function that says how a column is fetched: decimals exactly, LOBs with their row."""
+    wanted = {
+        module.DB_TYPE_NUMBER: Decimal,
+        module.DB_TYPE_CLOB: module.DB_TYPE_LONG,
+        module.DB_TYPE_NCLOB: getattr(module, "DB_TYPE_LONG_NVARCHAR", module.DB_TYPE_LONG),
+        module.DB_TYPE_BLOB: module.DB_TYPE_LONG_RAW,
+    }
+
+    def handler(cursor: Any, *described: Any) -> Any:
+        # python-oracledb describes a column by one object, cx_Oracle by name, type, size, precision and scale
+        kind = described[0].type_code if len(described) == 1 else described[1]
+        return cursor.var(wanted[kind], arraysize=cursor.arraysize) if kind in wanted else None
+
+    return handler
+
+
+class Session:
+    """One session, opened when it is first needed. The driver begins a transaction by itself, and never commits."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._raw: Any = None
+        self.place = driver.place
+
+    def open(self) -> Any:
+        """Return the driver's connection, connecting if there is none."""
+        if self._raw is None:
+            try:
+                self._raw = self._driver.connect()
+            except self._driver.error as error:
+                raise self._connect_failed(error) from error
+            for text in SESSION:
+                self.run(text)
+        return self._raw
+
+    def _connect_failed(self, error: Exception) -> VenusError:
+        said = f"source {self.place} cannot be reached: {said_by(error)}"
+        if action_of(code_of(error)) is Action.DENIED:
+            return SourceError(said, hint="check user and password of [source] url, and CREATE SESSION")
+        return DatabaseUnavailable(said, hint="check [source] url, the listener and the service's name")
+
+    def close(self) -> None:
+        """Close it; whatever is not committed is gone."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            with suppress(self._driver.error):
+                raw.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except self._driver.error as error:
+            raise self._sorted(error) from error
+
+    def _sorted(self, error: Exception) -> VenusError:
+        said = f"source {self.place}: {said_by(error)}"
+        action = action_of(code_of(error))
+        if action is Action.RECONNECT:
+            self.close()
+            return DatabaseUnavailable(said)
+        if action is Action.AGAIN:
+            return SnapshotLost(said, hint="if this comes often, raise UNDO_RETENTION or lower [capture] limits")
+        if action is Action.WAIT:
+            return DatabaseUnavailable(said)
+        if action is Action.DICTIONARY:
+            return SchemaChanged(said)
+        hints = {
+            Action.DENIED: "`venus check` writes the GRANT that is missing",
+            Action.SPACE: "give the tablespace room: while it has none, the application's own statements fail too",
+        }
+        return SourceError(said, hint=hints.get(action, ""))
+
+    def run(self, text: str, binds: Binds | None = None) -> int:
+        """Execute a statement; return how many rows it has changed."""
+        with self._translated(), self._cursor() as cursor:
+            cursor.execute(text, binds) if binds else cursor.execute(text)
+            return int(cursor.rowcount)
+
+    def many(self, text: str, rows: Seq[Binds]) -> int:
+        """Execute a statement once for each row of values, in one trip; return how many rows it has changed."""
+        with self._translated(), self._cursor() as cursor:
+            cursor.executemany(text, rows)
+            return int(cursor.rowcount)
+
+    def rows(self, text: str, binds: Binds | None = None) -> list[Row]:
+        """Execute and fetch everything; small results only."""
+        with self._translated(), self._cursor() as cursor:
+            cursor.execute(text, binds) if binds else cursor.execute(text)
+            return list(cursor.fetchall())
+
+    def row(self, text: str, binds: Binds | None = None) -> Row:
+        """Execute and fetch the one row that there must be."""
+        rows = self.rows(text, binds)
+        if len(rows) != 1:
+            raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected")
+        return rows[0]
+
+    def stream(self, text: str, binds: Binds | None, piece: int) -> Generator[list[Row], None, None]:
+        """Execute and yield the rows in pieces of this many."""
+        with self._translated(), self._cursor() as cursor:
+            cursor.arraysize = piece
+            cursor.execute(text, binds) if binds else cursor.execute(text)
+            while rows := cursor.fetchmany(piece):
+                yield rows
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        cursor = self.open().cursor()
+        try:
+            yield cursor
+        finally:
+            with suppress(self._driver.error):
+                cursor.close()
+
+    def commit(self) -> None:
+        """COMMIT."""
+        with self._translated():
+            self.open().commit()
+
+    def rollback(self) -> None:
+        """Abandon the open transaction."""
+        if self._raw is not None:
+            try:
+                self._raw.rollback()
+            except self._driver.error:
+                self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit at the end of the block, or leave nothing."""
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+
+def code_of(error: Exception) -> str:
+    """Return the error's code, ORA-01555 or DPY-4011, empty if it has none."""
+    detail = error.args[0] if error.args else ""
+    if full := getattr(detail, "full_code", ""):
+        return str(full)
+    found = _CODE.search(str(detail))  # cx_Oracle has no full_code, only the text
+    return found[0] if found else ""
+
+
+def said_by(error: Exception) -> str:
+    """Return the first line of what the server said: the rest is a help page's address."""
+    return str(error).strip().partition("\n")[0]

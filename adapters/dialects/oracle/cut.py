@@ -1,0 +1,134 @@
+"""One cut of an Oracle database: a read-only transaction, then the local transaction (VENUS 3.3, capture.md 0).
+
+The claim list is every log row that the snapshot sees; the local transaction deletes exactly those, by their numbers.
+A row that commits late has a number among them but is not on the list, and waits for the next cut.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.contract import FillState
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.reading import Access, cursor_after, place_of, portions, sections_of
+from venus.adapters.dialects.oracle.statements import statement
+from venus.codec.changes import TableChanges, marker
+from venus.errors import Fenced, SourceError
+from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
+
+#: Numbers bound in one trip of the exact delete.
+DELETE_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A table's share of the log in this cut: exactly these numbers."""
+
+    access: Access
+    numbers: array[int]
+    truncated: bool
+
+
+class OracleCut:
+    """One snapshot. The reader is in a read-only transaction until `commit` or `rollback`."""
+
+    def __init__(
+        self,
+        *,
+        reader: Session,
+        writer: Session,
+        captured_at_us: int,
+        claims: Seq[Claim],
+        ddl_numbers: Seq[int],
+        fills: Mapping[int, tuple[FillState, Access]],
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._captured_at_us = captured_at_us
+        self._claims = claims
+        self._ddl_numbers = ddl_numbers
+        self._fills = fills
+        self._read = False
+
+    @property
+    def captured_at_us(self) -> int:
+        """The database's clock."""
+        return self._captured_at_us
+
+    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        """Stream the changes, table by table."""
+        for claim in self._claims:
+            schema = claim.access.layout.schema
+            if claim.truncated:
+                yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
+            if not claim.numbers:
+                continue
+            pieces = self._reader.stream(claim.access.changes_sql, {"hi": max(claim.numbers)}, claim.access.piece)
+            for portion in portions(pieces, claim.access, rows_max=rows_max, bytes_max=bytes_max):
+                yield from sections_of(portion, claim.access, bytes_max=bytes_max)
+        self._read = True
+
+    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+        """Read the next key range of a table."""
+        if fill.table_id not in self._fills:
+            return [], fill
+        access = self._fills[fill.table_id][1]
+        sql, place = (access.fill_next_sql, place_of(fill.cursor)) if fill.cursor else (access.fill_sql, {})
+        pieces = self._reader.stream(sql, {**place, "lines": rows_max}, min(access.piece, rows_max))
+        rows = next(portions(pieces, access, rows_max=rows_max, bytes_max=bytes_max), [])
+        pieces.close()  # behind the byte limit there may be more: the next chunk reads it again
+        return list(sections_of(rows, access, bytes_max=bytes_max)) if rows else [], replace(
+            fill,
+            cursor=cursor_after(rows[-1], access.layout.key_count) if rows else fill.cursor,
+            rows_done=fill.rows_done + len(rows),
+            done=len(rows) < rows_max and self._is_last(access, rows),
+        )
+
+    def _is_last(self, access: Access, rows: Seq[tuple[object, ...]]) -> bool:
+        """Ask whether anything comes behind the last row: a portion may have ended at the byte limit."""
+        if not rows:
+            return True
+        place = place_of(cursor_after(rows[-1], access.layout.key_count))
+        return not self._reader.rows(access.fill_next_sql, {**place, "lines": 1})
+
+    def commit(
+        self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
+    ) -> None:
+        """Run the local transaction: epoch, batch rows, checkpoint, exact delete, fills."""
+        if self._claims and not self._read:
+            raise SourceError(f"{self._writer.place}: the sections were not read to their end")
+        self._reader.rollback()
+        with self._writer.transaction():
+            held = registry.lock(self._writer).epoch
+            if held != epoch:
+                raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
+            if batches:
+                registry.add_batches(self._writer, batches)
+                last = batches[-1]
+                binds = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no}
+                self._writer.run(statement("registry", "advance"), binds)
+            for claim in self._claims:
+                self._delete(statement("cut", "delete", log=claim.access.log), claim.numbers)
+            self._delete(statement("registry", "ddl_done"), self._ddl_numbers)
+            for fill in fills:
+                if fill.table_id in self._fills:
+                    registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
+            self._writer.run(statement("registry", "forget_batches"), {"below": forget_batches_below})
+
+    def _delete(self, sql: str, numbers: Seq[int]) -> None:
+        gone = 0
+        for start in range(0, len(numbers), DELETE_ROWS):
+            gone += self._writer.many(sql, [(n,) for n in numbers[start : start + DELETE_ROWS]])
+        if gone != len(numbers):
+            raise SourceError(
+                f"{self._writer.place}: {len(numbers) - gone} log rows of this cut have gone meanwhile",
+                hint="nobody but this adapter may delete from VENUS_L tables: read the tables again (resync)",
+            )
+
+    def rollback(self) -> None:
+        """Close the snapshot; nothing has been written."""
+        self._reader.rollback()

@@ -1,0 +1,140 @@
+"""Writes every statement that an installation runs. Pure: text from what the dictionary said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.oracle import names
+from venus.adapters.dialects.oracle.names import literal, log_keys, log_table, quoted
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.versions import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumn:
+    """A column of a table's key."""
+
+    name: str
+    log_type: str  # as the log table declares it
+    is_text: bool  # compared under the session's linguistic settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyed:
+    """What the triggers must know of a table."""
+
+    owner: str
+    name: str
+    key: tuple[KeyColumn, ...]
+
+    @property
+    def sql(self) -> str:
+        """The table's name in a statement."""
+        return f"{quoted(self.owner)}.{quoted(self.name)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An object of VENUS's own, with the statement that makes it."""
+
+    kind: str  # SEQUENCE, TABLE, TRIGGER
+    name: str
+    sql: str
+
+
+def own_objects(version: Version, *, cluster: bool) -> list[Made]:
+    """Return VENUS's own sequence and tables, in order."""
+    order = "NOORDER" if cluster else "ORDER"
+    parts = {"order": order, "name_bytes": str(version.identifier_bytes)}
+    made = [Made(kind="SEQUENCE", name="VENUS_SEQ", sql=statement("own", "sequence", **parts))]
+    tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl")
+    return made + [Made(kind="TABLE", name=f"VENUS_{t.upper()}", sql=statement("own", t, **parts)) for t in tables]
+
+
+def own_rows() -> list[tuple[str, str]]:
+    """Return the tables that begin with one row, and the statements for it; harmless if it is there."""
+    return [(f"VENUS_{t.upper()}", statement("own", f"{t}_row")) for t in ("checkpoint", "heartbeat")]
+
+
+def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> Made:
+    """Return the trigger that notes TRUNCATE and ALTER; `owner` is VENUS's schema when it watches the database."""
+    qualifier = f"{quoted(owner)}." if whole_database else ""
+    scope = "DATABASE" if whole_database else "SCHEMA"
+    sql = statement("own", "ddl_trigger", scope=scope, owner=qualifier)
+    return Made(kind="TRIGGER", name=names.DDL_TRIGGER, sql=sql)
+
+
+def log_view(tables: Seq[tuple[str, int]]) -> str:
+    """Return the view that shows the (TableName, Sequence) log of these tables."""
+    rows = (
+        statement("own", "log_view_table", qualified=literal(name), log=log_table(table_id))
+        for name, table_id in tables
+    )
+    return statement("own", "log_view", tables="\nUNION ALL ".join(rows))
+
+
+def log_ddl(table: Keyed, table_id: int) -> Made:
+    """Return the log table of a captured table."""
+    keys = zip(log_keys(len(table.key)), table.key, strict=True)
+    columns = ",\n  ".join(f"{k}  {c.log_type}  NOT NULL" for k, c in keys)
+    sql = statement("triggers", "log_table", log=log_table(table_id), columns=columns)
+    return Made(kind="TABLE", name=log_table(table_id), sql=sql)
+
+
+def triggers(table: Keyed, table_id: int) -> Iterator[Made]:
+    """Yield the three row triggers of a captured table, disabled."""
+    for letter, block in zip(names.TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
+        name = names.trigger(letter, table_id)
+        sql = statement(
+            "triggers",
+            block,
+            trigger=name,
+            table=table.sql,
+            log=log_table(table_id),
+            keys=", ".join(log_keys(len(table.key))),
+            new_key=_values(table, ":NEW"),
+            old_key=_values(table, ":OLD"),
+            key_changed=_key_changed(table),
+        )
+        yield Made(kind="TRIGGER", name=name, sql=sql)
+
+
+def _values(table: Keyed, row: str) -> str:
+    return ", ".join(f"{row}.{quoted(k.name)}" for k in table.key)
+
+
+def _key_changed(table: Keyed) -> str:
+    """Key columns are never NULL. Text is compared as the application's session compares, which may be linguistic."""
+    changed = [f":OLD.{quoted(k.name)} <> :NEW.{quoted(k.name)}" for k in table.key]
+    if any(k.is_text for k in table.key):
+        changed.append("SYS_CONTEXT('USERENV', 'NLS_SORT') <> 'BINARY'")
+    return " OR ".join(changed)
+
+
+def enable(trigger: str) -> str:
+    """Return the statement that switches a trigger on."""
+    return statement("triggers", "enable", trigger=trigger)
+
+
+def fence(table: Keyed) -> str:
+    """Return the statement that waits for whoever wrote the table before."""
+    return statement("triggers", "fence", table=table.sql)
+
+
+def drop(kind: str, name: str) -> str:
+    """Return the statement that removes an object of VENUS's own."""
+    if kind == "TABLE":
+        return statement("triggers", "drop_table", table=name)
+    if kind == "TRIGGER":
+        return statement("triggers", "drop_trigger", trigger=name)
+    return statement("triggers", "drop_view" if kind == "VIEW" else "drop_sequence")
+
+
+def record_id(table: Keyed, version: Version, constraint: str) -> list[str]:
+    """Return what gives a table without a key an identity; nothing where the version cannot."""
+    if not version.invisible_identity:
+        return []
+    key = statement("triggers", "record_id_key", table=table.sql, name=constraint)
+    return [statement("triggers", "record_id", table=table.sql), key]

@@ -1,0 +1,177 @@
+"""Reads the dictionary: which tables there are, what identifies a row, how each column is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed
+from venus.adapters.dialects.oracle.names import HEARTBEAT
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, mapping_of
+from venus.adapters.dialects.oracle.versions import Version
+from venus.errors import UnsupportedType
+from venus.model import Column, TableSchema
+
+#: Collations under which equal keys are the same text.
+_BINARY_COLLATIONS = (None, "", "BINARY", "USING_NLS_COMP")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A table that could be captured."""
+
+    owner: str
+    name: str
+    partitioned: bool
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How one column is read."""
+
+    declared: Declared
+    mapping: Mapping
+
+    def expression(self, column: str) -> str:
+        """Return what to select for this column."""
+        return self.mapping.select(self.declared).replace("{c}", column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as the dictionary has it now."""
+
+    schema: TableSchema
+    keyed: Keyed
+    readings: dict[str, Reading]
+    listed: Listed
+    #: Why it cannot be captured, one line each.
+    refused: tuple[str, ...] = ()
+    #: What people should know, though it can.
+    remarks: tuple[str, ...] = ()
+
+
+def matches(listed: Listed, patterns: Seq[str]) -> bool:
+    """Whether a pattern names the table, `TABLE` or `OWNER.TABLE`; upper and lower case count as the same."""
+    names = (listed.name.upper(), f"{listed.owner}.{listed.name}".upper())
+    return any(fnmatchcase(names["." in p], p.upper()) for p in patterns)
+
+
+def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
+    """Return the tables to capture, without VENUS's own."""
+    return [t for t in listed if not t.name.startswith("VENUS_") and matches(t, include) and not matches(t, exclude)]
+
+
+class Dictionary:
+    """The dictionary of the schemas that may be captured."""
+
+    def __init__(self, session: Session, version: Version, user: str, schemas: Seq[str]) -> None:
+        self._session = session
+        self._version = version
+        self.user = user
+        self.schemas = tuple(schemas) or (user,)
+
+    def listed(self) -> list[Listed]:
+        """Return every table of these schemas."""
+        found = []
+        for owner in dict.fromkeys((*self.schemas, self.user)):
+            rows = self._session.rows(statement("dictionary", "tables"), {"owner": owner})
+            found += [Listed(owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3])) for r in rows]
+        return [t for t in found if t.owner in self.schemas or t.name == HEARTBEAT]
+
+    def table(self, listed: Listed, known: TableSchema | None = None, number_max: int = 0) -> Table:
+        """Read one table; columns that `known` has keep their numbers."""
+        binds = {"owner": listed.owner, "name": listed.name}
+        collation = "C.COLLATION" if self._version.column_collation else "NULL"
+        rows = self._session.rows(statement("dictionary", "columns", collation=collation), binds)
+        keys = self._session.rows(statement("dictionary", "keys"), binds)
+        return described(listed, rows, keys, known, number_max)
+
+
+def described(
+    listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0
+) -> Table:
+    """Make a table of what the dictionary said. Pure."""
+    readings: dict[str, Reading] = {}
+    refused, remarks, columns = [], [], []
+    numbers = {c.name: c.number for c in known.columns} if known else {}
+    number_max = max([number_max, *numbers.values()])
+    for row in rows:
+        name, declared = row[0], _declared(row)
+        try:
+            reading = Reading(declared=declared, mapping=mapping_of(declared))
+        except UnsupportedType as e:
+            refused.append(f"column {name}: {e}")
+            continue
+        if (number := numbers.get(name)) is None:
+            number = number_max = number_max + 1
+        readings[name] = reading
+        logical = reading.mapping.logical(declared)
+        nullable = row[8] == "Y"
+        columns.append(Column(name=name, number=number, type=logical, nullable=nullable, source_type=declared.spelled))
+        if (declared.scale or 0) > FRACTION_MAX and declared.data_type.startswith("TIMESTAMP"):
+            remarks.append(f"column {name}: {declared.data_type}: digits after the sixth are cut off")
+    key = _key(keys, {c.name: c for c in columns})
+    if not key:
+        refused.append("it has neither a primary key nor a unique key of columns that are NOT NULL")
+    key_columns = [_key_column(name, readings[name]) for name in key]
+    refused += [f"key column {k.name}: {readings[k.name].declared.spelled} cannot be in a key" for k in key_columns
+                if not k.log_type]  # fmt: skip
+    collations = {row[0]: row[9] for row in rows}
+    refused += [f"key column {name}: under collation {collations[name]} unequal texts are one key" for name in key
+                if collations[name] not in _BINARY_COLLATIONS]  # fmt: skip
+    schema = TableSchema(
+        table_id=known.table_id if known else 0,
+        version=known.version if known else 1,
+        namespace=listed.owner,
+        name=listed.name,
+        columns=tuple(columns),
+        key=tuple(key),
+        source_dialect="oracle",
+    )
+    keyed = Keyed(owner=listed.owner, name=listed.name, key=tuple(key_columns))
+    return Table(schema=schema, keyed=keyed, readings=readings, listed=listed, refused=tuple(refused),
+                 remarks=tuple(remarks))  # fmt: skip
+
+
+def with_id(table: Table, table_id: int) -> Table:
+    """Return the table under its number."""
+    return replace(table, schema=replace(table.schema, table_id=table_id))
+
+
+def _declared(row: Row) -> Declared:
+    _, data_type, owner, length, chars, _, precision, scale, *_ = row
+    return Declared(
+        data_type=data_type,
+        owner=owner or "",
+        length=int(chars or 0) if "CHAR" in data_type else int(length or 0) if data_type == "RAW" else 0,
+        precision=None if precision is None else int(precision),
+        scale=None if scale is None else int(scale),
+    )
+
+
+def _key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
+    """Return the primary key, else the first unique constraint whose columns are all NOT NULL."""
+    constraints: dict[str, list[str]] = {}
+    for name, _, column in keys:  # the primary key's rows come first
+        constraints.setdefault(name, []).append(column)
+    for names in constraints.values():
+        if all(n in columns and not columns[n].nullable for n in names):
+            return names
+    return []
+
+
+def _key_column(name: str, reading: Reading) -> KeyColumn:
+    declared, mapping = reading.declared, reading.mapping
+    text = mapping.text == "text"
+    spelled = declared.spelled
+    if text and not declared.data_type.startswith("N"):
+        spelled = f"{declared.data_type}({declared.length} CHAR)"
+    log_type = mapping.log_type.replace("{declared}", spelled).replace("{data_type}", declared.data_type)
+    if declared.data_type.startswith("TIMESTAMP") and (declared.scale or 0) > FRACTION_MAX:
+        log_type = ""
+    return KeyColumn(name=name, log_type=log_type, is_text=text)

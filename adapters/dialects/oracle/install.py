@@ -1,0 +1,265 @@
+"""Plans what to create and what to remove, and runs it step by step.
+
+Oracle commits with every DDL statement, so an installation can be cut short anywhere. A table's row in the registry
+comes first and says so; triggers are made disabled, looked up in the dictionary, enabled, and only after the fence does
+the row become ACTIVE. Whatever fails on the way, its triggers are removed: the application goes on (capture.md 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import tenacity
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.oracle import ddl, names, registry
+from venus.adapters.dialects.oracle.connection import Options, Session
+from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen, with_id
+from venus.adapters.dialects.oracle.refresh import Present, is_trigger, wrong_triggers
+from venus.adapters.dialects.oracle.registry import INSTALLING, Captured
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.versions import Version
+from venus.errors import DatabaseUnavailable, Refused, SourceError, VenusError
+
+FENCE_ATTEMPTS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One statement, and what is needed to run it."""
+
+    shown: InstallStep
+    kind: str  # run, make, check, fence
+    name: str = ""  # the trigger that is made or looked up
+    binds: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """VENUS's own objects as the dictionary has them."""
+
+    kinds: dict[str, str]
+    triggers: dict[str, Present]
+
+
+def objects(session: Session) -> Objects:
+    """Look VENUS's own objects up."""
+    found = session.rows(statement("dictionary", "own_objects"))
+    status = {name: state for name, kind, state in found if kind == "TRIGGER"}
+    texts: dict[str, str] = {}
+    for name, text in session.rows(statement("dictionary", "source")):
+        texts[name] = texts.get(name, "") + text
+    rows = session.rows(statement("dictionary", "triggers"))
+    triggers = {
+        name: Present(
+            enabled=state == "ENABLED",
+            valid=status.get(name) == "VALID",
+            on=f"{owner}.{table}",
+            text=texts.get(name, ""),
+        )
+        for name, state, owner, table in rows
+    }
+    return Objects(kinds={name: kind for name, kind, _ in found if kind != "INDEX"}, triggers=triggers)
+
+
+class Installer:
+    """Writes and runs the plan for one database."""
+
+    def __init__(self, session: Session, dictionary: Dictionary, version: Version, options: Options) -> None:
+        self._session = session
+        self._dictionary = dictionary
+        self._version = version
+        self._options = options
+
+    # -- the plan ------------------------------------------------------------------------------------------------
+
+    def plan(self, include: Seq[str], exclude: Seq[str]) -> list[Step]:
+        """Return every step of the installation, in order. Raises Refused for a table that cannot be carried."""
+        here = objects(self._session)
+        captured = registry.read_tables(self._session) if "VENUS_CAPTURED_TABLE" in here.kinds else {}
+        listed = self._dictionary.listed()
+        by_name = {(t.owner, t.name): t for t in listed}
+        steps = list(self._own(here))
+        names_of = []
+        for known in captured.values():
+            names_of.append((known.schema.qualified, known.schema.table_id))
+            if at := by_name.get((known.schema.namespace, known.schema.name)):
+                steps += self._again(known, at, here)
+        next_id = max(captured, default=0) + 1
+        taken = {(c.schema.namespace, c.schema.name) for c in captured.values()}
+        heartbeat = by_name.get((self._dictionary.user, names.HEARTBEAT))
+        heartbeat = heartbeat or Listed(owner=self._dictionary.user, name=names.HEARTBEAT, partitioned=False, rows=1)
+        for at in [heartbeat, *chosen(listed, include, exclude)]:
+            if (at.owner, at.name) not in taken:
+                steps += self._first(at, next_id, here)
+                names_of.append((f"{at.owner}.{at.name}", next_id))
+                next_id += 1
+        return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(names_of))]
+
+    def _own(self, here: Objects) -> Iterator[Step]:
+        for made in ddl.own_objects(self._version, cluster=self._options.cluster):
+            yield _run("VENUS", f"{made.kind.lower()} {made.name}", made.sql, exists=made.name in here.kinds)
+        for name, sql in ddl.own_rows():
+            yield _run("VENUS", f"row of {name}", sql, exists=name in here.kinds)
+        made = ddl.ddl_trigger(owner=self._dictionary.user, whole_database=self._options.watch_database)
+        there = here.triggers.get(made.name)
+        exists = there is not None and there.enabled and there.valid
+        yield Step(shown=_step("VENUS", f"trigger {made.name}", made.sql, exists), kind="make", name=made.name)
+        yield from _checked_and_enabled("VENUS", [made.name], exists)
+
+    def _first(self, at: Listed, table_id: int, here: Objects) -> Iterator[Step]:
+        table = with_id(self._described(at), table_id)
+        binds = registry.version_binds(table.schema) | {
+            "namespace": at.owner, "name": at.name, "reason": INSTALLING, "estimate": at.rows,
+        }  # fmt: skip
+        yield _run(
+            table.schema.qualified, "row of VENUS_CAPTURED_TABLE", statement("registry", "register"), binds=binds
+        )
+        yield from self._objects(table, here, resync=False)
+
+    def _described(self, at: Listed) -> Table:
+        if at.name == names.HEARTBEAT:
+            return heartbeat_table(at)
+        table = self._dictionary.table(at)
+        if table.refused:
+            raise Refused(f"{table.schema.qualified}: {table.refused[0]}", hint="`venus check` lists the choices")
+        return table
+
+    def _again(self, known: Captured, at: Listed, here: Objects) -> list[Step]:
+        """Return the steps for a table that is registered: what has vanished is made again."""
+        table = self._dictionary.table(at, known.schema, known.number_max)
+        unfinished = known.table.reason == INSTALLING
+        if table.refused or table.schema.key != known.schema.key:
+            return []  # refresh_schemas says why
+        if not unfinished and not wrong_triggers(table, here.triggers) and _log(table) in here.kinds:
+            every = [_log_step(table, True)]
+            every += [_make(table, made, True) for made in ddl.triggers(table.keyed, table.schema.table_id)]
+            return every
+        return list(self._objects(table, here, resync=not unfinished))
+
+    def _objects(self, table: Table, here: Objects, *, resync: bool) -> Iterator[Step]:
+        yield _log_step(table, _log(table) in here.kinds)
+        wrong = {made.name for made in wrong_triggers(table, here.triggers)}
+        every = list(ddl.triggers(table.keyed, table.schema.table_id))
+        for made in every:
+            yield _make(table, made, made.name not in wrong)
+        yield from _checked_and_enabled(table.schema.qualified, [m.name for m in every], False)
+        fence = _step(table.schema.qualified, "fence", ddl.fence(table.keyed))
+        yield Step(shown=fence, kind="fence")
+        reason = "changes may have been missed, its triggers were made again: read the table again" if resync else None
+        binds = {"table_id": table.schema.table_id, "state": "RESYNC" if resync else "ACTIVE", "reason": reason}
+        yield _run(table.schema.qualified, "state of the table", statement("registry", "set_state"), binds=binds)
+
+    # -- running it ----------------------------------------------------------------------------------------------
+
+    def run(self, steps: Seq[Step]) -> None:
+        """Run the steps. What fails takes the triggers of its own table away again, and nothing else."""
+        for step in steps:
+            if step.shown.exists:
+                continue
+            try:
+                self._run(step)
+            except VenusError:
+                self._session.rollback()
+                table = step.shown.table
+                self._take_away([s.name for s in steps if s.kind == "make" and s.shown.table == table])
+                raise
+
+    def _run(self, step: Step) -> None:
+        if step.kind == "check":
+            self._check(step.name)
+        elif step.kind == "fence":
+            self._fence(step.shown.sql)
+        else:
+            self._session.run(step.shown.sql, step.binds)
+        self._session.commit()
+
+    def _check(self, trigger: str) -> None:
+        """CREATE TRIGGER succeeds though its body does not compile; enabled, it would stop the application."""
+        status = {name: state for name, kind, state in self._session.rows(statement("dictionary", "own_objects"))
+                  if kind == "TRIGGER"}  # fmt: skip
+        if status.get(trigger) == "VALID":
+            return
+        errors = self._session.rows(statement("dictionary", "errors"), {"name": trigger})
+        said = "; ".join(f"line {line}: {' '.join(str(text).split())}" for _, line, _, text in errors)
+        hint = "grants must be direct: a trigger does not see what its owner has through a role"
+        raise SourceError(f"trigger {trigger} does not compile and was removed: {said or 'no reason given'}", hint=hint)
+
+    def _fence(self, sql: str) -> None:
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
+            stop=tenacity.stop_after_attempt(FENCE_ATTEMPTS),
+            wait=tenacity.wait_random(0, 1),
+            reraise=True,
+        ):
+            with attempt:
+                self._session.run(sql)
+
+    def _take_away(self, triggers: Seq[str]) -> None:
+        here = objects(self._session).triggers
+        for name in triggers:
+            if name in here:
+                self._session.run(ddl.drop("TRIGGER", name))
+                self._session.commit()
+
+    # -- taking it out again -------------------------------------------------------------------------------------
+
+    def removal(self) -> list[Step]:
+        """Return every statement that takes VENUS out of the schema: triggers first."""
+        kinds = objects(self._session).kinds
+        order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
+        ours = [n for n in kinds if _is_own(n, kinds[n])]
+        return [
+            _run("VENUS", f"{kinds[n].lower()} {n}", ddl.drop(kinds[n], n))
+            for n in sorted(ours, key=lambda n: (order[kinds[n]], n))
+        ]
+
+
+def _is_own(name: str, kind: str) -> bool:
+    if kind == "TRIGGER":
+        return is_trigger(name) or name == names.DDL_TRIGGER
+    own = ("VENUS_CHECKPOINT", "VENUS_BATCH", "VENUS_CAPTURED_TABLE", names.HEARTBEAT, "VENUS_DDL")
+    return name in (*own, "VENUS_SEQ", "VENUS_LOG") or (kind == "TABLE" and name.startswith("VENUS_L_"))
+
+
+def heartbeat_table(at: Listed) -> Table:
+    """Describe VENUS's own heartbeat table before it is there."""
+    from venus.adapters.dialects.oracle.dictionary import described
+
+    columns = [
+        (name, "NUMBER", None, 22, 0, None, digits, 0, "N", None) for name, digits in (("ID", 9), ("BEAT_AT", 18))
+    ]
+    return described(at, columns, [("VENUS_HEARTBEAT_PK", "P", "ID")])
+
+
+def _log(table: Table) -> str:
+    return names.log_table(table.schema.table_id)
+
+
+def _log_step(table: Table, exists: bool) -> Step:
+    made = ddl.log_ddl(table.keyed, table.schema.table_id)
+    return _run(table.schema.qualified, f"table {made.name}", made.sql, exists=exists)
+
+
+def _make(table: Table, made: ddl.Made, exists: bool) -> Step:
+    shown = _step(table.schema.qualified, f"trigger {made.name}", made.sql, exists)
+    return Step(shown=shown, kind="make", name=made.name)
+
+
+def _checked_and_enabled(table: str, triggers: Seq[str], exists: bool) -> Iterator[Step]:
+    for name in triggers:
+        sql = statement("dictionary", "errors").replace(":name", names.literal(name))
+        yield Step(shown=_step(table, f"check of trigger {name}", sql, exists), kind="check", name=name)
+    for name in triggers:
+        yield _run(table, f"enabling of trigger {name}", ddl.enable(name), exists=exists)
+
+
+def _step(table: str, what: str, sql: str, exists: bool = False) -> InstallStep:
+    return InstallStep(table=table, what=what, sql=sql, exists=exists)
+
+
+def _run(table: str, what: str, sql: str, *, binds: dict[str, Any] | None = None, exists: bool = False) -> Step:
+    return Step(shown=_step(table, what, sql, exists), kind="run", binds=binds)

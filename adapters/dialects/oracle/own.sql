@@ -1,0 +1,89 @@
+-- VENUS's own objects at an Oracle source, in the schema of the user it connects as (capture.md 3).
+
+-- sequence --
+-- Only identifies log rows, so its order means nothing: NOORDER spares a RAC the lock between instances.
+CREATE SEQUENCE VENUS_SEQ START WITH 1 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 1000 {order};
+
+-- checkpoint --
+CREATE TABLE VENUS_CHECKPOINT (
+  ID             NUMBER(1)   NOT NULL,
+  EPOCH          NUMBER(19)  NOT NULL,
+  NEXT_SEQUENCE  NUMBER(19)  NOT NULL,
+  LAST_BATCH     NUMBER(19)  NOT NULL,
+  CONSTRAINT VENUS_CHECKPOINT_PK PRIMARY KEY (ID)
+);
+
+-- checkpoint_row --
+INSERT INTO VENUS_CHECKPOINT (ID, EPOCH, NEXT_SEQUENCE, LAST_BATCH)
+SELECT 1, 0, 1, 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM VENUS_CHECKPOINT);
+
+-- batch --
+-- DIGEST: 16 hexadecimal digits.
+CREATE TABLE VENUS_BATCH (
+  BATCH_NO        NUMBER(19)    NOT NULL,
+  EPOCH           NUMBER(19)    NOT NULL,
+  FIRST_SEQUENCE  NUMBER(19)    NOT NULL,
+  LAST_SEQUENCE   NUMBER(19)    NOT NULL,
+  DIGEST          VARCHAR2(16)  NOT NULL,
+  CONSTRAINT VENUS_BATCH_PK PRIMARY KEY (BATCH_NO)
+);
+
+-- captured_table --
+-- SCHEMA_WIRE: a venus.wire.TableSchema. FILL_CURSOR: NULL = at the start.
+CREATE TABLE VENUS_CAPTURED_TABLE (
+  TABLE_ID       NUMBER(10)              NOT NULL,
+  NAMESPACE      VARCHAR2({name_bytes})  NOT NULL,
+  NAME           VARCHAR2({name_bytes})  NOT NULL,
+  SCHEMA_WIRE    BLOB                    NOT NULL,
+  FINGERPRINT    VARCHAR2(64)            NOT NULL,
+  STATE          VARCHAR2(16)            NOT NULL,
+  REASON         VARCHAR2(2000),
+  FILL_CURSOR    BLOB,
+  FILL_ROWS      NUMBER(19)              NOT NULL,
+  FILL_ESTIMATE  NUMBER(19)              NOT NULL,
+  FILL_DONE      NUMBER(1)               NOT NULL,
+  SWEEP_FROM     NUMBER(19)              NOT NULL,
+  NUMBER_MAX     NUMBER(10)              NOT NULL,
+  CONSTRAINT VENUS_CAPTURED_TABLE_PK PRIMARY KEY (TABLE_ID),
+  CONSTRAINT VENUS_CAPTURED_TABLE_UK UNIQUE (NAMESPACE, NAME)
+);
+
+-- heartbeat --
+-- A row that VENUS changes itself, to measure lag while the application is idle.
+CREATE TABLE VENUS_HEARTBEAT (
+  ID       NUMBER(9)   NOT NULL,
+  BEAT_AT  NUMBER(18)  NOT NULL,
+  CONSTRAINT VENUS_HEARTBEAT_PK PRIMARY KEY (ID)
+);
+
+-- heartbeat_row --
+INSERT INTO VENUS_HEARTBEAT (ID, BEAT_AT) SELECT 1, 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM VENUS_HEARTBEAT);
+
+-- ddl --
+CREATE TABLE VENUS_DDL (
+  SEQ        NUMBER(19)    NOT NULL,
+  EVENT      VARCHAR2(30)  NOT NULL,
+  OBJ_OWNER  VARCHAR2({name_bytes}),
+  OBJ_NAME   VARCHAR2({name_bytes}),
+  CONSTRAINT VENUS_DDL_PK PRIMARY KEY (SEQ)
+);
+
+-- ddl_trigger --
+-- ON SCHEMA sees only what the schema's owner does; ON DATABASE needs ADMINISTER DATABASE TRIGGER.
+CREATE OR REPLACE TRIGGER VENUS_DDL_TRG
+AFTER TRUNCATE OR ALTER OR DROP OR RENAME ON {scope}
+DISABLE
+BEGIN
+  IF ORA_DICT_OBJ_TYPE = 'TABLE' AND ORA_DICT_OBJ_NAME NOT LIKE 'VENUS\_%' ESCAPE '\' THEN
+    INSERT INTO {owner}VENUS_DDL (SEQ, EVENT, OBJ_OWNER, OBJ_NAME)
+    VALUES ({owner}VENUS_SEQ.NEXTVAL, ORA_SYSEVENT, ORA_DICT_OBJ_OWNER, ORA_DICT_OBJ_NAME);
+  END IF;
+END;
+
+-- log_view --
+-- The (TableName, Sequence) log of VENUS 3.1, without a row that all writers of a table would wait for.
+CREATE OR REPLACE VIEW VENUS_LOG (TABLENAME, SEQUENCE) AS
+{tables}
+
+-- log_view_table --
+SELECT {qualified} AS TABLENAME, (SELECT MAX(SEQ) FROM {log}) AS SEQUENCE FROM DUAL

@@ -1,0 +1,176 @@
+"""Rows of one captured table become sections: SQL text, bounded reading, canonical text, packed bytes.
+
+In a row's path this lies between the snapshot and the batches; from here on nobody sees the driver's values any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from venus.adapters.dialects.oracle.connection import Row
+from venus.adapters.dialects.oracle.dictionary import Reading, Table
+from venus.adapters.dialects.oracle.names import log_keys, log_table, quoted
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.values import texts
+from venus.codec.changes import TableChanges
+from venus.codec.columns import from_columns, keys_from_columns
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+
+#: Rows fetched at a time, and where one may be large: what is held exceeds a section's limit by so many at most.
+PIECE_ROWS = 2000
+WIDE_PIECE_ROWS = 16
+#: What a value without a length of its own counts.
+VALUE_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How one version of a table is read."""
+
+    layout: Layout
+    readings: tuple[Reading, ...]  # in wire order
+    log: str
+    changes_sql: str
+    fill_sql: str
+    fill_next_sql: str
+    table_sql: str
+    wide: bool
+
+    @property
+    def piece(self) -> int:
+        """How many rows to fetch at a time."""
+        return WIDE_PIECE_ROWS if self.wide else PIECE_ROWS
+
+
+def access_to(table: Table) -> Access:
+    """Write the statements for a table as it is now."""
+    layout = Layout.of(table.schema)
+    readings = tuple(table.readings[c.name] for c in layout.columns)
+    key, others = layout.columns[: layout.key_count], layout.columns[layout.key_count :]
+    logged = log_keys(len(key))
+    key_at = [f"T.{quoted(c.name)}" for c in key]
+    columns = [r.expression(f"T.{quoted(c.name)}") for r, c in zip(readings, layout.columns, strict=True)]
+    log = log_table(table.schema.table_id)
+    changes = statement(
+        "cut",
+        "changes",
+        log=log,
+        table=table.keyed.sql,
+        keys=", ".join(logged),
+        log_key=", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
+        others="".join(f"{c}, " for c in columns[len(key) :]),
+        first_key=quoted(key[0].name),
+        joined=" AND ".join(f"{at} = G.{k}" for at, k in zip(key_at, logged, strict=True)),
+    )
+    listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
+    parts = {"columns": listed, "table": table.keyed.sql, "order": ", ".join(key_at)}
+    after = f"WHERE {_behind(key_at, readings)} "
+    return Access(
+        layout=layout,
+        readings=readings,
+        log=log,
+        changes_sql=changes,
+        fill_sql=statement("cut", "fill", **parts, after=""),
+        fill_next_sql=statement("cut", "fill", **parts, after=after),
+        table_sql=table.keyed.sql,
+        wide=any(table.readings[c.name].mapping.wide for c in others),
+    )
+
+
+def _behind(key_at: Seq[str], readings: Seq[Reading]) -> str:
+    """Return the condition that a row's key is greater than the place bound as p1, p2, ...: Oracle compares no rows."""
+    places = [r.mapping.bind.format(n=f"p{n}") for n, r in enumerate(readings[: len(key_at)], 1)]
+    ways = []
+    for last in range(len(key_at)):
+        equal = [f"{at} = {place}" for at, place in zip(key_at[:last], places, strict=False)]
+        ways.append(" AND ".join([*equal, f"{key_at[last]} > {places[last]}"]))
+    return "(" + " OR ".join(ways) + ")"
+
+
+def portions(pieces: Iterator[list[Row]], access: Access, *, rows_max: int, bytes_max: int) -> Iterator[list[Row]]:
+    """Regroup fetched pieces into portions of bounded number and weight, at least one row each."""
+    rows: list[Row] = []
+    weight = 0
+    fixed = VALUE_BYTES * len(access.layout.columns)
+    for piece in pieces:
+        for row in piece:
+            weighs = fixed + sum(len(v) for v in row if isinstance(v, str | bytes))
+            if rows and (len(rows) >= rows_max or weight + weighs > bytes_max):
+                yield rows
+                rows, weight = [], 0
+            rows.append(row)
+            weight += weighs
+    if rows:
+        yield rows
+
+
+def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
+    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first."""
+    gone = [row for row in rows if not row[-2]]
+    there = [row for row in rows if row[-2]] if gone else rows
+    for part, deleted in ((gone, True), (there, False)):
+        if part:
+            yield from _divided(part, access, deleted, bytes_max)
+
+
+def _divided(rows: list[Row], access: Access, deleted: bool, bytes_max: int) -> Iterator[TableChanges]:
+    """Halve what came out heavier than it looked; a single row stays whole."""
+    section = _section(access, rows, deleted=deleted)
+    if section.nbytes <= bytes_max or len(rows) == 1:
+        yield section
+        return
+    middle = len(rows) // 2
+    yield from _divided(rows[:middle], access, deleted, bytes_max)
+    yield from _divided(rows[middle:], access, deleted, bytes_max)
+
+
+def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
+    layout = access.layout
+    count = layout.key_count if deleted else len(layout.columns)
+    columns = list(zip(*rows, strict=True))
+    values = [
+        texts(reading.mapping.text, column, described.type.scale)
+        for reading, column, described in zip(access.readings, columns[:count], layout.columns, strict=False)
+    ]
+    if deleted:
+        record_ids, packed = keys_from_columns(values, layout), Packed(b"", np.zeros(len(rows), dtype=np.uint32))
+    else:
+        record_ids, packed = from_columns(values, layout)
+    return TableChanges(
+        table_id=layout.schema.table_id,
+        schema_version=layout.schema.version,
+        record_ids=record_ids,
+        rows=packed,
+        is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
+        inserts_only=not deleted and all(columns[-1]),
+    )
+
+
+def cursor_after(row: Row, key_count: int) -> bytes:
+    """Return the place of a row in key order, as it was fetched."""
+    return json.dumps([_tagged(value) for value in row[:key_count]]).encode()
+
+
+def _tagged(value: Any) -> list[Any]:
+    if isinstance(value, bytes):
+        return ["bytes", value.hex()]
+    return ["number", str(value)] if isinstance(value, int | Decimal) else ["text", value]
+
+
+def place_of(cursor: bytes) -> dict[str, Any]:
+    """Return the values to bind for a place."""
+    return {f"p{n}": _untagged(tag, value) for n, (tag, value) in enumerate(json.loads(cursor), 1)}
+
+
+def _untagged(tag: str, value: str) -> Any:
+    if tag == "bytes":
+        return bytes.fromhex(value)
+    return Decimal(value) if tag == "number" else value

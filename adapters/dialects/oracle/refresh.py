@@ -1,0 +1,95 @@
+"""Compares a captured table in the dictionary with its registered version, and says what has to happen. Pure.
+
+Ordinary DDL of the application is never hindered: what it breaks is noticed here, said, and mended by
+`venus install-triggers` (VENUS 3.2: a table's description travels with its rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.oracle import names
+from venus.adapters.dialects.oracle.ddl import Made, triggers
+from venus.adapters.dialects.oracle.dictionary import Table, with_id
+from venus.adapters.dialects.oracle.registry import Captured
+from venus.codec.schema import fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """A trigger as the dictionary has it."""
+
+    enabled: bool
+    valid: bool
+    on: str  # OWNER.TABLE
+    text: str
+
+    def is_like(self, made: Made, on: str) -> bool:
+        """Whether it does what it has to."""
+        return self.enabled and self.valid and self.on == on and _body(self.text) == _body(made.sql)
+
+
+def _body(text: str) -> str:
+    """Return what a trigger does, without its head, its line ends and the final semicolon."""
+    return " ".join(text[text.find("BEGIN") :].split()).rstrip(";/ ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How a registered table stands."""
+
+    captured: Captured
+    table: Table | None  # as it is now, with the version that it has to have; None: it cannot be read
+    reason: str = ""  # why changes may have been missed, empty if none were
+    missing: tuple[str, ...] = ()  # triggers
+
+    @property
+    def is_new_version(self) -> bool:
+        """Whether rows of the table now look different."""
+        return self.table is not None and self.table.schema.version != self.captured.schema.version
+
+    @property
+    def needs_fill(self) -> bool:
+        """Whether rows that are there already have values that were never shipped."""
+        if self.table is None:
+            return False
+        before = {c.number: (c.name, c.type) for c in self.captured.schema.columns}
+        return any(before.get(c.number) != (c.name, c.type) for c in self.table.schema.columns)
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything has to be stored."""
+        return self.is_new_version or (bool(self.reason) and self.captured.table.state == "ACTIVE")
+
+
+def compare(captured: Captured, found: Table | None, present: Mapping[str, Present]) -> Comparison:
+    """Say how a registered table stands."""
+    known = captured.schema
+    if found is None:
+        return Comparison(captured=captured, table=None, reason="the table is gone: dropped or renamed at the source")
+    if found.refused:
+        return Comparison(captured=captured, table=None, reason=f"it cannot be carried any more: {found.refused[0]}")
+    found = with_id(found, known.table_id)
+    numbers = {c.name: c.number for c in known.columns}
+    if found.schema.key != known.key or any(name not in numbers for name in known.key):
+        key = ", ".join(found.schema.key)
+        reason = f"its key is now ({key}), was ({', '.join(known.key)}): uninstall and install again"
+        return Comparison(captured=captured, table=None, reason=reason)
+    if fingerprint(found.schema) != fingerprint(known):
+        found = replace(found, schema=replace(found.schema, version=known.version + 1))
+    missing = tuple(made.name for made in wrong_triggers(found, present))
+    reason = f"changes may have been missed, {', '.join(missing)} not there, disabled or altered" if missing else ""
+    return Comparison(captured=captured, table=found, reason=reason, missing=missing)
+
+
+def wrong_triggers(table: Table, present: Mapping[str, Present]) -> list[Made]:
+    """Return the triggers that have to be made (again)."""
+    on = f"{table.keyed.owner}.{table.keyed.name}"
+    made = list(triggers(table.keyed, table.schema.table_id))
+    return [m for m in made if (p := present.get(m.name)) is None or not p.is_like(m, on)]
+
+
+def is_trigger(name: str) -> bool:
+    """Whether a name is that of a row trigger of VENUS's."""
+    return any(name.startswith(f"VENUS_{letter}_") for letter in names.TRIGGER_LETTERS)

@@ -1,0 +1,118 @@
+"""The registry at the source: which tables are captured, how far, and the checkpoint row (VENUS 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.statements import statement
+from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
+from venus.wire import change_pb2
+
+ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
+#: Why a table waits whose triggers are just being made; an installation that was cut short is found by it.
+INSTALLING = "its installation has not come to its end: run `venus install-triggers`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A row of the registry."""
+
+    table: RegisteredTable
+    number_max: int
+
+    @property
+    def schema(self) -> TableSchema:
+        """The newest registered version."""
+        return self.table.schema
+
+
+def read_tables(session: Session) -> dict[int, Captured]:
+    """Return the registry by table number."""
+    return {int(row[0]): _captured(row) for row in session.rows(statement("registry", "tables"))}
+
+
+def _captured(row: Row) -> Captured:
+    table_id, wire, state, reason, cursor, rows, estimate, done, sweep_from, number_max = row
+    fill = FillState(
+        table_id=int(table_id),
+        sweep_from=Sequence(int(sweep_from)),
+        cursor=bytes(cursor or b""),
+        rows_done=int(rows),
+        rows_estimate=int(estimate),
+        done=bool(done),
+    )
+    schema = from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
+    table = RegisteredTable(schema=schema, state=state, reason=reason or "", fill=fill)
+    return Captured(table=table, number_max=int(number_max))
+
+
+def states(session: Session) -> dict[int, tuple[str, str]]:
+    """Return state and fingerprint of each table."""
+    return {int(row[0]): (row[1], row[2]) for row in session.rows(statement("registry", "states"))}
+
+
+def version_binds(schema: TableSchema, number_max: int = 0) -> dict[str, Any]:
+    """Return what the registry keeps of a table's version."""
+    return {
+        "table_id": schema.table_id,
+        "schema_wire": to_wire(schema).SerializeToString(deterministic=True),
+        "fingerprint": fingerprint(schema),
+        "number_max": max([number_max, *(c.number for c in schema.columns)]),
+    }
+
+
+def set_state(session: Session, table_id: int, state: str, reason: str) -> int:
+    """Store what an operator or the adapter says of a table; return whether there is one."""
+    binds = {"table_id": table_id, "state": state, "reason": reason[:500] or None}
+    return session.run(statement("registry", "set_state"), binds)
+
+
+def state_of(row: Row) -> SourceState:
+    """Make the checkpoint row readable."""
+    return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
+
+
+def lock(session: Session) -> SourceState:
+    """Read the checkpoint row and hold it until the transaction ends."""
+    return state_of(session.row(statement("registry", "lock")))
+
+
+def add_batches(session: Session, batches: Iterable[BatchRecord]) -> None:
+    """Insert the rows that make half messages decidable."""
+    rows = [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
+    session.many(statement("registry", "add_batch"), rows)
+
+
+def read_batches(session: Session, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+    """Return those whose local transaction is committed."""
+    found = {}
+    for number in numbers:
+        for row in session.rows(statement("registry", "batch"), {"batch_no": number}):
+            found[number] = BatchRecord(
+                batch_no=BatchNo(int(row[0])),
+                epoch=Epoch(int(row[1])),
+                first_sequence=Sequence(int(row[2])),
+                last_sequence=Sequence(int(row[3])),
+                digest=int(row[4], 16),
+            )
+    return found
+
+
+def advance_fill(session: Session, before: FillState, after: FillState) -> None:
+    """Store how far a fill has come, unless somebody has restarted it meanwhile."""
+    binds = {
+        "table_id": after.table_id,
+        "cursor": after.cursor or None,
+        "rows_done": after.rows_done,
+        "done": int(after.done),
+        "sweep_from": after.sweep_from,
+        "was_rows": before.rows_done,
+        "was_sweep": before.sweep_from,
+    }
+    session.run(statement("registry", "advance_fill"), binds)

@@ -1,0 +1,71 @@
+-- The registry of captured tables, the checkpoint row and the batch table.
+
+-- tables --
+SELECT TABLE_ID, SCHEMA_WIRE, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX
+  FROM VENUS_CAPTURED_TABLE ORDER BY TABLE_ID
+
+-- states --
+SELECT TABLE_ID, STATE, FINGERPRINT FROM VENUS_CAPTURED_TABLE
+
+-- register --
+INSERT INTO VENUS_CAPTURED_TABLE (TABLE_ID, NAMESPACE, NAME, SCHEMA_WIRE, FINGERPRINT, STATE, REASON, FILL_ROWS,
+                                  FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX)
+VALUES (:table_id, :namespace, :name, :schema_wire, :fingerprint, 'PAUSED', :reason, 0, :estimate, 0, 0, :number_max)
+
+-- new_version --
+UPDATE VENUS_CAPTURED_TABLE SET SCHEMA_WIRE = :schema_wire, FINGERPRINT = :fingerprint, NUMBER_MAX = :number_max
+ WHERE TABLE_ID = :table_id
+
+-- set_state --
+UPDATE VENUS_CAPTURED_TABLE SET STATE = :state, REASON = :reason WHERE TABLE_ID = :table_id
+
+-- restart_fill --
+-- What was shipped before has lower Sequences: a sweep finds the rows that are gone. Nothing shipped, nothing to sweep.
+UPDATE VENUS_CAPTURED_TABLE
+   SET SWEEP_FROM = CASE WHEN FILL_DONE = 1 OR FILL_ROWS > 0 OR SWEEP_FROM > 0
+                         THEN (SELECT NEXT_SEQUENCE FROM VENUS_CHECKPOINT WHERE ID = 1) ELSE 0 END,
+       FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0
+ WHERE TABLE_ID = :table_id
+
+-- advance_fill --
+-- Only from where this chunk began: a restart that an operator ordered in between stands.
+UPDATE VENUS_CAPTURED_TABLE
+   SET FILL_CURSOR = :cursor, FILL_ROWS = :rows_done, FILL_DONE = :done, SWEEP_FROM = :sweep_from
+ WHERE TABLE_ID = :table_id AND FILL_ROWS = :was_rows AND SWEEP_FROM = :was_sweep AND FILL_DONE = 0
+
+-- state --
+SELECT EPOCH, NEXT_SEQUENCE, LAST_BATCH FROM VENUS_CHECKPOINT WHERE ID = 1
+
+-- lock --
+-- Waits for an instance that is just committing.
+SELECT EPOCH, NEXT_SEQUENCE, LAST_BATCH FROM VENUS_CHECKPOINT WHERE ID = 1 FOR UPDATE
+
+-- raise_epoch --
+UPDATE VENUS_CHECKPOINT SET EPOCH = :epoch WHERE ID = 1
+
+-- advance --
+UPDATE VENUS_CHECKPOINT SET NEXT_SEQUENCE = :next_sequence, LAST_BATCH = :last_batch WHERE ID = 1
+
+-- add_batch --
+INSERT INTO VENUS_BATCH (BATCH_NO, EPOCH, FIRST_SEQUENCE, LAST_SEQUENCE, DIGEST) VALUES (:1, :2, :3, :4, :5)
+
+-- batch --
+SELECT BATCH_NO, EPOCH, FIRST_SEQUENCE, LAST_SEQUENCE, DIGEST FROM VENUS_BATCH WHERE BATCH_NO = :batch_no
+
+-- forget_batches --
+DELETE FROM VENUS_BATCH WHERE BATCH_NO < :below
+
+-- beat --
+UPDATE VENUS_HEARTBEAT SET BEAT_AT = :beat_at WHERE ID = 1
+
+-- clock --
+SELECT TO_CHAR(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'YYYY-MM-DD HH24:MI:SS.FF6') FROM DUAL
+
+-- ddl_rows --
+SELECT SEQ, EVENT, OBJ_OWNER, OBJ_NAME FROM VENUS_DDL ORDER BY SEQ
+
+-- ddl_done --
+DELETE FROM VENUS_DDL WHERE SEQ = :1
+
+-- log_count --
+SELECT COUNT(*) FROM {log}

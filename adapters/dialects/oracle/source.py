@@ -1,0 +1,343 @@
+"""Oracle as a source: the dialect contract over two sessions (VENUS 3.1).
+
+The reader holds a cut's snapshot, the writer does everything else in short transactions.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from venus.adapters.dialects.contract import (
+    Capabilities,
+    FillState,
+    InstallStep,
+    RegisteredTable,
+    SchemaChanged,
+    SourceState,
+)
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.check import check
+from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
+from venus.adapters.dialects.oracle.cut import Claim, OracleCut
+from venus.adapters.dialects.oracle.dictionary import Dictionary, chosen
+from venus.adapters.dialects.oracle.install import Installer, objects
+from venus.adapters.dialects.oracle.names import log_table
+from venus.adapters.dialects.oracle.reading import Access, access_to
+from venus.adapters.dialects.oracle.refresh import Comparison, compare
+from venus.adapters.dialects.oracle.registry import INSTALLING, Captured
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.versions import Version, version_of
+from venus.config import Settings
+from venus.errors import ConfigError, Fenced, Refused, SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
+
+NOT_INSTALLED = "VENUS is not installed here"
+
+
+def open_source(settings: Settings) -> OracleSource:
+    """Connect to the database that the settings name."""
+    return OracleSource(*driver_of(settings.source.url.get_secret_value()))
+
+
+class OracleSource:
+    """One Oracle database, used by one thread."""
+
+    name = "oracle"
+    capabilities = Capabilities(
+        concurrent_writers=True,
+        transactional_ddl=False,
+        captures_truncate=True,
+        fires_on_cascade=True,
+        identifier_bytes_max=128,
+    )
+
+    def __init__(self, driver: Driver, options: Options | None = None) -> None:
+        self._options = options or Options()
+        self._reader = Session(driver)
+        self._writer = Session(driver)
+        self._place = driver.place
+        self._known: tuple[Version, Dictionary] | None = None
+        self._accesses: dict[int, Access] = {}
+        self._mark: Row | None = None
+        self._fingerprints: dict[int, str] = {}
+
+    def close(self) -> None:
+        """Let go of the sessions."""
+        self._reader.close()
+        self._writer.close()
+
+    # -- dictionary and installation ---------------------------------------------------------------------
+
+    def _database(self) -> tuple[Version, Dictionary]:
+        if self._known is None:
+            text = str(self._writer.row(statement("dictionary", "version"))[0])
+            version = version_of(text)
+            if version is None:
+                raise ConfigError(f"source {self._place}: Oracle {text} is older than 11.2")
+            user = str(self._writer.row(statement("dictionary", "session"))[0])
+            self._known = version, Dictionary(self._writer, version, user, self._options.schemas)
+        return self._known
+
+    def _installer(self) -> Installer:
+        version, dictionary = self._database()
+        return Installer(self._writer, dictionary, version, self._options)
+
+    def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
+        """Read the dictionary."""
+        dictionary = self._database()[1]
+        known = {(c.schema.namespace, c.schema.name): c for c in self._captured().values()}
+        found = []
+        for at in chosen(dictionary.listed(), include, exclude):
+            captured = known.get((at.owner, at.name))
+            found.append(dictionary.table(at, captured.schema if captured else None).schema)
+        return found
+
+    def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        """Look for what is missing or cannot be carried."""
+        version, dictionary = self._database()
+        return list(check(self._writer, dictionary, version, self._options, include, exclude))
+
+    def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Return every statement of the installation."""
+        self._refuse_blocked(include, exclude)
+        return [step.shown for step in self._installer().plan(include, exclude)]
+
+    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Install what is missing. Oracle commits each step; what fails takes its table's triggers away again."""
+        self._refuse_blocked(include, exclude)
+        installer = self._installer()
+        steps = installer.plan(include, exclude)
+        installer.run(steps)
+        self._mark = None
+        return [step.shown for step in steps]
+
+    def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
+        for finding in self.check(include, exclude):
+            if finding.blocks:
+                raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
+
+    def uninstall_plan(self) -> list[InstallStep]:
+        """Return every statement of the removal."""
+        return [step.shown for step in self._installer().removal()]
+
+    def uninstall(self) -> list[InstallStep]:
+        """Leave the dictionary as it was before."""
+        self._reader.rollback()
+        installer = self._installer()
+        steps = installer.removal()
+        installer.run(steps)
+        self._mark = None
+        return [step.shown for step in steps]
+
+    # -- the registry and the checkpoint row ---------------------------------------------------------------
+
+    def _is_installed(self) -> bool:
+        return "VENUS_CAPTURED_TABLE" in objects(self._writer).kinds
+
+    def _captured(self) -> dict[int, Captured]:
+        found = registry.read_tables(self._writer) if self._is_installed() else {}
+        self._writer.rollback()
+        return found
+
+    def registered(self) -> list[RegisteredTable]:
+        """Return the captured tables."""
+        return [c.table for c in self._captured().values()]
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        """Store what an operator or the adapter says of a table."""
+        with self._writer.transaction():
+            if not registry.set_state(self._writer, table_id, state, reason):
+                raise _unknown(table_id)
+
+    def restart_fill(self, table_id: int) -> None:
+        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
+        how = next((c for c in self._compare_all() if c.captured.schema.table_id == table_id), None)
+        if how is None:
+            raise _unknown(table_id)
+        with self._writer.transaction():
+            self._writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
+            if how.captured.table.state == registry.RESYNC and not how.reason:
+                registry.set_state(self._writer, table_id, registry.ACTIVE, "")
+
+    def state(self) -> SourceState:
+        """Return the checkpoint row."""
+        if not self._is_installed():
+            raise SourceError(f"source {self._place}: {NOT_INSTALLED}", hint="run `venus install-triggers`")
+        found = registry.state_of(self._writer.row(statement("registry", "state")))
+        self._writer.rollback()
+        return found
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        """Fence older instances; the row's lock waits for their local transaction."""
+        with self._writer.transaction():
+            held = registry.lock(self._writer)
+            if held.epoch > epoch:
+                raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
+            self._writer.run(statement("registry", "raise_epoch"), {"epoch": epoch})
+        return replace(held, epoch=epoch)
+
+    def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        """Look batches up under the checkpoint row's lock: no local transaction is half done then."""
+        with self._writer.transaction():
+            registry.lock(self._writer)
+            return registry.read_batches(self._writer, numbers)
+
+    def beat(self) -> None:
+        """Change the heartbeat row."""
+        with self._writer.transaction():
+            self._writer.run(statement("registry", "beat"), {"beat_at": self._clock(self._writer)})
+
+    @staticmethod
+    def _clock(session: Session) -> int:
+        text = str(session.row(statement("registry", "clock"))[0]).strip()
+        return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
+
+    def backlog(self) -> dict[int, tuple[int, int]]:
+        """Return how many log rows wait. Who blocks is not asked: that takes a privilege on the V$ views."""
+        found = {}
+        for table_id in registry.states(self._writer):
+            count = self._writer.row(statement("registry", "log_count", log=log_table(table_id)))[0]
+            found[table_id] = (int(count), 0)
+        self._writer.rollback()
+        return found
+
+    # -- capture ---------------------------------------------------------------------------------------------
+
+    def _compare_all(self) -> list[Comparison]:
+        dictionary = self._database()[1]
+        here = objects(self._writer)
+        listed = {(t.owner, t.name): t for t in dictionary.listed()}
+        found = []
+        for captured in registry.read_tables(self._writer).values():
+            if captured.table.reason == INSTALLING:
+                continue
+            at = listed.get((captured.schema.namespace, captured.schema.name))
+            table = dictionary.table(at, captured.schema, captured.number_max) if at else None
+            found.append(compare(captured, table, here.triggers))
+        self._writer.rollback()
+        return found
+
+    def refresh_schemas(self) -> list[TableSchema]:
+        """Compare the dictionary with the registry; store what has changed."""
+        self._reader.rollback()
+        noted = self._writer.rows(statement("registry", "ddl_rows"))
+        found = self._compare_all()
+        altered = {(owner, name) for _, event, owner, name in noted if event == "ALTER"}
+        with self._writer.transaction():
+            for how in found:
+                self._store(how, altered)
+            done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
+            if done:
+                self._writer.many(statement("registry", "ddl_done"), done)
+        known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
+        self._adopt(self._compare_all())
+        now = [a.layout.schema for a in self._accesses.values()]
+        return [s for s in now if (s.table_id, s.version) not in known]
+
+    def _store(self, how: Comparison, altered: set[tuple[str, str]]) -> None:
+        known, table = how.captured.schema, how.table
+        reason = how.reason
+        if not reason and table and table.listed.partitioned and (known.namespace, known.name) in altered:
+            reason = "altered while partitioned: a partition may have been truncated or exchanged, read the table again"
+        if how.is_new_version and table is not None:
+            binds = registry.version_binds(table.schema, how.captured.number_max)
+            self._writer.run(statement("registry", "new_version"), binds)
+            if how.needs_fill:
+                self._writer.run(statement("registry", "restart_fill"), {"table_id": known.table_id})
+        if reason and how.captured.table.state == registry.ACTIVE:
+            registry.set_state(self._writer, known.table_id, registry.RESYNC, reason)
+
+    def _adopt(self, found: Seq[Comparison]) -> None:
+        """Read from now on by this dictionary."""
+        tables = [c.table for c in found if c.table is not None]
+        self._accesses = {t.schema.table_id: access_to(t) for t in tables}
+        states = registry.states(self._writer)
+        self._fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
+        self._mark = None
+        self._writer.rollback()
+
+    def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:
+        """Open a snapshot, unless there is nothing to read in it."""
+        self._reader.rollback()
+        self._reader.run(statement("cut", "begin"))
+        try:
+            cut = self._cut(fills)
+        except BaseException:
+            self._reader.rollback()
+            raise
+        if cut is None:
+            self._reader.rollback()
+        return cut
+
+    def _cut(self, fills: Seq[FillState]) -> OracleCut | None:
+        captured_at_us = self._clock(self._reader)
+        states = registry.states(self._reader)
+        self._accept_dictionary(states)
+        noted = self._reader.rows(statement("registry", "ddl_rows"))
+        if any(event != "TRUNCATE" for _, event, *_ in noted):
+            self._mark = None
+            raise SchemaChanged(f"source {self._place}: {noted[0][1]} of {noted[0][2]}.{noted[0][3]}")
+        readable = {t: a for t, a in self._accesses.items() if states.get(t, ("PAUSED",))[0] != registry.PAUSED}
+        ddl_numbers, truncated = self._truncated(noted, readable)
+        numbers = self._claimed(readable)
+        claims = [
+            Claim(access=a, numbers=numbers[t], truncated=t in truncated)
+            for t, a in readable.items()
+            if numbers[t] or t in truncated
+        ]
+        filling = {f.table_id: (f, readable[f.table_id]) for f in fills if f.table_id in readable}
+        if not claims and not filling:
+            return None
+        return OracleCut(
+            reader=self._reader,
+            writer=self._writer,
+            captured_at_us=captured_at_us,
+            claims=claims,
+            ddl_numbers=ddl_numbers,
+            fills=filling,
+        )
+
+    def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:
+        """Read by the dictionary as it is if the registry agrees with it. Raises SchemaChanged if it does not."""
+        count, newest, recent = self._reader.row(statement("dictionary", "mark"))
+        fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
+        if self._mark == (count, newest) and fingerprints == self._fingerprints:
+            return
+        found = self._compare_all()
+        if any(c.differs for c in found):
+            raise SchemaChanged(f"source {self._place}: the dictionary is not what the registry says any more")
+        self._adopt(found)
+        if self._fingerprints != fingerprints:
+            raise SchemaChanged(f"source {self._place}: the registry has changed meanwhile")
+        # the dictionary's clock knows whole seconds: a second change in the same one must not be missed
+        self._mark = None if recent else (count, newest)
+
+    def _truncated(self, noted: Seq[Row], readable: dict[int, Access]) -> tuple[list[int], set[int]]:
+        """Return the numbers of the notes to remove, and the tables that were truncated."""
+        by_name = {(a.layout.schema.namespace, a.layout.schema.name): t for t, a in readable.items()}
+        of_ours = {(c.namespace, c.name) for c in (a.layout.schema for a in self._accesses.values())}
+        numbers, tables = [], set()
+        for number, _, owner, name in noted:
+            table_id = by_name.get((owner, name))
+            if table_id is not None:
+                tables.add(table_id)
+            if table_id is not None or (owner, name) not in of_ours:
+                numbers.append(int(number))
+        return numbers, tables
+
+    def _claimed(self, readable: dict[int, Access]) -> dict[int, array[int]]:
+        numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))
+        if readable:
+            each = (statement("cut", "claim", table_id=str(t), log=a.log) for t, a in readable.items())
+            for piece in self._reader.stream("\nUNION ALL ".join(each), None, 5000):
+                for table_id, number in piece:
+                    numbers[int(table_id)].append(int(number))
+        return numbers
+
+
+def _unknown(table_id: int) -> SourceError:
+    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")

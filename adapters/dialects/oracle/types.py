@@ -1,0 +1,169 @@
+"""Which Oracle types travel, as what, and how they are read. One table; the documentation's is made from it. Pure.
+
+`select` is the expression that is read, `{c}` being the column; `text` names the rule in values.py that turns what
+the driver fetches into canonical text; `bind` is how a key of the type goes back into a condition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from venus.errors import UnsupportedType
+from venus.model import Kind, LogicalType
+
+_MOMENT = "SYYYY-MM-DD HH24:MI:SS"
+#: Fraction digits that targets can hold; further ones are cut off, and `check` says so.
+FRACTION_MAX = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """A column's type as the dictionary describes it."""
+
+    data_type: str
+    owner: str = ""
+    length: int = 0  # characters for text, bytes for RAW
+    precision: int | None = None
+    scale: int | None = None
+
+    @property
+    def spelled(self) -> str:
+        """The type as people write it."""
+        if self.data_type == "NUMBER" and (self.precision is not None or self.scale is not None):
+            shown = "*" if self.precision is None else str(self.precision)
+            return f"NUMBER({shown},{self.scale})" if self.scale else f"NUMBER({shown})"
+        return f"{self.data_type}({self.length})" if self.length else self.data_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapping:
+    """One line of the table."""
+
+    pattern: str  # of ALL_TAB_COLS.DATA_TYPE
+    becomes: str  # for people
+    logical: Callable[[Declared], LogicalType]
+    select: Callable[[Declared], str]
+    text: str
+    bind: str = ":{n}"
+    log_type: str = ""  # of a key column in the log table; empty = not in a key
+    wide: bool = False
+    note: str = ""
+
+
+def _number(declared: Declared) -> LogicalType:
+    precision, scale = declared.precision, declared.scale
+    if precision is None:
+        return LogicalType(kind=Kind.DECIMAL) if scale is None else LogicalType(kind=Kind.DECIMAL, precision=38)
+    if not scale:
+        for digits, octets in ((4, 2), (9, 4), (18, 8)):
+            if precision <= digits:
+                return LogicalType(kind=Kind.INT, length=octets)
+    return LogicalType(kind=Kind.DECIMAL, precision=precision, scale=scale or 0)
+
+
+def _plain(_: Declared) -> str:
+    return "{c}"
+
+
+def _always(expression: str) -> Callable[[Declared], str]:
+    return lambda _: expression
+
+
+def _of(kind: Kind, *, length: int | None = None) -> Callable[[Declared], LogicalType]:
+    return lambda d: LogicalType(kind=kind, length=d.length if length is None else length)
+
+
+def _fraction(declared: Declared) -> int:
+    return min(declared.scale or 0, FRACTION_MAX)
+
+
+def _moment(declared: Declared) -> str:
+    digits = _fraction(declared)
+    return f"{_MOMENT}.FF{digits}" if digits else _MOMENT
+
+
+def _timestamp(kind: Kind) -> Callable[[Declared], LogicalType]:
+    return lambda d: LogicalType(kind=kind, precision=_fraction(d))
+
+
+_TO_MOMENT = f"TO_TIMESTAMP(:{{n}}, '{_MOMENT}.FF')"
+_TEXT_NOTE = "'' is NULL"
+
+MAPPINGS = (
+    Mapping(pattern=r"NUMBER", becomes="INT for scale 0 up to 18 digits, else DECIMAL", logical=_number, select=_plain,
+            text="number", log_type="{declared}", note="fetched as Decimal, never as float; negative scales stay"),
+    Mapping(pattern=r"FLOAT", becomes="DECIMAL", logical=_of(Kind.DECIMAL, length=0), select=_plain, text="number",
+            log_type="NUMBER", note="a NUMBER with binary precision"),
+    Mapping(pattern=r"BINARY_FLOAT", becomes="FLOAT of 4 bytes", logical=_of(Kind.FLOAT, length=4), select=_plain,
+            text="single", note="NaN and infinities travel; not in a key"),
+    Mapping(pattern=r"BINARY_DOUBLE", becomes="FLOAT of 8 bytes", logical=_of(Kind.FLOAT, length=8), select=_plain,
+            text="double", note="NaN and infinities travel; not in a key"),
+    Mapping(pattern=r"N?CHAR", becomes="CHAR", logical=_of(Kind.CHAR), select=_plain, text="text",
+            log_type="{declared}", note=_TEXT_NOTE),
+    Mapping(pattern=r"N?VARCHAR2", becomes="TEXT", logical=_of(Kind.TEXT), select=_plain, text="text",
+            log_type="{declared}", note=_TEXT_NOTE),
+    Mapping(pattern=r"DATE", becomes="TIMESTAMP(0)", logical=_timestamp(Kind.TIMESTAMP),
+            select=_always(f"TO_CHAR({{c}}, '{_MOMENT}')"), text="moment", bind=f"TO_DATE(:{{n}}, '{_MOMENT}')",
+            log_type="DATE", note="has a time of day; years BC too"),
+    Mapping(pattern=r"TIMESTAMP(\(\d\))?", becomes="TIMESTAMP", logical=_timestamp(Kind.TIMESTAMP),
+            select=lambda d: f"TO_CHAR({{c}}, '{_moment(d)}')", text="moment", bind=_TO_MOMENT,
+            note="digits after the sixth are cut off; not in a key with more than six", log_type="{data_type}"),
+    Mapping(pattern=r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE", becomes="TIMESTAMPTZ",
+            logical=_timestamp(Kind.TIMESTAMPTZ),
+            select=lambda d: f"TO_CHAR(SYS_EXTRACT_UTC(CAST({{c}} AS TIMESTAMP WITH TIME ZONE)), '{_moment(d)}')",
+            text="instant", note="the instant in UTC: the zone's name does not travel; not in a key"),
+    Mapping(pattern=r"INTERVAL YEAR.* TO MONTH", becomes="INTERVAL", logical=_of(Kind.INTERVAL, length=0),
+            select=_always("TO_CHAR({c})"), text="months"),
+    Mapping(pattern=r"INTERVAL DAY.* TO SECOND.*", becomes="INTERVAL", logical=_of(Kind.INTERVAL, length=0),
+            select=_always("TO_CHAR({c})"), text="days", note="digits after the sixth are cut off"),
+    Mapping(pattern=r"RAW", becomes="BYTES", logical=_of(Kind.BYTES), select=_plain, text="octets",
+            log_type="{declared}"),
+    Mapping(pattern=r"BLOB|LONG RAW", becomes="BYTES", logical=_of(Kind.BYTES, length=0), select=_plain,
+            text="octets", wide=True, note="below 1 GiB, which the driver fetches in one piece"),
+    Mapping(pattern=r"N?CLOB|LONG", becomes="TEXT", logical=_of(Kind.TEXT, length=0), select=_plain, text="text",
+            wide=True, note="below 1 GiB, which the driver fetches in one piece"),
+    Mapping(pattern=r"XMLTYPE", becomes="TEXT", logical=_of(Kind.TEXT, length=0),
+            select=_always("XMLSERIALIZE(CONTENT {c} AS CLOB)"), text="text", wide=True),
+    Mapping(pattern=r"JSON", becomes="JSON", logical=_of(Kind.JSON, length=0),
+            select=_always("JSON_SERIALIZE({c} RETURNING CLOB)"), text="text", wide=True, note="21c and later"),
+    Mapping(pattern=r"BOOLEAN", becomes="BOOL", logical=_of(Kind.BOOL, length=0), select=_plain, text="truth",
+            note="23ai and later"),
+    Mapping(pattern=r"U?ROWID", becomes="TEXT", logical=_of(Kind.TEXT, length=0), select=_plain, text="text",
+            note="as text: it means nothing at the target"),
+)  # fmt: skip
+
+#: Refused by name, with the reason that people are told.
+REFUSED = {
+    "BFILE": "its content lies in a file outside the database and changes without a trigger",
+    "ANYDATA": "it can hold a value of any type",
+    "ANYTYPE": "it describes a type",
+    "VECTOR": "no exact text of it is read yet",
+}
+
+
+def mapping_of(declared: Declared) -> Mapping:
+    """Return the line for a type. Raises UnsupportedType, with the reason."""
+    reason = REFUSED.get(declared.data_type)
+    if reason is None and declared.data_type != "XMLTYPE" and declared.owner:
+        reason = "object types and nested tables have no row of their own"
+    if reason is None:
+        for mapping in MAPPINGS:
+            if re.fullmatch(mapping.pattern, declared.data_type):
+                return mapping
+        reason = "this type is not known"
+    raise UnsupportedType(f"{declared.data_type}: {reason}", hint="exclude the column's table, or move the value")
+
+
+def documentation() -> str:
+    """Return the table of docs/oracle/TYPES.md."""
+    lines = ["| Oracle | travels as | read as | in a key | remarks |", "|---|---|---|---|---|"]
+    for m in MAPPINGS:
+        name = m.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]").replace("U?", "[U]")
+        name = name.replace("(LOCAL )?", "[LOCAL] ").replace(".*", "(n)")
+        read = m.select(Declared(data_type="T", scale=FRACTION_MAX)).replace("{c}", "c")
+        lines.append(f"| `{name}` | {m.becomes} | `{read}` | {'yes' if m.log_type else 'no'} | {m.note} |")
+    lines += [f"| `{name}` | refused | | | {reason} |" for name, reason in REFUSED.items()]
+    lines.append("| object types, nested tables | refused | | | they have no row of their own |")
+    return "\n".join(lines) + "\n"

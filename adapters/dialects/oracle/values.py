@@ -1,0 +1,118 @@
+"""What the driver fetches becomes canonical text, a column at once (protos/venus/wire/change.proto). Pure.
+
+Exact or not at all: a float where a decimal is expected means that the driver was asked wrongly, and raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from venus.codec.columns import Value
+from venus.errors import SourceError
+
+_MONTHS = re.compile(r"([+-])(\d+)-(\d+)")
+_DAYS = re.compile(r"([+-])(\d+) (\d+):(\d+):(\d+)(?:\.(\d+))?")
+_ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def texts(rule: str, values: Iterable[Any], scale: int = 0) -> list[Value]:
+    """Return a column's values as canonical text (bytes for binary ones); decimals with `scale` digits if above 0."""
+    to_text = _RULES[rule]
+    if rule == "number" and scale > 0:
+        return [None if v is None else f"{_exact(v):.{scale}f}" for v in values]
+    return [None if v is None else to_text(v) for v in values]
+
+
+def _exact(value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise SourceError(f"the driver gave {type(value).__name__} for a NUMBER, which is not exact")
+    return Decimal(value)
+
+
+def _number(value: Any) -> str:
+    text = format(_exact(value), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _single(value: Any) -> str:
+    return _float(str(np.float32(value)))
+
+
+def _double(value: Any) -> str:
+    return _float(repr(float(value)))
+
+
+def _float(text: str) -> str:
+    return _ODD.get(text, text).removesuffix(".0")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise SourceError(f"the driver gave {type(value).__name__} for text")
+    return value
+
+
+def _octets(value: Any) -> bytes:
+    return bytes(value)
+
+
+def _truth(value: Any) -> str:
+    return "t" if value else "f"
+
+
+def _moment(value: str) -> str:
+    text = value.strip()
+    return f"{text[1:]} BC" if text.startswith("-") else text
+
+
+def _instant(value: str) -> str:
+    text = value.strip()
+    return f"{text[1:]}+00 BC" if text.startswith("-") else f"{text}+00"
+
+
+def _months(value: str) -> str:
+    """PostgreSQL's style: +02-03 is 2 years 3 mons."""
+    sign, years, months = _parts(_MONTHS, value)
+    return " ".join(_counted(sign, years, "year") + _counted(sign, months, "mon")) or "00:00:00"
+
+
+def _days(value: str) -> str:
+    sign, days, hours, minutes, seconds, fraction = _parts(_DAYS, value)
+    fraction = (fraction or "")[:6].rstrip("0")
+    parts = _counted(sign, days, "day")
+    if int(hours) or int(minutes) or int(seconds) or fraction or not parts:
+        zero = not (int(hours) or int(minutes) or int(seconds) or fraction)
+        minus = "-" if sign == "-" and not zero else ""
+        parts.append(f"{minus}{hours}:{minutes}:{seconds}" + (f".{fraction}" if fraction else ""))
+    return " ".join(parts)
+
+
+def _parts(pattern: re.Pattern[str], value: str) -> tuple[Any, ...]:
+    found = pattern.fullmatch(value.strip())
+    if found is None:
+        raise SourceError(f"the server wrote an interval as {value!r}")
+    return found.groups()
+
+
+def _counted(sign: str, digits: str, unit: str) -> list[str]:
+    number = int(digits) * (-1 if sign == "-" else 1)
+    return [f"{number} {unit}{'' if number == 1 else 's'}"] if number else []
+
+
+_RULES: dict[str, Callable[[Any], Value]] = {
+    "number": _number,
+    "single": _single,
+    "double": _double,
+    "text": _text,
+    "octets": _octets,
+    "truth": _truth,
+    "moment": _moment,
+    "instant": _instant,
+    "months": _months,
+    "days": _days,
+}

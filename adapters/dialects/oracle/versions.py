@@ -1,0 +1,43 @@
+"""What differs between versions of Oracle, by name: code asks these, never for a number. Data.
+
+The versions are those for which the statements are generated, parsed and kept in docs/oracle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One line of versions that behave alike for VENUS."""
+
+    name: str
+    since: tuple[int, int]
+    #: How long the names of the application's tables and columns can be.
+    identifier_bytes: int
+    #: Invisible columns and identities: a RECORDID for tables without a key.
+    invisible_identity: bool
+    #: A column has a collation of its own (ALL_TAB_COLS.COLLATION).
+    column_collation: bool
+
+
+VERSIONS = (
+    Version(name="11.2", since=(11, 2), identifier_bytes=30, invisible_identity=False, column_collation=False),
+    Version(name="12.1", since=(12, 1), identifier_bytes=30, invisible_identity=True, column_collation=False),
+    Version(name="12.2", since=(12, 2), identifier_bytes=128, invisible_identity=True, column_collation=True),
+    Version(name="19c", since=(18, 0), identifier_bytes=128, invisible_identity=True, column_collation=True),
+    Version(name="23ai", since=(23, 0), identifier_bytes=128, invisible_identity=True, column_collation=True),
+)
+
+
+def version_of(text: str) -> Version | None:
+    """Return the line that a server's version ("19.3.0.0.0") belongs to, None if it is older than all."""
+    number = tuple(int(part) for part in text.split(".")[:2])
+    fitting = [v for v in VERSIONS if v.since <= number]
+    return fitting[-1] if fitting else None
+
+
+def named(name: str) -> Version:
+    """Return the version of that name."""
+    return next(v for v in VERSIONS if v.name == name)

@@ -1,0 +1,129 @@
+"""`venus check` at a PostgreSQL source: what is missing, what cannot be carried, what to know. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+
+from venus.adapters.dialects.postgresql import dictionary, findings
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.names import qualified, quoted
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.model import Finding
+
+#: pg_partition_tree, CREATE OR REPLACE TRIGGER.
+VERSION_MIN = 140_000
+
+
+def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+    """Return every finding, in one read-only snapshot."""
+    with connection.reading():
+        rows = dictionary.all_tables(connection)
+        chosen = dictionary.read(connection, dictionary.listed(rows, include, exclude))
+        found = list(_server(connection))
+        found += [
+            Finding(
+                where=pattern,
+                message="no table matches this pattern",
+                remedy="a pattern is schema.table with wildcards; without a dot the schema is public",
+            )
+            for pattern in dictionary.unmatched(rows, include)
+        ]
+        for table in chosen:
+            found += findings.of_table(table)
+        found += _privileges(connection, chosen)
+        found += _replica_writers(connection)
+    if chosen:
+        count, estimate = len(chosen), sum(t.rows_estimate for t in chosen)
+        largest = max(chosen, key=lambda t: t.rows_estimate)
+        found.append(
+            Finding(
+                where="tables",
+                message=f"{count} tables, about {estimate} rows; the largest is {largest.namespace}.{largest.name}"
+                f" with about {largest.rows_estimate}",
+            )
+        )
+    return found
+
+
+def _server(connection: Connection) -> Iterator[Finding]:
+    version, encoding, role, is_super, database, may_create, exists, may_use, standby, sees_stats = connection.row(
+        statement("check", "server")
+    )
+    if version < VERSION_MIN:
+        yield Finding(where="server", message="PostgreSQL 14 or newer is needed", remedy="upgrade it", blocks=True)
+    if standby:
+        yield Finding(
+            where="server", message="is a standby: nothing can be installed", remedy="use the primary", blocks=True
+        )
+    if encoding == "SQL_ASCII":
+        yield Finding(
+            where="server",
+            message="encoding is SQL_ASCII: text is not checked by the database",
+            remedy="rows that are not UTF-8 will stop capture of their table",
+        )
+    if not exists and not may_create:
+        yield Finding(
+            where="privileges",
+            message=f"role {role} may not create the schema venus",
+            remedy=f"GRANT CREATE ON DATABASE {quoted(database)} TO {quoted(role)};",
+            blocks=True,
+        )
+    if not may_use:
+        yield Finding(
+            where="privileges",
+            message=f"role {role} may not use the schema venus",
+            remedy=f"GRANT USAGE, CREATE ON SCHEMA venus TO {quoted(role)};",
+            blocks=True,
+        )
+    if not is_super and not sees_stats:
+        yield Finding(
+            where="privileges",
+            message="transactions of other roles are not visible: status cannot say what blocks capture",
+            remedy=f"GRANT pg_read_all_stats TO {quoted(role)};",
+        )
+
+
+def _privileges(connection: Connection, tables: Seq[Table]) -> Iterator[Finding]:
+    role = quoted(connection.row("SELECT current_user::text")[0])
+    by_oid = {t.oid: t for t in tables}
+    schemas_told = set()
+    for oid, usage, may_read, may_trigger, filtered in connection.rows(
+        statement("check", "privileges"), {"tables": list(by_oid)}
+    ):
+        table = by_oid[oid]
+        if not usage and table.namespace not in schemas_told:
+            schemas_told.add(table.namespace)
+            yield Finding(
+                where=table.namespace,
+                message="the schema may not be used",
+                remedy=f"GRANT USAGE ON SCHEMA {quoted(table.namespace)} TO {role};",
+                blocks=True,
+            )
+        missing = [name for name, granted in (("SELECT", may_read), ("TRIGGER", may_trigger)) if not granted]
+        if missing:
+            yield Finding(
+                where=f"{table.namespace}.{table.name}",
+                message=f"{' and '.join(missing)} not granted",
+                remedy=f"GRANT {', '.join(missing)} ON {qualified(table.namespace, table.name)} TO {role};",
+                blocks=True,
+            )
+        if filtered:
+            yield Finding(
+                where=f"{table.namespace}.{table.name}",
+                message="row security would hide rows from this role",
+                remedy=f"ALTER ROLE {role} BYPASSRLS;",
+                blocks=True,
+            )
+
+
+def _replica_writers(connection: Connection) -> Iterator[Finding]:
+    if connection.options.always:
+        return
+    for (who,) in connection.rows(statement("check", "replica_writers")):
+        yield Finding(
+            where=who,
+            message="writes with session_replication_role = replica: such rows fire no ordinary trigger",
+            remedy="add venus_always=true to the source's URL and install again: the triggers are then ENABLE ALWAYS",
+        )

@@ -1,0 +1,243 @@
+"""One connection to a PostgreSQL source; the only file on this side that knows psycopg2.
+
+It is in autocommit mode and its users write BEGIN and COMMIT themselves, several statements to a string where that
+saves a round trip. Errors are sorted by what to do about them: the server is away or busy (try again), the dictionary
+is not what we thought (read it again), someone else was there (start over), or the statement is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import psycopg2
+import psycopg2.extensions
+import sqlalchemy as sa
+from sqlalchemy.pool import StaticPool
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.errors import ConfigError, DatabaseUnavailable, SourceError
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+Row = tuple[Any, ...]
+
+#: Class 08 connection, 53 resources, 57 operator intervention, 55P03 lock not available, 40P01 deadlock.
+_TRANSIENT = ("08", "53", "57", "55P03", "40P01")
+#: Undefined column, table, object; another type than the function or statement was made for.
+_DICTIONARY = ("42703", "42P01", "42704", "42804", "42883", "0A000")
+LOCK_TIMEOUT = "55P03"
+SERIALIZATION = "40001"
+
+
+class Conflict(SourceError):
+    """Another session changed the same rows meanwhile."""
+
+    retryable = True
+
+
+class LockTimeout(DatabaseUnavailable):
+    """A lock was not given in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What can be set in the URL's query, as `venus_lock_timeout_s=5`; the rest of the query is libpq's."""
+
+    #: How long a lock is waited for: a table under ALTER TABLE, the checkpoint row of a committing instance.
+    lock_timeout_s: float = 10.0
+    #: A hung adapter's open cut is ended by the server after this, so that it cannot block its successor for ever.
+    idle_timeout_s: float = 120.0
+    #: One statement, with the time that it waits for us to take its rows.
+    statement_timeout_s: float = 900.0
+    #: install: how long the application may be made to wait behind our lock, and how often we come back for it. Well
+    #: below the server's deadlock_timeout (1 s), so that the application is never the one whose statement is ended.
+    install_lock_timeout_s: float = 0.2
+    install_attempts: int = 60
+    #: Capture what is written under session_replication_role = replica too (the source is itself a subscriber).
+    always: bool = False
+
+
+def split_url(url: str) -> tuple[sa.URL, Options]:
+    """Take our own options out of the URL."""
+    parsed = sa.make_url(url)
+    ours = {k.removeprefix("venus_"): str(v) for k, v in parsed.query.items() if k.startswith("venus_")}
+    unknown = ours.keys() - Options.__dataclass_fields__.keys()
+    if unknown:
+        known = ", ".join(f"venus_{name}" for name in Options.__dataclass_fields__)
+        raise ConfigError(f"[source] url: unknown option venus_{sorted(unknown)[0]}", hint=f"known are {known}")
+    try:
+        options = Options(**{name: _value(name, text) for name, text in ours.items()})
+    except ValueError as error:
+        raise ConfigError(f"[source] url: {error}") from None
+    query = {k: v for k, v in parsed.query.items() if not k.startswith("venus_")}
+    return parsed.set(drivername="postgresql", query=query), options
+
+
+def _value(name: str, text: str) -> Any:
+    default = getattr(Options(), name)
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise ValueError(f"venus_{name} is true or false, not {text!r}")
+        return text == "true"
+    return type(default)(text)
+
+
+class Writable(Protocol):
+    """What COPY writes into."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
+class Connection:
+    """A session with our settings, used by one thread at a time."""
+
+    def __init__(self, url: str, *, application: str = "venus capture") -> None:
+        self.url, self.options = split_url(url)
+        self.place = self.url.set(query={}).render_as_string(hide_password=True)
+        try:
+            self._raw = psycopg2.connect(
+                self.url.render_as_string(hide_password=False),
+                application_name=application,
+                connect_timeout=10,
+                client_encoding="UTF8",
+                keepalives_idle=30,
+                keepalives_interval=10,
+                keepalives_count=3,
+                tcp_user_timeout=60_000,
+            )
+        except psycopg2.Error as error:
+            raise DatabaseUnavailable(
+                f"source {self.place} cannot be reached: {_first_line(error)}", hint="check [source] url"
+            ) from error
+        self._raw.autocommit = True
+        self._cursor = self._raw.cursor()
+        self.run(self._settings())
+
+    def _settings(self) -> str:
+        """Text must mean the same whatever the database's defaults are, and nobody may wait for us for ever."""
+        o = self.options
+        return (
+            "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC';"
+            "SET extra_float_digits = 1; SET bytea_output = 'hex'; SET standard_conforming_strings = on;"
+            "SET xmloption = content; SET lc_monetary = 'C'; SET quote_all_identifiers = off;"
+            "SET synchronous_commit = on; SET client_min_messages = warning; SET row_security = off;"
+            "SET search_path = pg_catalog; SET jit = off; SET default_transaction_isolation = 'read committed';"
+            f"SET lock_timeout = {int(o.lock_timeout_s * 1000)};"
+            f"SET idle_in_transaction_session_timeout = {int(o.idle_timeout_s * 1000)};"
+            f"SET statement_timeout = {int(o.statement_timeout_s * 1000)}"
+        )
+
+    def close(self) -> None:
+        """Close it; whatever is not committed is gone."""
+        self._raw.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is lost."""
+        return bool(self._raw.closed)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return not self.closed and self._raw.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE
+
+    def run(self, text: str, params: Params = None) -> int:
+        """Execute one or more statements in one round trip; return the last one's row count."""
+        try:
+            self._cursor.execute(text, params)
+        except (psycopg2.Error, ValueError) as error:
+            raise self._sorted(error) from error
+        return int(self._cursor.rowcount)
+
+    def rows(self, text: str, params: Params = None) -> list[Row]:
+        """Execute and fetch everything; small results only."""
+        self.run(text, params)
+        return self._cursor.fetchall()
+
+    def row(self, text: str, params: Params = None) -> Row:
+        """Execute and fetch the one row that there must be."""
+        rows = self.rows(text, params)
+        if len(rows) != 1:
+            raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected: {text.split(' FROM ')[0]}")
+        return rows[0]
+
+    def commit(self) -> None:
+        """COMMIT. A failed transaction would end in ROLLBACK without an error; here that is one."""
+        self.run("COMMIT")
+        if self._cursor.statusmessage != "COMMIT":
+            raise SourceError(f"source {self.place}: COMMIT was answered by {self._cursor.statusmessage}")
+
+    def rollback(self) -> None:
+        """Abandon the open transaction, if there is one and a server to tell."""
+        if self.in_transaction:
+            try:
+                self._cursor.execute("ROLLBACK")
+            except psycopg2.Error:
+                self._raw.close()
+
+    def cancel(self) -> None:
+        """Ask the server to end the running statement; may be called from another thread."""
+        with suppress(psycopg2.Error):
+            self._raw.cancel()
+
+    @contextmanager
+    def transaction(self, begin: str = "BEGIN") -> Iterator[None]:
+        """Run the block in a transaction."""
+        self.run(begin)
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Run the block in one read-only snapshot, unless there is a transaction already."""
+        if self.in_transaction:
+            yield
+            return
+        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            self.rollback()
+
+    def copy_out(self, text: str, into: Writable) -> None:
+        """COPY ... TO STDOUT, row by row into a file."""
+        try:
+            self._cursor.copy_expert(text, into)
+        except psycopg2.Error as error:
+            raise self._sorted(error) from error
+
+    def literal(self, text: str, params: Params) -> str:
+        """Return `text` with `params` in place as SQL literals."""
+        return self._cursor.mogrify(text, params).decode()
+
+    @contextmanager
+    def sqlalchemy(self) -> Iterator[sa.Connection]:
+        """Lend this very session to SQLAlchemy; what it does joins the open transaction."""
+        engine = sa.create_engine("postgresql+psycopg2://", creator=lambda: self._raw, poolclass=StaticPool)
+        with engine.connect() as connection:
+            yield connection
+
+    def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
+        if not isinstance(error, psycopg2.Error):
+            return SourceError(f"source {self.place}: {error}")
+        state = error.pgcode or ""
+        said = f"source {self.place}: {_first_line(error)}" + (f" ({state})" if state else "")
+        if state == LOCK_TIMEOUT:
+            return LockTimeout(said)
+        if self.closed or state.startswith(_TRANSIENT):
+            return DatabaseUnavailable(said)
+        if state == SERIALIZATION:
+            return Conflict(said)
+        if state in _DICTIONARY:
+            return SchemaChanged(said)
+        return SourceError(said)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

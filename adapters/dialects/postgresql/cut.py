@@ -1,0 +1,277 @@
+"""A cut of a PostgreSQL source: one REPEATABLE READ transaction from the first log row read to the local COMMIT.
+
+DELETE in a REPEATABLE READ transaction removes exactly the rows that its snapshot sees, so reading and exact delete
+are one statement, and nothing is removed unless the same transaction writes the batch rows and the checkpoint
+(VENUS 3.3; capture.md 0). A late committer's log rows are not in the snapshot and wait for the next cut.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+
+import psycopg2
+
+from venus.adapters.dialects.contract import FillState, SchemaChanged
+from venus.adapters.dialects.postgresql import cutsql, names, registry
+from venus.adapters.dialects.postgresql.connection import Conflict, Connection, LockTimeout
+from venus.adapters.dialects.postgresql.dictionary import Table, signatures
+from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.stream import CopyStream, sections
+from venus.codec.changes import TableChanges, marker
+from venus.codec.columns import keys_to_columns
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.errors import Fenced
+from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
+
+logger = logging.getLogger(__name__)
+
+#: A cut waits so long for a table that the application has locked (TRUNCATE, ALTER TABLE), then comes back later.
+#: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
+GIVE_WAY_MS = 200
+#: A chunk of a fill is at most so many sections, because it is in memory as a whole.
+FILL_SECTIONS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one log table has for this cut."""
+
+    schema: TableSchema
+    table: Table
+    rows: int
+    #: Of the table; not asked for where the claim is small anyway.
+    pages: int
+    inserts_only: bool
+    truncated: bool
+    #: Changes were made while the key could not be read.
+    lost: bool
+
+
+@dataclass(slots=True)
+class FillPace:
+    """How many rows a fill reads at once, by table: fewer where the rows are large."""
+
+    limits: dict[int, int] = field(default_factory=dict)
+
+    def limit(self, table_id: int, rows_max: int) -> int:
+        """Return how many rows to ask for."""
+        return min(self.limits.get(table_id, rows_max), rows_max)
+
+    def learn(self, table_id: int, asked: int, used: int, *, rest: bool) -> None:
+        """Ask for what was used when there was too much, for twice as much when there was room."""
+        self.limits[table_id] = max(used, 1) if rest else asked * 2
+
+
+class PostgresCut:
+    """An open cut. `sections`, then fill chunks, then `commit`; or `rollback` at any time."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        claims: Seq[Claim],
+        captured: Seq[Captured],
+        captured_at_us: int,
+        fills: Seq[FillState],
+        pace: FillPace,
+    ) -> None:
+        self._connection = connection
+        self._claims = claims
+        self._captured = {c.schema.table_id: c for c in captured}
+        self._captured_at_us = captured_at_us
+        self._fills = {f.table_id: f for f in fills}
+        self._pace = pace
+        self._consumed = not claims
+
+    @property
+    def captured_at_us(self) -> int:
+        return self._captured_at_us
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        for claim in self._claims:
+            schema = claim.schema
+            if claim.truncated:
+                yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
+            self._connection.run(cutsql.plan(claim.rows, claim.pages))
+            text = cutsql.changes(claim.table, schema, inserts_only=claim.inserts_only)
+            with CopyStream(self._connection, text) as stream:
+                yield from sections(
+                    stream,
+                    Layout.of(schema),
+                    flagged=True,
+                    inserts_only=claim.inserts_only,
+                    rows_max=rows_max,
+                    bytes_max=bytes_max,
+                )
+        self._consumed = True
+
+    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+        captured = self._captured[fill.table_id]
+        table, schema = captured.table, captured.schema
+        if table is None or not captured.usable:
+            raise SchemaChanged(f"{schema.qualified} is not what the registry says")
+        limit = self._pace.limit(fill.table_id, rows_max)
+        layout = Layout.of(schema)
+        self._connection.run(statement("cut", "fill_plan"))
+        taken: list[TableChanges] = []
+        rest = False
+        with CopyStream(self._connection, cutsql.fill(table, schema, fill.cursor, limit)) as stream:
+            budget = bytes_max * FILL_SECTIONS_MAX
+            for section in sections(
+                stream, layout, flagged=False, inserts_only=False, rows_max=rows_max, bytes_max=bytes_max
+            ):
+                # what does not fit is read again by the next chunk; taking it in would not be bounded
+                rest = rest or (budget < section.nbytes and bool(taken))
+                if not rest:
+                    taken.append(section)
+                    budget -= section.nbytes
+        rows = sum(s.count for s in taken)
+        self._pace.learn(fill.table_id, limit, rows, rest=rest)
+        cursor = cutsql.cursor_of(_last_key(taken[-1], layout)) if taken else fill.cursor
+        done = not rest and rows < limit
+        return taken, replace(fill, cursor=cursor, rows_done=fill.rows_done + rows, done=done)
+
+    # -- the local transaction -------------------------------------------------------------------------------------
+
+    def commit(
+        self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
+    ) -> None:
+        assert self._consumed, "a cut is committed before its sections were read"
+        connection = self._connection
+        try:
+            self._advance(epoch, batches)
+            connection.run(self._records(batches, fills, forget_batches_below))
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+
+    def _advance(self, epoch: Epoch, batches: Seq[BatchRecord]) -> None:
+        """Move the checkpoint row on. It is the fence: whoever raised the epoch since has changed it."""
+        if not batches:
+            return
+        last = batches[-1]
+        values = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no, "epoch": epoch}
+        try:
+            fenced = self._connection.row(statement("registry", "advance"), values)[0] != 1
+        except Conflict:
+            fenced = True
+        if fenced:
+            raise Fenced(f"source {self._connection.place}: another instance has raised the epoch above {epoch}")
+
+    def _records(self, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> str:
+        """Return everything else of the local transaction as one string: one round trip."""
+        parts = []
+        if batches:
+            parts.append(statement("registry", "add_batch", rows=registry.batch_rows(batches)))
+        parts.append(self._connection.literal(statement("registry", "forget_batches"), {"below": int(below)}))
+        for fill in fills:
+            was = self._fills[fill.table_id]
+            values: dict[str, object] = {
+                "cursor": psycopg2.Binary(fill.cursor) if fill.cursor else None,
+                "rows_done": fill.rows_done,
+                "done": int(fill.done),
+                "sweep_from": int(fill.sweep_from),
+                "table_id": fill.table_id,
+                "was_cursor": psycopg2.Binary(was.cursor),
+                "was_rows": was.rows_done,
+                "was_sweep": int(was.sweep_from),
+            }
+            parts.append(self._connection.literal(statement("registry", "store_fill"), values))
+        for claim in self._claims:
+            if claim.lost:
+                reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
+                values = {"state": "RESYNC", "reason": reason, "table_id": claim.schema.table_id}
+                parts.append(self._connection.literal(statement("registry", "set_state"), values))
+        return "; ".join(parts)
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+
+def _last_key(section: TableChanges, layout: Layout) -> list[str]:
+    """Return the key of the last row as text; binary keys as COPY has them."""
+    ids = section.record_ids
+    size = int(ids.sizes[-1])
+    last = Packed(ids.data[len(ids.data) - size :], ids.sizes[-1:])
+    return ["\\x" + v.hex() if isinstance(v, bytes) else str(v) for (v,) in keys_to_columns(last, layout)]
+
+
+def open_cut(
+    connection: Connection, captured: Seq[Captured], mark: str, fills: Seq[FillState], pace: FillPace
+) -> PostgresCut | None:
+    """Open a snapshot and find what is in it. `mark` is the registry as `captured` was loaded from it."""
+    rows = connection.rows(statement("cut", "begin") + "; EXECUTE venus_dirty")
+    try:
+        head = next(r for r in rows if r[0] == 0)
+        _require_mark(connection, mark, head[5])
+        claims = _claims(connection, captured, {r[0]: r for r in rows if r[0] != 0})
+        if not claims and not fills:
+            connection.rollback()
+            return None
+        try:
+            _lock(connection, captured, claims, fills)
+        except LockTimeout as busy:
+            logger.info("no cut now, the application has a table to itself: %s", busy)
+            connection.rollback()
+            return None
+        return PostgresCut(connection, claims, captured, head[1], fills, pace)
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _require_mark(connection: Connection, loaded: str, now: str) -> None:
+    if now != loaded:
+        raise SchemaChanged(f"source {connection.place}: the registry has changed")
+
+
+def _claims(connection: Connection, captured: Seq[Captured], dirty: dict[int, tuple]) -> list[Claim]:  # type: ignore[type-arg]
+    claims = []
+    for c in captured:
+        found = dirty.get(c.schema.table_id)
+        if found is None or c.table is None or not c.usable or c.registered.state == "PAUSED":
+            continue
+        (rows, inserts_only, truncated, lost), pages = found[1:5], 0
+        if rows > cutsql.SMALL_CLAIM_ROWS:
+            weigh = statement("cut", "weigh", log=names.log_table(c.schema.table_id), table=str(c.table.oid))
+            rows, inserts_only, truncated, lost, pages = connection.row(weigh)
+        claims.append(
+            Claim(
+                schema=c.schema,
+                table=c.table,
+                rows=rows,
+                pages=pages,
+                inserts_only=inserts_only,
+                truncated=truncated,
+                lost=lost,
+            )
+        )
+    return claims
+
+
+def _lock(connection: Connection, captured: Seq[Captured], claims: Seq[Claim], fills: Seq[FillState]) -> None:
+    """Make sure that the tables stay, to the end of the cut, what the registry and the snapshot say they are."""
+    filling = {f.table_id for f in fills}
+    tables = {c.table.oid: c.table for c in claims}
+    tables |= {c.table.oid: c.table for c in captured if c.table and c.schema.table_id in filling}
+    if not tables:
+        return
+    locked = ", ".join(t.from_sql for t in tables.values())
+    usual_ms = int(connection.options.lock_timeout_s * 1000)
+    connection.run(statement("cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(usual_ms)))
+    rewritten = connection.rows(statement("cut", "rewritten"), {"tables": list(tables)})
+    if rewritten:
+        raise Conflict(
+            f"source {connection.place}: {rewritten[0][0]} was truncated or rewritten while a cut was opened"
+        )
+    now = signatures(connection, tables)
+    changed = [t for oid, t in tables.items() if now.get(oid) != t.signature]
+    if changed:
+        raise SchemaChanged(f"{changed[0].namespace}.{changed[0].name} has changed")

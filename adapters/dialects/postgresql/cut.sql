@@ -1,0 +1,72 @@
+-- How a cut reads: everything in one REPEATABLE READ transaction, which also deletes what it has read.
+
+-- begin --
+BEGIN ISOLATION LEVEL REPEATABLE READ
+
+-- dirty --
+-- Prepared once; one row for each log table that has something, and one (number 0) for the registry and the clock.
+PREPARE venus_dirty AS
+SELECT 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, NULL::boolean, NULL::boolean, NULL::boolean,
+       ({mark})
+{tables}
+
+-- dirty_table --
+UNION ALL (SELECT {table_id}, count(*), bool_and(op = 'I'), coalesce(bool_or(op = 'T'), false),
+                  coalesce(bool_or(op = 'X'), false), ''
+             FROM (SELECT op FROM {log} LIMIT {limit}) x HAVING count(*) > 0)
+
+-- weigh --
+SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X'),
+       (SELECT sum(pg_relation_size(x.oid) / 8192)::bigint
+          FROM (SELECT {table}::oid UNION SELECT relid::oid FROM pg_partition_tree({table})) x (oid))
+  FROM {log}
+
+-- lock --
+SET LOCAL lock_timeout = {give_way_ms};
+LOCK TABLE {tables} IN ACCESS SHARE MODE;
+SET LOCAL lock_timeout = {usual_ms}
+
+-- rewritten --
+-- TRUNCATE and rewriting ALTER TABLE are not MVCC-safe: a table rewritten between our snapshot and our lock looks
+-- empty. The snapshot's row of pg_class then has another file than the table has now.
+SELECT c.oid::regclass::text
+  FROM unnest(%(tables)s::oid[]) t (oid)
+  CROSS JOIN LATERAL (SELECT t.oid UNION SELECT p.relid::oid FROM pg_partition_tree(t.oid) p) x (oid)
+  JOIN pg_class c ON c.oid = x.oid
+ WHERE c.relkind = 'r' AND c.relfilenode <> coalesce(pg_relation_filenode(c.oid), 0)
+ LIMIT 1
+
+-- keyed_plan --
+-- Few keys, large table: through its key's index, whatever the planner believes of the log table.
+SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_nestloop = on;
+SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem TO DEFAULT
+
+-- bulk_plan --
+-- Many keys: one pass over the table instead of a descent for each.
+SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; SET LOCAL enable_nestloop = off;
+SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem = '32MB'
+
+-- fill_plan --
+-- The next rows in key order: through the index, never by sorting the table again for each chunk.
+SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off
+
+-- changes --
+COPY (
+WITH d AS (DELETE FROM {log} RETURNING op, {keys}),
+     g AS ({groups})
+SELECT {absent}, {key_values}{others} FROM g LEFT JOIN {table} t ON {joined}
+) TO STDOUT
+
+-- changes_by_text --
+-- Keys that may be equal without being the same text: tombstones for the texts that are gone, then the rows.
+COPY (
+WITH d AS (DELETE FROM {log} RETURNING op, {keys}),
+     g AS MATERIALIZED ({groups})
+SELECT true, {key_values}{nulls} FROM g
+ WHERE NOT EXISTS (SELECT FROM {table} t WHERE {joined} AND {same_text})
+UNION ALL
+SELECT false, {table_keys}{others} FROM {table} t WHERE EXISTS (SELECT FROM g WHERE {joined})
+) TO STDOUT
+
+-- fill --
+COPY (SELECT {columns} FROM {table} t {after} ORDER BY {order} LIMIT {limit}) TO STDOUT

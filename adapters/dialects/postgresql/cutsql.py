@@ -1,0 +1,112 @@
+"""The statements that read one captured table. Pure.
+
+Columns come in wire order: the key's, then the others. Equality is the key index's own operator, named with its
+schema, so that no search_path can put another in its place.
+"""
+
+from __future__ import annotations
+
+import json
+
+from venus.adapters.dialects.postgresql import names
+from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.names import literal, log_keys, quoted
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.model import TableSchema
+
+#: Claims up to this are weighed by the poll itself; more are counted.
+SMALL_CLAIM_ROWS = 1000
+#: A descent to a row touches about this many pages that a pass over the table would not.
+_PAGES_PER_DESCENT = 4
+
+
+def dirty(table_ids: list[int]) -> str:
+    """Return the poll: which log tables have something."""
+    tables = "\n".join(
+        statement("cut", "dirty_table", table_id=str(i), log=names.log_table(i), limit=str(SMALL_CLAIM_ROWS + 1))
+        for i in table_ids
+    )
+    return statement("cut", "dirty", mark=statement("registry", "mark"), tables=tables)
+
+
+def plan(rows: int, pages: int) -> str:
+    """Return the planner's settings for a claim of so many rows."""
+    bulk = rows > SMALL_CLAIM_ROWS and rows * _PAGES_PER_DESCENT >= pages
+    return statement("cut", "bulk_plan" if bulk else "keyed_plan")
+
+
+def changes(table: Table, schema: TableSchema, *, inserts_only: bool) -> str:
+    """Return the COPY that reads and deletes a table's log rows."""
+    keys = log_keys(len(table.key))
+    others = [quoted(c.name) for c in schema.wire_columns[len(schema.key) :]]
+    parts = {
+        "log": names.log_table(schema.table_id),
+        "keys": ", ".join(keys),
+        "table": table.from_sql,
+        "absent": f"t.{quoted(table.key[0].name)} IS NULL",
+        "key_values": ", ".join(f"g.{k}" for k in keys),
+        "others": "".join(f", t.{c}" for c in others),
+        "nulls": ", NULL" * len(others),
+        "joined": _joined(table),
+    }
+    if table.identity_key:
+        # rows of a table that was only inserted into have no key twice
+        grouping = "" if inserts_only else f" GROUP BY {parts['keys']}"
+        groups = f"SELECT {parts['keys']} FROM d WHERE op NOT IN ('T', 'X'){grouping}"
+        return statement("cut", "changes", groups=groups, **parts)
+    texts = ", ".join(f"concat({k})" for k in keys)
+    groups = f"SELECT DISTINCT ON ({texts}) {parts['keys']} FROM d WHERE op NOT IN ('T', 'X') ORDER BY {texts}"
+    same_text = " AND ".join(
+        f"concat(t.{quoted(c.name)}) = concat(g.{k})" for k, c in zip(keys, table.key, strict=True)
+    )
+    table_keys = ", ".join(f"t.{quoted(c.name)}" for c in table.key)
+    return statement("cut", "changes_by_text", groups=groups, same_text=same_text, table_keys=table_keys, **parts)
+
+
+def fill(table: Table, schema: TableSchema, cursor: bytes, limit: int) -> str:
+    """Return the COPY that reads the next rows in key order."""
+    return statement(
+        "cut",
+        "fill",
+        columns=", ".join(f"t.{quoted(c.name)}" for c in schema.wire_columns),
+        table=table.from_sql,
+        after=f"WHERE {_after(table, cursor)}" if cursor else "",
+        order=", ".join(f"t.{quoted(k.name)} USING OPERATOR({_less(k.equals)})" for k in table.key),
+        limit=str(limit),
+    )
+
+
+def cursor_of(values: list[str]) -> bytes:
+    """Return where a fill stands: behind the row with this key, as text."""
+    return json.dumps(values, ensure_ascii=False).encode()
+
+
+def _after(table: Table, cursor: bytes) -> str:
+    """Compare the key as a row, the way its index is ordered."""
+    values = [f"{literal(v)}::{k.log_type}" for v, k in zip(json.loads(cursor), table.key, strict=True)]
+    columns = [f"t.{quoted(k.name)}" for k in table.key]
+    schemas = {k.equals.rpartition(".")[0] for k in table.key}
+    if len(schemas) == 1:
+        greater = f"OPERATOR({schemas.pop()}.>)"
+        return (
+            f"ROW({', '.join(columns)}) {greater} ROW({', '.join(values)})"
+            if len(columns) > 1
+            else (f"{columns[0]} {greater} {values[0]}")
+        )
+    alternatives = []
+    for i, key in enumerate(table.key):
+        equal = [f"{columns[j]} OPERATOR({table.key[j].equals}) {values[j]}" for j in range(i)]
+        greater = f"{columns[i]} OPERATOR({key.equals.rpartition('.')[0]}.>) {values[i]}"
+        alternatives.append(" AND ".join([*equal, greater]))
+    return "(" + " OR ".join(f"({a})" for a in alternatives) + ")"
+
+
+def _less(equals: str) -> str:
+    return f"{equals.rpartition('.')[0]}.<"
+
+
+def _joined(table: Table) -> str:
+    return " AND ".join(
+        f"t.{quoted(c.name)} OPERATOR({c.equals}) g.{k}"
+        for k, c in zip(log_keys(len(table.key)), table.key, strict=True)
+    )

@@ -1,0 +1,291 @@
+"""PostgreSQL's dictionary as table schemas: columns, keys, indexes, and why a table cannot be captured.
+
+Read in bulk, a handful of queries for any number of tables, because the upper adapter compares it with the registry
+every few seconds. Column numbers are PostgreSQL's own attribute numbers: never used twice within a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from venus.adapters.dialects.postgresql.connection import Connection, Row
+from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualified
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.types import PgType, below_domain, is_identity, logical
+from venus.errors import UnsupportedType
+from venus.model import Column, ForeignKey, Index, TableSchema
+
+#: Defaults that mean the same in every database; a cast behind a literal is dropped.
+_LITERAL = re.compile(r"^(-?\d+(?:\.\d+)?|'(?:[^']|'')*'|true|false|NULL)(?:::[\w\s\".\[\](),]+)?$")
+_CLOCKS = {"CURRENT_TIMESTAMP": "CURRENT_TIMESTAMP", "now()": "CURRENT_TIMESTAMP", "CURRENT_DATE": "CURRENT_DATE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumn:
+    """A column of the record id, with what the SQL about it needs."""
+
+    name: str
+    number: int
+    #: As the dictionary spells the column's type, and what is below it if that is a domain.
+    spelled: str
+    log_type: str
+    collation: str
+    #: The index's own equality operator, "schema.op".
+    equals: str
+    #: Equal values are the same text.
+    identity: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """A partition that holds rows."""
+
+    oid: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as the dictionary has it now."""
+
+    oid: int
+    namespace: str
+    name: str
+    kind: str
+    unlogged: bool
+    #: Row triggers: statement triggers of a partitioned table or of one with heirs miss rows or see others'.
+    per_row: bool
+    #: Heirs' rows are theirs, not this table's.
+    only: bool
+    row_security: bool
+    rows_estimate: int
+    comment: str
+    columns: tuple[Column, ...]
+    key: tuple[KeyColumn, ...]
+    key_choices: tuple[str, ...]
+    indexes: tuple[Index, ...]
+    foreign_keys: tuple[ForeignKey, ...]
+    leaves: tuple[Leaf, ...]
+    #: (column, why) of columns that cannot be carried.
+    unsupported: tuple[tuple[str, str], ...]
+    signature: str
+
+    @property
+    def name_sql(self) -> str:
+        """The quoted name."""
+        return qualified(self.namespace, self.name)
+
+    @property
+    def from_sql(self) -> str:
+        """The table in a FROM clause."""
+        return f"ONLY {self.name_sql}" if self.only else self.name_sql
+
+    @property
+    def identity_key(self) -> bool:
+        """Whether equal keys always have the same text."""
+        return all(k.identity for k in self.key)
+
+    @property
+    def number_max(self) -> int:
+        """The highest column number in use."""
+        return max((c.number for c in self.columns), default=0)
+
+    def schema(self, table_id: int, version: int) -> TableSchema:
+        """Return this as a version of a registered table."""
+        return TableSchema(
+            table_id=table_id,
+            version=version,
+            namespace=self.namespace,
+            name=self.name,
+            columns=self.columns,
+            key=tuple(k.name for k in self.key),
+            indexes=self.indexes,
+            foreign_keys=self.foreign_keys,
+            comment=self.comment,
+            source_dialect="postgresql",
+        )
+
+
+@dataclass(slots=True)
+class _Details:
+    """What the detail queries say of one table."""
+
+    columns: list[Row] = field(default_factory=list)
+    indexes: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    foreign_keys: list[Row] = field(default_factory=list)
+    leaves: list[Leaf] = field(default_factory=list)
+    signature: str = ""
+
+
+def listed(rows: Iterable[Row], include: Sequence[str], exclude: Sequence[str]) -> list[Row]:
+    """Choose tables by patterns: schema.table with wildcards; without a dot the schema is public."""
+
+    def matches(row: Row, patterns: Sequence[str]) -> bool:
+        name = f"{row[1]}.{row[2]}"
+        return any(fnmatchcase(name, p if "." in p else f"public.{p}") for p in patterns)
+
+    return [r for r in rows if r[1] != OWN_SCHEMA and matches(r, include) and not matches(r, exclude)]
+
+
+def unmatched(rows: Sequence[Row], include: Sequence[str]) -> list[str]:
+    """Return the patterns that choose nothing: most likely misspelt."""
+    return [pattern for pattern in include if not listed(rows, [pattern], [])]
+
+
+def all_tables(connection: Connection) -> list[Row]:
+    """Return a row for each table there is."""
+    return connection.rows(statement("dictionary", "tables"))
+
+
+def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
+    """Read all about the tables of these rows of `all_tables`."""
+    oids = {"tables": [r[0] for r in rows]}
+    details: dict[int, _Details] = defaultdict(_Details)
+    types = {
+        r[0]: PgType(
+            oid=r[0],
+            namespace=r[1],
+            name=r[2],
+            sort=r[3],
+            base=r[4],
+            base_modifier=r[5],
+            base_spelled=r[6],
+            element=r[7],
+            is_array=r[8],
+        )
+        for r in connection.rows(statement("dictionary", "types"), oids)
+    }
+    for r in connection.rows(statement("dictionary", "columns"), oids):
+        details[r[0]].columns.append(r)
+    for r in connection.rows(statement("dictionary", "indexes"), oids):
+        details[r[0]].indexes[r[1]].append(r)
+    for r in connection.rows(statement("dictionary", "foreign_keys"), oids):
+        details[r[0]].foreign_keys.append(r)
+    for root, oid, namespace, name in connection.rows(statement("dictionary", "partitions"), oids):
+        details[root].leaves.append(Leaf(oid=oid, namespace=namespace, name=name))
+    for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
+        details[oid].signature = signature
+    return [_table(r, details[r[0]], types) for r in rows]
+
+
+def signatures(connection: Connection, oids: Iterable[int]) -> dict[int, str]:
+    """Return what each of these tables, if it is still there, looks like now."""
+    rows = connection.rows(statement("dictionary", "signatures"), {"tables": list(oids)})
+    return {r[0]: r[3] for r in rows}
+
+
+def _table(row: Row, details: _Details, types: dict[int, PgType]) -> Table:
+    oid, namespace, name, kind, persistence, has_heirs, inherits, security, estimate, comment, _ = row
+    columns, unsupported = [], []
+    for c in details.columns:
+        try:
+            columns.append(_column(c, types))
+        except UnsupportedType as error:
+            unsupported.append((c[2], str(error)))
+    by_number = {c[1]: c for c in details.columns}
+    candidates = [i for i in details.indexes.values() if _identifies(i, by_number)]
+    key = _key(min(candidates, key=_preference), by_number, types) if candidates else ()
+    heirs = kind != "p" and (has_heirs or inherits)
+    return Table(
+        oid=oid,
+        namespace=namespace,
+        name=name,
+        kind=kind,
+        unlogged=persistence == "u",
+        per_row=kind == "p" or heirs,
+        only=heirs,
+        row_security=security,
+        rows_estimate=estimate,
+        comment=comment,
+        columns=tuple(columns),
+        key=key,
+        key_choices=tuple(sorted(_choice(i, by_number) for i in details.indexes.values() if _could_identify(i))),
+        indexes=tuple(_indexes(details, by_number, key)),
+        foreign_keys=tuple(
+            ForeignKey(name=f[1], columns=tuple(f[4]), referred_namespace=f[2], referred_table=f[3],
+                       referred_columns=tuple(f[5])) for f in details.foreign_keys
+        ),
+        leaves=tuple(details.leaves),
+        unsupported=tuple(unsupported),
+        signature=details.signature,
+    )  # fmt: skip
+
+
+def _column(row: Row, types: dict[int, PgType]) -> Column:
+    _, number, name, type_oid, modifier, spelled, not_null, identity, generated, default, comment, _, _ = row
+    return Column(
+        name=name,
+        number=number,
+        type=logical(type_oid, modifier, spelled, types),
+        nullable=not not_null,
+        source_type=spelled,
+        default_sql="" if generated else portable_default(default),
+        identity=identity != "" or (default.startswith("nextval(") and generated == ""),
+        comment=comment,
+    )
+
+
+def portable_default(expression: str) -> str:
+    """Return a default that means the same everywhere, or nothing."""
+    if found := _LITERAL.match(expression):
+        return "" if found[1] == "NULL" else found[1]
+    return _CLOCKS.get(expression, "")
+
+
+def _usable(index: list[Row]) -> bool:
+    """Say whether the index is valid, total, and a b-tree over plain columns."""
+    return all(r[5] and r[6] and r[9] > 0 and r[10] for r in index)
+
+
+def _identifies(index: list[Row], columns: dict[int, Row]) -> bool:
+    primary, unique = index[0][3], index[0][4]
+    # a deferrable primary key is unique wherever anybody else can see it
+    total = all(r[6] and r[9] > 0 and r[10] for r in index)
+    return (primary and total) or (unique and _usable(index) and all(columns[r[9]][6] for r in index))
+
+
+def _could_identify(index: list[Row]) -> bool:
+    """Say whether the index lacks nothing but NOT NULL."""
+    return bool(index[0][4]) and _usable(index)
+
+
+def _preference(index: list[Row]) -> tuple[bool, bool, int, int]:
+    return (not index[0][3], not index[0][7], len(index), index[0][1])
+
+
+def _key(index: list[Row], columns: dict[int, Row], types: dict[int, PgType]) -> tuple[KeyColumn, ...]:
+    key = []
+    for r in index:
+        _, number, name, type_oid, modifier, spelled, *_, deterministic, collation = columns[r[9]]
+        key.append(
+            KeyColumn(
+                name=name,
+                number=number,
+                spelled=spelled,
+                log_type=below_domain(type_oid, spelled, types),
+                collation=collation,
+                equals=r[10],
+                identity=is_identity(type_oid, modifier, types, deterministic=deterministic),
+            )
+        )
+    return tuple(key)
+
+
+def _choice(index: list[Row], columns: dict[int, Row]) -> str:
+    nullable = [columns[r[9]][2] for r in index if not columns[r[9]][6]]
+    names = ", ".join(columns[r[9]][2] for r in index)
+    return f"unique index {index[0][2]} ({names}) if {', '.join(nullable)} were NOT NULL" if nullable else names
+
+
+def _indexes(details: _Details, columns: dict[int, Row], key: tuple[KeyColumn, ...]) -> Iterable[Index]:
+    """Plain secondary indexes; partial ones and those over expressions are not carried."""
+    for index in sorted(details.indexes.values(), key=lambda i: str(i[0][2])):
+        names = tuple(columns[r[9]][2] if r[9] > 0 else "" for r in index)
+        if index[0][3] or not index[0][6] or "" in names or names == tuple(k.name for k in key):
+            continue
+        yield Index(name=index[0][2], columns=names, unique=index[0][4])

@@ -1,0 +1,326 @@
+"""Installs and removes capture at a PostgreSQL source: own tables, log tables, functions, triggers, registration.
+
+Everything is one transaction. CREATE TRIGGER waits for writers that are open on its table, so what they write is in
+the table when the first fill reads it; later ones fire the trigger. To not hold up the application behind a long
+transaction, the locks are asked for with a short timeout, all at once, and given back in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.postgresql import dictionary, names, registry, triggers
+from venus.adapters.dialects.postgresql.check import check
+from venus.adapters.dialects.postgresql.connection import Connection, LockTimeout
+from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
+from venus.adapters.dialects.postgresql.names import literal
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.triggers import Function, Trigger
+from venus.errors import DatabaseUnavailable, Refused
+from venus.migrations import run as migrations
+from venus.model import Column, Kind, LogicalType, TableSchema
+
+logger = logging.getLogger(__name__)
+
+#: The heartbeat row is captured like any table; a plan is made before it exists.
+HEARTBEAT = Table(
+    oid=0,
+    namespace=names.OWN_SCHEMA,
+    name="heartbeat",
+    kind="r",
+    unlogged=False,
+    per_row=False,
+    only=False,
+    row_security=False,
+    rows_estimate=0,
+    comment="",
+    columns=(
+        Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=4), nullable=False, source_type="integer"),
+        Column(
+            name="beat_at", number=2, type=LogicalType(kind=Kind.INT, length=8), nullable=False, source_type="bigint"
+        ),
+    ),
+    key=(
+        KeyColumn(
+            name="id",
+            number=1,
+            spelled="integer",
+            log_type="integer",
+            collation="",
+            equals="pg_catalog.=",
+            identity=True,
+        ),
+    ),
+    key_choices=(),
+    indexes=(),
+    foreign_keys=(),
+    leaves=(),
+    unsupported=(),
+    signature="",
+)
+_HEARTBEAT = (HEARTBEAT.namespace, HEARTBEAT.name)
+_RETRY_AFTER_S = 1.0
+#: pg_trigger.tgenabled: O fires for ordinary sessions, A for replicas too.
+_ENABLED = {False: "O", True: "A"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What is installed now."""
+
+    triggers: dict[tuple[int, str], tuple[str, str]]
+    functions: dict[str, str]
+    #: Log tables by name, with their key columns as (type, collation).
+    logs: dict[str, tuple[tuple[str, str], ...]]
+    #: VENUS's other tables.
+    others: frozenset[str]
+    schemas: dict[tuple[str, str], TableSchema]
+    #: The partitions known to capture, by table.
+    leaves: dict[int, frozenset[int]]
+
+    @classmethod
+    def read(cls, connection: Connection) -> Present:
+        """Look."""
+        installed = registry.is_installed(connection)
+        others = frozenset(r[0] for r in connection.rows(statement("triggers", "others")))
+        leaves = connection.rows(statement("triggers", "leaves")) if "captured_leaf" in others else []
+        return cls(
+            triggers={(r[0], r[1]): (r[2], r[3]) for r in connection.rows(statement("triggers", "present"))},
+            functions=dict(connection.rows(statement("triggers", "functions"))),
+            logs={r[0]: tuple(zip(r[1], r[2], strict=True)) for r in connection.rows(statement("triggers", "logs"))},
+            others=others,
+            leaves={r[0]: frozenset(r[1]) for r in leaves},
+            schemas={
+                (t.schema.namespace, t.schema.name): t.schema
+                for t, _ in (registry.registered(connection) if installed else [])
+            },
+        )
+
+    @property
+    def table_ids(self) -> dict[tuple[str, str], int]:
+        """The registered tables' numbers."""
+        return {place: schema.table_id for place, schema in self.schemas.items()}
+
+    def lacks(self, table: Table, table_id: int, *, always: bool) -> list[str]:
+        """Return what is missing or altered of a registered table's triggers."""
+        steps = table_steps(table, table_id, self, always=always)
+        return [s.what for s in steps if not s.exists and not s.what.startswith("state ")]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------
+
+
+def install_plan(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    """Return every statement in order. Raises Refused if a finding blocks."""
+    _refuse_blocked(connection, include, exclude)
+    with connection.reading():
+        return _own_steps(connection) + _table_steps(connection, include, exclude)
+
+
+def _refuse_blocked(connection: Connection, include: Seq[str], exclude: Seq[str]) -> None:
+    blocking = [f for f in check(connection, include, exclude) if f.blocks]
+    if blocking:
+        lines = "; ".join(f"{f.where} {f.message}" for f in blocking)
+        raise Refused(f"cannot install: {lines}", hint="; ".join(dict.fromkeys(f.remedy for f in blocking if f.remedy)))
+
+
+def _own_steps(connection: Connection) -> list[InstallStep]:
+    with connection.sqlalchemy() as lent:
+        statements = migrations.sql(lent, "source", schema=names.OWN_SCHEMA)
+    if not statements:
+        return [InstallStep(table="", what="VENUS's own tables", sql="", exists=True)]
+    return [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in statements]
+
+
+def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    present = Present.read(connection)
+    rows = dictionary.all_tables(connection)
+    chosen = dictionary.listed(rows, include, exclude)
+    # what is registered stays captured, whatever the patterns say now
+    kept = [r for r in rows if (r[1], r[2]) in present.table_ids and r not in chosen and (r[1], r[2]) != _HEARTBEAT]
+    tables = dictionary.read(connection, chosen + kept)
+    heartbeat = dictionary.read(connection, [r for r in rows if (r[1], r[2]) == _HEARTBEAT]) or [HEARTBEAT]
+    next_id = max(present.table_ids.values(), default=0) + 1
+    steps = [InstallStep(table="", what="table venus.captured_leaf", sql=statement("triggers", "leaves_table"),
+                         exists="captured_leaf" in present.others)]  # fmt: skip
+    for table in [*heartbeat, *sorted(tables, key=lambda t: (t.namespace, t.name))]:
+        table_id = present.table_ids.get((table.namespace, table.name))
+        if table_id is None:
+            table_id, next_id = next_id, next_id + 1
+        if table.key and not table.unsupported:
+            steps += table_steps(table, table_id, present, always=connection.options.always)
+    return steps
+
+
+def table_steps(table: Table, table_id: int, present: Present, *, always: bool) -> list[InstallStep]:
+    """Return the steps of one table; a mended one ends with its being marked RESYNC."""
+    where = f"{table.namespace}.{table.name}"
+    place = (table.namespace, table.name)
+    known = place in present.schemas
+    if known:
+        # partitions that joined since are taken in by refresh_schemas, with their rows
+        joined = present.leaves.get(table_id, frozenset())
+        table = replace(table, leaves=tuple(leaf for leaf in table.leaves if leaf.oid in joined))
+    steps = _log_steps(where, table, table_id, present)
+    for function in triggers.functions(table, table_id):
+        steps += _function_steps(where, function, present)
+    for trigger in triggers.triggers(table, table_id):
+        steps += _trigger_steps(where, trigger, present, always=always)
+    mended = known and any(not s.exists for s in steps)
+    steps.append(
+        InstallStep(table=where, what="registration", sql=registry.register_sql(table, table_id), exists=known)
+    )
+    if not known:
+        steps += _leaf_steps(where, table, table_id)
+    if known and present.schemas[place].key != tuple(k.name for k in table.key):
+        version = table.schema(table_id, present.schemas[place].version + 1)
+        steps.append(InstallStep(table=where, what="registration", sql=registry.new_version_sql(version)))
+        mended = True
+    if mended:
+        steps.append(InstallStep(table=where, what="state RESYNC", sql=_resync_sql(table_id)))
+    return steps
+
+
+def _leaf_steps(where: str, table: Table, table_id: int) -> list[InstallStep]:
+    return [
+        InstallStep(
+            table=where,
+            what=f"partition {leaf.namespace}.{leaf.name}",
+            sql=statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid)),
+        )
+        for leaf in table.leaves
+    ]
+
+
+def _log_steps(where: str, table: Table, table_id: int, present: Present) -> list[InstallStep]:
+    name = names.log_table(table_id)
+    what = f"log table {name}"
+    create = triggers.log_table(table, table_id)
+    there = present.logs.get(_local(name))
+    same = there == tuple((k.log_type, k.collation) for k in table.key)
+    steps = [InstallStep(table=where, what=what, sql=create, exists=same)]
+    if there is not None and not same:
+        steps.insert(0, InstallStep(table=where, what=what, sql=f"DROP TABLE {name}"))
+    return steps
+
+
+def _local(name: str) -> str:
+    return name.removeprefix(f"{names.OWN_SCHEMA}.")
+
+
+def _function_steps(where: str, function: Function, present: Present) -> list[InstallStep]:
+    exists = present.functions.get(_local(function.name)) == function.body
+    step = InstallStep(table=where, what=f"function {function.name}", sql=function.sql, exists=exists)
+    if _local(function.name) in present.functions:
+        return [step]
+    return [step, InstallStep(table=where, what=f"function {function.name}", sql=triggers.revoke(function.name))]
+
+
+def _trigger_steps(where: str, trigger: Trigger, present: Present, *, always: bool) -> list[InstallStep]:
+    definition, enabled = present.triggers.get((trigger.table_oid, trigger.name), ("", ""))
+    same = trigger.same_as(definition) and enabled == _ENABLED[always]
+    sql = trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1) if definition else trigger.sql
+    steps = [InstallStep(table=where, what=f"trigger {trigger.name}", sql=sql, exists=same)]
+    if not same and (always or (definition and enabled != _ENABLED[always])):
+        word = "ENABLE ALWAYS" if always else "ENABLE"
+        sql = f"ALTER TABLE {trigger.table_sql} {word} TRIGGER {trigger.name}"
+        steps.append(InstallStep(table=where, what=f"trigger {trigger.name}", sql=sql))
+    return steps
+
+
+def _resync_sql(table_id: int) -> str:
+    reason = literal("a trigger was missing or altered and has been made again: changes were missed")
+    return f"UPDATE venus.captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id}"
+
+
+def uninstall_plan(connection: Connection) -> list[InstallStep]:
+    """Return every statement in order. Functions take their triggers along: VENUS need not own the tables."""
+    with connection.reading():
+        present = Present.read(connection)
+        places = {table_id: f"{n}.{t}" for (n, t), table_id in present.table_ids.items()}
+        steps = []
+        for function in sorted(present.functions):
+            name = f"{names.OWN_SCHEMA}.{function}"
+            table = places.get(int(function[2:]), "") if function[2:].isdigit() else ""
+            sql = f"DROP FUNCTION {name}() CASCADE"
+            steps.append(InstallStep(table=table, what=f"function {name} and its triggers", sql=sql))
+        for log in sorted(present.logs):
+            name = f"{names.OWN_SCHEMA}.{log}"
+            table = places.get(int(log[2:]), "")
+            steps.append(InstallStep(table=table, what=f"log table {name}", sql=f"DROP TABLE {name}"))
+        if "captured_leaf" in present.others:
+            what = "table venus.captured_leaf"
+            steps.append(InstallStep(table="", what=what, sql="DROP TABLE venus.captured_leaf"))
+        with connection.sqlalchemy() as lent:
+            own = migrations.sql(lent, "source", schema=names.OWN_SCHEMA, direction="downgrade")
+    return steps + [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in own]
+
+
+# -- execution ---------------------------------------------------------------------------------------------------
+
+
+def install(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    """Install what is missing, in one transaction."""
+    _refuse_blocked(connection, include, exclude)
+
+    def attempt() -> list[InstallStep]:
+        own = _own_steps(connection)
+        _run(connection, own)
+        steps = _table_steps(connection, include, exclude)
+        _run(connection, steps)
+        return own + steps
+
+    return _patiently(connection, attempt)
+
+
+def uninstall(connection: Connection) -> list[InstallStep]:
+    """Remove everything, in one transaction."""
+
+    def attempt() -> list[InstallStep]:
+        steps = uninstall_plan(connection)
+        _run(connection, steps)
+        return steps
+
+    return _patiently(connection, attempt)
+
+
+def _run(connection: Connection, steps: Seq[InstallStep]) -> None:
+    for step in steps:
+        if not step.exists:
+            connection.run(step.sql)
+
+
+def _patiently(connection: Connection, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
+    """Run it in a transaction; where a lock is not to be had, let the application pass and try again."""
+    options = connection.options
+    for left in range(options.install_attempts, 0, -1):
+        try:
+            with connection.transaction():
+                connection.run(f"SET LOCAL lock_timeout = {int(options.install_lock_timeout_s * 1000)}")
+                return attempt()
+        except LockTimeout as error:
+            blockers = _blockers(connection)
+            if left == 1:
+                raise DatabaseUnavailable(
+                    f"source {connection.place}: a table is in use for too long: {blockers}",
+                    hint="end that session, or try again when it has ended; nothing was changed",
+                ) from error
+            logger.warning("install: waiting for %s", blockers)
+            time.sleep(_RETRY_AFTER_S)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _blockers(connection: Connection) -> str:
+    rows = connection.rows(statement("check", "waiting"), {"tables": [r[0] for r in dictionary.all_tables(connection)]})
+    return (
+        ", ".join(
+            f"session {pid} ({user} {application}, {state}, transaction open for {age} s) on {table}"
+            for pid, user, application, state, age, table in rows
+        )
+        or "a session that has ended meanwhile"
+    )

@@ -1,0 +1,121 @@
+"""Compares the registry with the dictionary while capture runs: new versions, lost keys, lost triggers, partitions.
+
+The rule is fail open: whatever is done to a captured table, the application's statements go on. A new column starts
+the table's fill again, so that old rows get its value; what cannot be followed makes the table RESYNC, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from venus.adapters.dialects.postgresql import names, registry, triggers
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.dictionary import Leaf, Table
+from venus.adapters.dialects.postgresql.install import Present
+from venus.adapters.dialects.postgresql.names import log_keys, qualified, quoted
+from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.errors import SourceError
+from venus.model import TableSchema
+
+RESYNC = "RESYNC"
+
+
+def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema]:
+    """Bring the registry up to the dictionary; return the new versions. One short transaction for each table."""
+    with connection.reading():
+        present = Present.read(connection)
+    versions = []
+    for c in captured:
+        table_id = c.schema.table_id
+        if c.table is None:
+            _lose(connection, c, "the table is gone: dropped or renamed")
+        elif c.table.unsupported:
+            column, why = c.table.unsupported[0]
+            _lose(connection, c, f"column {column} cannot be carried: {why}")
+        elif reason := _key_change(c.schema, c.table):
+            _lose(connection, c, reason)
+        else:
+            if not c.usable:
+                versions.append(_new_version(connection, c.schema, c.table))
+            if c.table.kind == "p":
+                _follow_leaves(connection, c, c.table, present.leaves.get(table_id, frozenset()))
+            _watch_triggers(connection, c, c.table, present)
+    return versions
+
+
+def _lose(connection: Connection, captured: Captured, reason: str) -> None:
+    """Stop capturing a table without stopping the application."""
+    if captured.registered.state == RESYNC and captured.registered.reason == reason:
+        return
+    table_id = captured.schema.table_id
+    with connection.transaction():
+        connection.run(triggers.idle_function(table_id).sql)
+        registry.set_state(connection, table_id, RESYNC, reason)
+
+
+def _key_change(known: TableSchema, table: Table) -> str:
+    if not table.key:
+        return "its key is gone"
+    now = tuple(k.name for k in table.key)
+    if now != known.key:
+        return f"its key was ({', '.join(known.key)}) and is ({', '.join(now)})"
+    types = {c.name: (c.type, c.number) for c in known.columns}
+    for column in table.columns:
+        if column.name in known.key and types[column.name] != (column.type, column.number):
+            return f"key column {column.name} was made anew as {column.source_type}"
+    return ""
+
+
+def _new_version(connection: Connection, known: TableSchema, table: Table) -> TableSchema:
+    """Store the next version. Rows sent before have no value for a new column, and the old text of a retyped one."""
+    schema = table.schema(known.table_id, known.version + 1)
+    before = {c.number: c.type for c in known.columns}
+    with connection.transaction():
+        connection.run(registry.new_version_sql(schema))
+        if any(before.get(c.number) != c.type for c in schema.columns):
+            registry.restart_fill(connection, known.table_id)
+    return schema
+
+
+def _follow_leaves(connection: Connection, captured: Captured, table: Table, known: frozenset[int]) -> None:
+    """Take in partitions that joined, and read the table again if one has left with its rows."""
+    table_id = captured.schema.table_id
+    now = {leaf.oid: leaf for leaf in table.leaves}
+    for oid in now.keys() - known:
+        try:
+            with connection.transaction():
+                _join(connection, table, table_id, now[oid])
+        except SourceError as error:
+            reason = f"partition {now[oid].namespace}.{now[oid].name} cannot be given its trigger: {error}"
+            registry.set_state(connection, table_id, RESYNC, reason)
+    if gone := known - now.keys():
+        with connection.transaction():
+            registry.restart_fill(connection, table_id)
+            for oid in gone:
+                connection.run(statement("triggers", "leaf_left", table_id=str(table_id), leaf=str(oid)))
+
+
+def _join(connection: Connection, table: Table, table_id: int, leaf: Leaf) -> None:
+    name = names.trigger("p", table_id)
+    trigger = next(t for t in triggers.triggers(table, table_id) if t.name == name and t.table_oid == leaf.oid)
+    connection.run(trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1))
+    connection.run(
+        statement(
+            "triggers",
+            "leaf_rows",
+            log=names.log_table(table_id),
+            keys=", ".join(log_keys(len(table.key))),
+            key=", ".join(f"x.{quoted(k.name)}" for k in table.key),
+            leaf=qualified(leaf.namespace, leaf.name),
+        )
+    )
+    connection.run(statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid)))
+
+
+def _watch_triggers(connection: Connection, captured: Captured, table: Table, present: Present) -> None:
+    """Say so when a trigger has been dropped, disabled or altered behind our back."""
+    lacking = present.lacks(table, captured.schema.table_id, always=connection.options.always)
+    if lacking and captured.registered.state != RESYNC:
+        reason = f"{', '.join(dict.fromkeys(lacking))} missing or altered: install again, then resync"
+        registry.set_state(connection, captured.schema.table_id, RESYNC, reason)

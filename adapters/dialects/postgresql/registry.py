@@ -1,0 +1,182 @@
+"""The registry of captured tables and the checkpoint row at a PostgreSQL source (VENUS 3.1, 3.3).
+
+`Captured` is a registered table together with what the dictionary says of it now; capture works on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.postgresql import dictionary, names
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.names import literal
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.errors import Fenced, Refused
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
+from venus.wire import change_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A registered table; `table` is None when it is gone, `usable`: it can be read in the registered version."""
+
+    registered: RegisteredTable
+    fingerprint: str
+    table: Table | None
+    usable: bool
+
+    @property
+    def schema(self) -> TableSchema:
+        """The registered version."""
+        return self.registered.schema
+
+    @classmethod
+    def of(cls, known: RegisteredTable, mark: str, table: Table | None) -> Captured:
+        """Put the two together."""
+        usable = (
+            table is not None
+            and bool(table.key)
+            and not table.unsupported
+            and fingerprint(table.schema(known.schema.table_id, known.schema.version)) == mark
+        )
+        return cls(registered=known, fingerprint=mark, table=table, usable=usable)
+
+
+def is_installed(connection: Connection) -> bool:
+    """Say whether there is a registry."""
+    return bool(connection.row("SELECT to_regclass('venus.captured_table') IS NOT NULL")[0])
+
+
+def registered(connection: Connection) -> list[tuple[RegisteredTable, str]]:
+    """Return the registered tables with their fingerprints."""
+    found = []
+    for r in connection.rows(statement("registry", "tables")):
+        table_id, _, _, wire, mark, state, reason, cursor, rows, estimate, done, sweep_from = r
+        fill = FillState(
+            table_id=table_id,
+            sweep_from=Sequence(sweep_from),
+            cursor=bytes(cursor),
+            rows_done=rows,
+            rows_estimate=estimate,
+            done=done,
+        )
+        schema = from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
+        found.append((RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), mark))
+    return found
+
+
+def load(connection: Connection) -> tuple[list[Captured], str]:
+    """Return the registered tables with what the dictionary says of them, in one snapshot, and the registry's mark."""
+    with connection.reading():
+        known = registered(connection)
+        rows = {(r[1], r[2]): r for r in dictionary.all_tables(connection)}
+        wanted = [rows[k] for t, _ in known if (k := (t.schema.namespace, t.schema.name)) in rows]
+        tables = {(t.namespace, t.name): t for t in dictionary.read(connection, wanted)}
+        mark = connection.row(statement("registry", "mark"))[0]
+    return [Captured.of(t, m, tables.get((t.schema.namespace, t.schema.name))) for t, m in known], mark
+
+
+def require_installed(connection: Connection) -> None:
+    """Raise Refused if there is no registry yet."""
+    if not is_installed(connection):
+        raise Refused(f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first")
+
+
+def register_sql(table: Table, table_id: int) -> str:
+    """Return the statement that registers a table."""
+    schema = table.schema(table_id, 1)
+    return statement(
+        "registry",
+        "register",
+        namespace=literal(table.namespace),
+        name=literal(table.name),
+        table=literal(table.name_sql),
+        **_version(schema),
+    )
+
+
+def new_version_sql(schema: TableSchema) -> str:
+    """Return the statement that makes `schema` the registered version of its table."""
+    return statement("registry", "new_version", **_version(schema))
+
+
+def _version(schema: TableSchema) -> dict[str, str]:
+    return {
+        "table_id": str(schema.table_id),
+        "schema_wire": f"'\\x{to_wire(schema).SerializeToString(deterministic=True).hex()}'::bytea",
+        "fingerprint": literal(fingerprint(schema)),
+        "number_max": str(max(c.number for c in schema.columns)),
+    }
+
+
+def set_state(connection: Connection, table_id: int, state: str, reason: str) -> None:
+    """Note a table's state."""
+    values = {"table_id": table_id, "state": state, "reason": reason}
+    if connection.run(statement("registry", "set_state"), values) != 1:
+        raise Refused(f"table {table_id} is not registered")
+
+
+def restart_fill(connection: Connection, table_id: int) -> None:
+    """Make the next cuts read the whole table again."""
+    connection.run(statement("registry", "restart_fill"), {"table_id": table_id})
+
+
+def state(connection: Connection) -> SourceState:
+    """Read the checkpoint row."""
+    epoch, next_sequence, last_batch = connection.row(statement("registry", "state"))
+    return SourceState(epoch=Epoch(epoch), next_sequence=Sequence(next_sequence), last_batch=BatchNo(last_batch))
+
+
+def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:
+    """Fence older instances; waits for one that is just committing."""
+    rows = connection.rows(statement("registry", "raise_epoch"), {"epoch": epoch})
+    if not rows:
+        raise Fenced(f"source {connection.place}: epoch {state(connection).epoch} is in force, {epoch} is older")
+    return SourceState(epoch=Epoch(rows[0][0]), next_sequence=Sequence(rows[0][1]), last_batch=BatchNo(rows[0][2]))
+
+
+def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+    """Return those that are in the batch table, after waiting for an instance that is just committing."""
+    with connection.transaction():
+        connection.run(statement("registry", "settle"))
+        rows = connection.rows(statement("registry", "batches"), {"numbers": [int(n) for n in numbers]})
+    return {
+        BatchNo(r[0]): BatchRecord(
+            batch_no=BatchNo(r[0]),
+            epoch=Epoch(r[1]),
+            first_sequence=Sequence(r[2]),
+            last_sequence=Sequence(r[3]),
+            digest=int(r[4], 16),
+        )
+        for r in rows
+    }
+
+
+def batch_rows(batches: Iterable[BatchRecord]) -> str:
+    """Return the VALUES of batch rows; numbers and hexadecimal digits only."""
+    return ", ".join(
+        f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in batches
+    )
+
+
+def backlog(connection: Connection, captured: Iterable[Captured]) -> dict[int, tuple[int, int]]:
+    """Return for each table how many log rows wait, and the age of the oldest transaction that has more for us."""
+    captured = list(captured)
+    if not captured:
+        return {}
+    oids = {c.table.oid: c.schema.table_id for c in captured if c.table}
+    counts = " UNION ALL ".join(
+        f"SELECT {c.schema.table_id}, count(*) FROM {names.log_table(c.schema.table_id)}" for c in captured
+    )
+    with connection.reading():
+        waiting: dict[int, int] = dict(connection.rows(counts))
+        ages: dict[int, float] = dict(connection.rows(statement("registry", "blockers"), {"tables": list(oids)}))
+    found = {table_id: (int(count), 0) for table_id, count in waiting.items()}
+    for oid, age in ages.items():
+        found[oids[oid]] = (found[oids[oid]][0], int(age))
+    return found

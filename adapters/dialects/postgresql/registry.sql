@@ -1,0 +1,84 @@
+-- The registry of captured tables, the checkpoint row and the batch table.
+
+-- tables --
+SELECT table_id, namespace, name, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''),
+       fill_rows, fill_estimate, fill_done = 1, sweep_from
+  FROM venus.captured_table ORDER BY table_id
+
+-- mark --
+-- Changes with every change of the registry that capture must know of.
+SELECT md5(coalesce(string_agg(concat_ws(' ', table_id, fingerprint, state), ',' ORDER BY table_id), ''))
+  FROM venus.captured_table
+
+-- register --
+INSERT INTO venus.captured_table (table_id, namespace, name, schema_wire, fingerprint, state, fill_rows,
+                                  fill_estimate, fill_done, sweep_from, log_through, number_max)
+SELECT {table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, 'ACTIVE', 0,
+       -- never analysed: a hundred bytes a row is as good a guess as any
+       CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END::bigint, 0, 0, 0, {number_max}
+  FROM pg_class WHERE oid = {table}::regclass
+
+-- new_version --
+UPDATE venus.captured_table
+   SET schema_wire = {schema_wire}, fingerprint = {fingerprint}, number_max = greatest(number_max, {number_max})
+ WHERE table_id = {table_id}
+
+-- set_state --
+UPDATE venus.captured_table SET state = %(state)s, reason = %(reason)s WHERE table_id = %(table_id)s
+
+-- restart_fill --
+-- A table that was filled, even partly, is swept: what is not met again is gone.
+UPDATE venus.captured_table
+   SET fill_cursor = NULL, fill_done = 0,
+       sweep_from = CASE WHEN fill_done = 1 OR fill_rows > 0 OR sweep_from > 0
+                         THEN (SELECT next_sequence FROM venus.checkpoint WHERE id = 1) ELSE 0 END,
+       fill_rows = 0,
+       fill_estimate = (SELECT CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END::bigint
+                          FROM pg_class
+                         WHERE oid = to_regclass(quote_ident(namespace) || '.' || quote_ident(name)))
+ WHERE table_id = %(table_id)s
+
+-- state --
+SELECT epoch, next_sequence, last_batch FROM venus.checkpoint WHERE id = 1
+
+-- raise_epoch --
+UPDATE venus.checkpoint SET epoch = %(epoch)s WHERE id = 1 AND epoch <= %(epoch)s
+RETURNING epoch, next_sequence, last_batch
+
+-- batches --
+SELECT batch_no, epoch, first_sequence, last_sequence, digest FROM venus.batch WHERE batch_no = ANY (%(numbers)s)
+
+-- settle --
+-- Waits for an instance that is just committing.
+SELECT epoch FROM venus.checkpoint WHERE id = 1 FOR UPDATE
+
+-- beat --
+UPDATE venus.heartbeat SET beat_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE id = 1
+
+-- blockers --
+-- Open transactions that have written a captured table: their changes cannot be captured before they end.
+SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::float8
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'relation' AND l.mode IN ('RowExclusiveLock', 'AccessExclusiveLock') AND l.granted
+   AND l.relation = ANY (%(tables)s::oid[]) AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND l.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL
+ GROUP BY l.relation
+
+-- advance --
+WITH advanced AS (
+    UPDATE venus.checkpoint SET next_sequence = %(next_sequence)s, last_batch = %(last_batch)s
+     WHERE id = 1 AND epoch = %(epoch)s RETURNING 1)
+SELECT count(*) FROM advanced
+
+-- add_batch --
+INSERT INTO venus.batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES {rows}
+
+-- forget_batches --
+DELETE FROM venus.batch WHERE batch_no < %(below)s
+
+-- store_fill --
+-- Unless somebody has restarted it since its state was read.
+UPDATE venus.captured_table
+   SET fill_cursor = %(cursor)s, fill_rows = %(rows_done)s, fill_done = %(done)s, sweep_from = %(sweep_from)s
+ WHERE table_id = %(table_id)s AND coalesce(fill_cursor, '') = %(was_cursor)s AND fill_rows = %(was_rows)s
+   AND sweep_from = %(was_sweep)s

@@ -1,0 +1,147 @@
+"""PostgreSQL as a source: the dialect contract, put together from the files beside this one.
+
+One connection, one thread. What is cached (the registry with the dictionary, the prepared poll) is checked in every
+snapshot: a registry that another process has changed shows as SchemaChanged, and refresh_schemas() reads it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from venus.adapters.dialects.contract import (
+    Capabilities,
+    Cut,
+    FillState,
+    InstallStep,
+    RegisteredTable,
+    SourceState,
+)
+from venus.adapters.dialects.postgresql import cutsql, dictionary, install, refresh, registry
+from venus.adapters.dialects.postgresql.check import check
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.cut import FillPace, open_cut
+from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.config import Settings
+from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
+
+CAPABILITIES = Capabilities(
+    concurrent_writers=True,
+    transactional_ddl=True,
+    captures_truncate=True,
+    fires_on_cascade=True,
+    identifier_bytes_max=63,
+)
+
+
+def open_source(settings: Settings) -> PostgresSource:
+    """Connect to the source of the settings."""
+    return PostgresSource(settings.source.url.get_secret_value())
+
+
+class PostgresSource:
+    """A PostgreSQL database whose changes are captured."""
+
+    name = "postgresql"
+    capabilities = CAPABILITIES
+
+    def __init__(self, url: str) -> None:
+        self._connection = Connection(url)
+        self._captured: list[Captured] = []
+        self._mark = ""
+        self._loaded = False
+        self._known: set[tuple[int, int]] = set()
+        self._pace = FillPace()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # -- dictionary and installation -----------------------------------------------------------------------------
+
+    def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
+        connection = self._connection
+        with connection.reading():
+            known = {}
+            if registry.is_installed(connection):
+                known = {(t.schema.namespace, t.schema.name): t.schema for t, _ in registry.registered(connection)}
+            rows = dictionary.listed(dictionary.all_tables(connection), include, exclude)
+            found = []
+            for table in dictionary.read(connection, rows):
+                schema = known.get((table.namespace, table.name))
+                if table.key and not table.unsupported and table.kind != "f":
+                    found.append(table.schema(schema.table_id if schema else 0, schema.version if schema else 1))
+        return found
+
+    def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        return check(self._connection, include, exclude)
+
+    def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        return install.install_plan(self._connection, include, exclude)
+
+    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        self._loaded = False
+        return install.install(self._connection, include, exclude)
+
+    def uninstall_plan(self) -> list[InstallStep]:
+        return install.uninstall_plan(self._connection)
+
+    def uninstall(self) -> list[InstallStep]:
+        self._loaded = False
+        return install.uninstall(self._connection)
+
+    # -- the registry and the checkpoint row -----------------------------------------------------------------------
+
+    def registered(self) -> list[RegisteredTable]:
+        registry.require_installed(self._connection)
+        return [t for t, _ in registry.registered(self._connection)]
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        registry.set_state(self._connection, table_id, state, reason)
+        self._loaded = False
+
+    def restart_fill(self, table_id: int) -> None:
+        registry.restart_fill(self._connection, table_id)
+
+    def state(self) -> SourceState:
+        registry.require_installed(self._connection)
+        return registry.state(self._connection)
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        return registry.raise_epoch(self._connection, epoch)
+
+    def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        return registry.batches(self._connection, numbers)
+
+    def beat(self) -> None:
+        self._connection.run(statement("registry", "beat"))
+
+    def backlog(self) -> dict[int, tuple[int, int]]:
+        self._load()
+        return registry.backlog(self._connection, self._captured)
+
+    # -- capture ---------------------------------------------------------------------------------------------------
+
+    def refresh_schemas(self) -> list[TableSchema]:
+        self._load(again=True)
+        if refresh.refresh(self._connection, self._captured):
+            self._load(again=True)
+        found = [c.schema for c in self._captured if (c.schema.table_id, c.schema.version) not in self._known]
+        self._known |= {(c.schema.table_id, c.schema.version) for c in self._captured}
+        return found
+
+    def open_cut(self, fills: Seq[FillState]) -> Cut | None:
+        self._load()
+        return open_cut(self._connection, self._captured, self._mark, fills, self._pace)
+
+    def _load(self, *, again: bool = False) -> None:
+        """Read the registry and the dictionary, and prepare the poll for the tables there are."""
+        if self._loaded and not again:
+            return
+        registry.require_installed(self._connection)
+        first = not self._known
+        self._captured, self._mark = registry.load(self._connection)
+        if first:
+            self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
+        self._connection.run("DEALLOCATE ALL")
+        self._connection.run(cutsql.dirty([c.schema.table_id for c in self._captured]))
+        self._loaded = True

@@ -1,0 +1,146 @@
+"""COPY TO STDOUT as sections of bounded size, while the server is still sending.
+
+psycopg2 pushes COPY's rows into a file; a thread does that into a pipe, and the reader takes whole lines out of it as
+it needs them. So what is in memory is the pipe, one block and its sections, however large the cut is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.codec.changes import TableChanges
+from venus.codec.copytext import from_copy
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+
+_PIPE_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+_NEWLINE = ord("\n")
+#: What a row weighs beside its bytes, as TableChanges.nbytes counts it.
+_ROW_OVERHEAD = 9
+_SECTION_OVERHEAD = 32
+
+
+class CopyStream:
+    """A running COPY; use it as a context manager, which leaves the connection ready for the next statement."""
+
+    def __init__(self, connection: Connection, text: str) -> None:
+        self._connection = connection
+        self._reader, self._writer = os.pipe()
+        with suppress(OSError, AttributeError):  # a larger pipe saves turns; the system may say no
+            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._error: BaseException | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, args=(text,), name="venus-copy", daemon=True)
+        self._thread.start()
+
+    def _run(self, text: str) -> None:
+        try:
+            with os.fdopen(self._writer, "wb", buffering=1 << 16) as into:
+                self._connection.copy_out(text, into)
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._ended:
+            self._connection.cancel()
+            while os.read(self._reader, _READ_BYTES):  # the thread must never be left waiting for us
+                pass
+        self._thread.join()
+        os.close(self._reader)
+
+    def _read(self) -> bytes:
+        data = os.read(self._reader, _READ_BYTES)
+        if not data:
+            self._ended = True
+            self._thread.join()
+            if self._error is not None:
+                raise self._error
+        return data
+
+    def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
+        """Yield whole lines: about as many as the limits allow, at least one."""
+        parts: list[bytes] = []  # whole lines
+        begun: list[bytes] = []  # of a line whose end is still to come
+        rows = size = 0
+        while data := self._read():
+            ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _NEWLINE) + 1
+            if not len(ends):
+                begun.append(data)
+                continue
+            ends += sum(map(len, begun))
+            data = b"".join([*begun, data])
+            begun = [data[int(ends[-1]) :]]
+            start = 0
+            while len(ends):
+                fit = int(np.searchsorted(ends, start + bytes_max - size, side="right"))
+                fit = min(max(fit, 0 if rows else 1), rows_max - rows)
+                if fit:
+                    end = int(ends[min(fit, len(ends)) - 1])
+                    parts.append(data[start:end])
+                    rows, size, start, ends = rows + min(fit, len(ends)), size + end - start, end, ends[fit:]
+                if len(ends):
+                    yield b"".join(parts)
+                    parts, rows, size = [], 0, 0
+        if parts:
+            yield b"".join(parts)
+
+
+def sections(
+    stream: CopyStream, layout: Layout, *, flagged: bool, inserts_only: bool, rows_max: int, bytes_max: int
+) -> Iterator[TableChanges]:
+    """Yield the rows of a COPY as sections within the limits; a larger row travels alone."""
+    for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
+        record_ids, rows, is_deleted = from_copy(block, layout, flagged=flagged)
+        yield from divided(
+            TableChanges(
+                table_id=layout.schema.table_id,
+                schema_version=layout.schema.version,
+                record_ids=record_ids,
+                rows=rows,
+                is_deleted=is_deleted,
+                inserts_only=inserts_only,
+            ),
+            bytes_max,
+        )
+
+
+def divided(changes: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
+    """Divide a section that weighs more than the limit: text and wire sizes are not the same."""
+    if changes.nbytes <= bytes_max:
+        yield changes
+        return
+    weights = changes.record_ids.sizes.astype(np.int64) + changes.rows.sizes + _ROW_OVERHEAD
+    key_ends = np.cumsum(changes.record_ids.sizes, dtype=np.int64)
+    row_ends = np.cumsum(changes.rows.sizes, dtype=np.int64)
+    ends = np.cumsum(weights)
+    first = 0
+    while first < len(weights):
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + bytes_max - _SECTION_OVERHEAD, side="right")), first + 1)
+        yield TableChanges(
+            table_id=changes.table_id,
+            schema_version=changes.schema_version,
+            record_ids=_part(changes.record_ids, key_ends, first, last),
+            rows=_part(changes.rows, row_ends, first, last),
+            is_deleted=changes.is_deleted[first:last],
+            inserts_only=changes.inserts_only,
+        )
+        first = last
+
+
+def _part(packed: Packed, ends: np.ndarray, first: int, last: int) -> Packed:
+    start = int(ends[first - 1]) if first else 0
+    return Packed(packed.data[start : int(ends[last - 1])], packed.sizes[first:last])

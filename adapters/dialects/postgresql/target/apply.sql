@@ -1,0 +1,87 @@
+-- How rows get into a target table. {table} {columns} {key} are the target's names, ready quoted.
+
+-- copy_in --
+COPY {table} ({columns}) FROM STDIN
+
+-- copy_out --
+COPY (SELECT {columns} FROM {table} WHERE ctid >= '({low},0)' AND ctid < '({high},0)') TO STDOUT
+
+-- create_stage --
+-- Once per session and schema version. No constraint: the target decides, and says what it refuses.
+CREATE TEMPORARY TABLE IF NOT EXISTS {stage} ON COMMIT DELETE ROWS AS SELECT {columns} FROM {table} WITH NO DATA
+
+-- stage_blocks --
+SELECT pg_relation_size('{stage}'::regclass) / current_setting('block_size')::int
+
+-- delete_staged --
+DELETE FROM {table} t USING {stage} s WHERE {match}
+
+-- upsert_staged --
+INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {stage} ON CONFLICT ({key}) DO {action}
+
+-- insert_staged --
+INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {stage}
+
+-- drop_repeated --
+-- A key twice in one cut (a row that was filled and changed in one snapshot): the later one stays.
+DELETE FROM {stage} a USING {stage} b WHERE {match_ab} AND a.ctid < b.ctid
+
+-- upsert_values --
+INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE VALUES {values} ON CONFLICT ({key}) DO {action}
+
+-- delete_values --
+DELETE FROM {table} WHERE ({key}) IN ({values})
+
+-- truncate --
+TRUNCATE {table}
+
+-- delete_all --
+DELETE FROM {table}
+
+-- create_touched --
+CREATE TABLE IF NOT EXISTS {touched} AS SELECT {key}, 0::bigint AS venus_offset FROM {table} WITH NO DATA
+
+-- has_key --
+SELECT 1 FROM pg_constraint WHERE conrelid = '{touched}'::regclass AND contype = 'p'
+
+-- key_touched --
+ALTER TABLE {touched} ADD PRIMARY KEY ({key})
+
+-- drop_touched --
+DROP TABLE IF EXISTS {touched}
+
+-- touch_staged --
+INSERT INTO {touched} ({key}, venus_offset) SELECT {key}, {offset} FROM {stage}
+ON CONFLICT ({key}) DO UPDATE SET venus_offset = EXCLUDED.venus_offset
+
+-- touch_values --
+INSERT INTO {touched} ({key}, venus_offset) VALUES {values}
+ON CONFLICT ({key}) DO UPDATE SET venus_offset = EXCLUDED.venus_offset
+
+-- sweep --
+-- Rows that the re-read of the whole table did not meet are gone from the source.
+DELETE FROM {table} t WHERE NOT EXISTS (
+    SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+
+-- create_side --
+CREATE UNLOGGED TABLE {side} ({definitions})
+
+-- key_side --
+ALTER TABLE {side} ADD PRIMARY KEY ({key})
+
+-- drop_side --
+DROP TABLE IF EXISTS {side}
+
+-- resync_delete --
+-- A key that a change touched behind the snapshot's cut is newer than the snapshot.
+DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {side} s WHERE {match})
+    AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+
+-- resync_replace --
+DELETE FROM {table} t USING {side} s WHERE {match} AND NOT ({same})
+    AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+
+-- resync_insert --
+INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {side} t
+WHERE NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
+    AND NOT EXISTS (SELECT FROM {table} s WHERE {match})

@@ -1,0 +1,217 @@
+-- VENUS's own tables at a target: how far it is, the tables' states, what was refused. {own} is their schema.
+
+-- try_lock --
+SELECT pg_try_advisory_lock(hashtextextended(%(group)s, 7654))
+
+-- position --
+SELECT "offset", epoch, last_sequence, control, paused, captured_at, committed_at, applied_at, heartbeat_at, note
+FROM {own}.applied WHERE group_name = %(group)s
+
+-- hold_position --
+-- First statement of every larger transaction: nobody else moves the offset or changes a state until it ends.
+SELECT "offset", control FROM {own}.applied WHERE group_name = %(group)s FOR UPDATE
+
+-- set_position --
+INSERT INTO {own}.applied (group_name, business, "offset", epoch, last_sequence, applied_at, counted_from)
+VALUES (%(group)s, %(business)s, %(offset)s, %(epoch)s, %(sequence)s, clock_timestamp(), %(offset)s)
+ON CONFLICT (group_name) DO UPDATE SET "offset" = EXCLUDED."offset", epoch = EXCLUDED.epoch,
+    last_sequence = EXCLUDED.last_sequence, applied_at = EXCLUDED.applied_at, control = {own}.applied.control + 1,
+    counted_from = EXCLUDED.counted_from, rows_other = 0, rows_repaired = 0
+
+-- remove_position --
+DELETE FROM {own}.applied WHERE group_name = %(group)s
+
+-- advance --
+SELECT {own}.advance(%(group)s, %(expected)s, %(control)s, %(offset)s, %(epoch)s, %(sequence)s,
+    to_timestamp(%(captured_us)s / 1000000.0), to_timestamp(%(committed_us)s / 1000000.0),
+    to_timestamp(%(heartbeat_us)s / 1000000.0), %(other)s)
+
+-- unaccounted --
+-- Every change below the applied offset has been counted for what became of it, in the transaction that moved the
+-- offset; what is left is lost. A table that follows holds nothing back, so what it still held was not met again.
+SELECT a."offset" - a.counted_from - a.rows_other - a.rows_repaired - coalesce((
+    SELECT sum(t.rows_applied + t.rows_quarantined + t.rows_skipped
+        + CASE WHEN t.state = 'ACTIVE' THEN 0 ELSE t.rows_held END)
+    FROM {own}.target_table t WHERE t.group_name = a.group_name), 0)::bigint
+FROM {own}.applied a WHERE a.group_name = %(group)s
+
+-- set_paused --
+UPDATE {own}.applied SET paused = %(paused)s WHERE group_name = %(group)s
+
+-- raise_control --
+UPDATE {own}.applied SET control = control + 1 WHERE group_name = %(group)s
+
+-- set_note --
+UPDATE {own}.applied SET note = %(note)s WHERE group_name = %(group)s
+
+-- tables --
+SELECT table_id, schema_version, namespace, name, source_name, state, held_from, reason,
+    rows_applied, rows_quarantined, rows_skipped, rows_held, counted_from, created
+FROM {own}.target_table WHERE group_name = %(group)s ORDER BY table_id
+
+-- put_table --
+INSERT INTO {own}.target_table (group_name, table_id, schema_version, namespace, name, source_name, state, counted_from,
+    created)
+VALUES (%(group)s, %(table_id)s, %(version)s, %(namespace)s, %(name)s, %(source_name)s, %(state)s, %(offset)s,
+    %(created)s)
+ON CONFLICT (group_name, table_id) DO UPDATE SET schema_version = EXCLUDED.schema_version,
+    namespace = EXCLUDED.namespace, name = EXCLUDED.name, source_name = EXCLUDED.source_name, state = EXCLUDED.state,
+    held_from = NULL, reason = '', rows_applied = 0, rows_quarantined = 0, rows_skipped = 0,
+    rows_held = 0, counted_from = EXCLUDED.counted_from, created = EXCLUDED.created
+
+-- count --
+UPDATE {own}.target_table SET rows_applied = rows_applied + %(applied)s,
+    rows_quarantined = rows_quarantined + %(quarantined)s, rows_skipped = rows_skipped + %(skipped)s,
+    rows_held = rows_held + %(held)s
+WHERE group_name = %(group)s AND table_id = %(table_id)s
+
+-- put_held --
+INSERT INTO {own}.held (group_name, table_id, "offset", rows)
+VALUES (%(group)s, %(table_id)s, %(offset)s, %(rows)s)
+ON CONFLICT (group_name, table_id, "offset") DO UPDATE SET rows = EXCLUDED.rows
+
+-- count_contained --
+-- Held changes before the cut of a resync are contained in the full data; only those behind it still wait.
+UPDATE {own}.target_table t SET rows_applied = rows_applied + rows_held - n, rows_held = n
+FROM (SELECT coalesce(sum(h.rows), 0) AS n FROM {own}.held h
+      WHERE h.group_name = %(group)s AND h.table_id = %(table_id)s AND h."offset" >= %(offset)s) behind
+WHERE t.group_name = %(group)s AND t.table_id = %(table_id)s
+
+-- settle_account --
+-- The last table of a resync of all has become equal: what was missing when that was asked for is there now.
+WITH settled AS (
+    DELETE FROM {own}.sweep s WHERE s.group_name = %(group)s AND s.purpose = 'account' AND NOT EXISTS (
+        SELECT FROM {own}.sweep r WHERE r.group_name = s.group_name AND r.purpose = 'resync')
+    RETURNING s.from_offset AS rows)
+UPDATE {own}.applied a SET rows_repaired = rows_repaired + settled.rows FROM settled WHERE a.group_name = %(group)s
+
+-- end_held --
+DELETE FROM {own}.held WHERE group_name = %(group)s AND table_id = %(table_id)s
+
+-- set_state --
+UPDATE {own}.target_table SET state = %(state)s, held_from = %(held_from)s, reason = %(reason)s
+WHERE group_name = %(group)s AND table_id = %(table_id)s
+
+-- set_held --
+UPDATE {own}.target_table SET held_from = %(held_from)s WHERE group_name = %(group)s AND table_id = %(table_id)s
+
+-- set_version --
+UPDATE {own}.target_table SET schema_version = %(version)s, reason = %(reason)s
+WHERE group_name = %(group)s AND table_id = %(table_id)s
+
+-- set_loaded --
+UPDATE {own}.target_table SET state = 'ACTIVE', held_from = NULL, counted_from = %(offset)s
+WHERE group_name = %(group)s AND state = 'LOADING'
+
+-- schemas --
+SELECT schema_wire FROM {own}.target_schema WHERE group_name = %(group)s
+
+-- put_schema --
+INSERT INTO {own}.target_schema (group_name, table_id, version, schema_wire)
+VALUES (%(group)s, %(table_id)s, %(version)s, %(wire)s)
+ON CONFLICT (group_name, table_id, version) DO UPDATE SET schema_wire = EXCLUDED.schema_wire
+
+-- forget_tables --
+DELETE FROM {own}.target_table WHERE group_name = %(group)s
+
+-- forget_schemas --
+DELETE FROM {own}.target_schema WHERE group_name = %(group)s
+
+-- forget_quarantine --
+DELETE FROM {own}.quarantine WHERE group_name = %(group)s
+
+-- forget_sweeps --
+DELETE FROM {own}.sweep WHERE group_name = %(group)s
+
+-- forget_held --
+DELETE FROM {own}.held WHERE group_name = %(group)s
+
+-- sweeps --
+SELECT table_id, purpose, from_offset FROM {own}.sweep WHERE group_name = %(group)s
+
+-- put_sweep --
+INSERT INTO {own}.sweep (group_name, table_id, purpose, from_offset)
+VALUES (%(group)s, %(table_id)s, %(purpose)s, %(offset)s)
+ON CONFLICT (group_name, table_id, purpose) DO UPDATE SET from_offset = EXCLUDED.from_offset
+
+-- end_sweep --
+DELETE FROM {own}.sweep WHERE group_name = %(group)s AND table_id = %(table_id)s AND purpose = %(purpose)s
+
+-- parked_keys --
+-- The first change of each key that waits in quarantine: later changes of the key are parked behind it.
+SELECT table_id, record_id, min("offset") FROM {own}.quarantine
+WHERE group_name = %(group)s AND state = 'PARKED' GROUP BY table_id, record_id
+
+-- skipped_changes --
+-- Changes that an operator skipped while their table was halted: met again when the table catches up.
+SELECT q.table_id, q.record_id, q."offset" FROM {own}.quarantine q
+JOIN {own}.target_table t ON t.group_name = q.group_name AND t.table_id = q.table_id
+WHERE q.group_name = %(group)s AND q.state = 'SKIPPED' AND q."offset" >= t.held_from
+
+-- quarantine --
+INSERT INTO {own}.quarantine (group_name, business, table_id, schema_version, record_id, key, "offset", sequence,
+    sqlstate, message, row_message, is_deleted, state)
+VALUES (%(group)s, %(business)s, %(table_id)s, %(version)s, %(record_id)s, %(key)s, %(offset)s, %(sequence)s,
+    %(sqlstate)s, %(message)s, %(row_message)s, %(is_deleted)s, %(state)s)
+ON CONFLICT (group_name, table_id, "offset", record_id) DO UPDATE SET sqlstate = EXCLUDED.sqlstate,
+    message = EXCLUDED.message, state = EXCLUDED.state, decided_at = NULL
+
+-- count_superseded --
+-- Changes that waited and are contained in the full data now count as applied.
+UPDATE {own}.target_table t SET rows_applied = rows_applied + n, rows_quarantined = rows_quarantined - n
+FROM (SELECT count(*) AS n FROM {own}.quarantine q WHERE q.group_name = %(group)s AND q.table_id = %(table_id)s
+      AND q.state = 'PARKED' AND q."offset" >= 0 AND q."offset" < %(offset)s) waiting
+WHERE t.group_name = %(group)s AND t.table_id = %(table_id)s
+
+-- list_quarantine --
+SELECT q.id, q.table_id, t.source_name, q.schema_version, q.record_id, q.key, q."offset", q.sequence, q.sqlstate,
+    q.message, q.row_message, q.is_deleted, q.state, q.reason, q.created_at, q.decided_at
+FROM {own}.quarantine q JOIN {own}.target_table t ON t.group_name = q.group_name AND t.table_id = q.table_id
+WHERE q.group_name = %(group)s AND (%(everything)s OR q.state IN ('HALTED', 'PARKED')) ORDER BY q."offset", q.id
+
+-- count_open --
+SELECT count(*) FROM {own}.quarantine WHERE group_name = %(group)s AND state IN ('HALTED', 'PARKED')
+
+-- decide_quarantine --
+UPDATE {own}.quarantine SET state = %(state)s, reason = %(reason)s, decided_at = now()
+WHERE group_name = %(group)s AND id = ANY(%(ids)s)
+
+-- clear_halted --
+UPDATE {own}.quarantine SET state = 'APPLIED', decided_at = now()
+WHERE group_name = %(group)s AND table_id = %(table_id)s AND state = 'HALTED'
+
+-- supersede_quarantine --
+UPDATE {own}.quarantine SET state = 'SUPERSEDED', reason = %(reason)s, decided_at = now()
+WHERE group_name = %(group)s AND table_id = %(table_id)s AND state IN ('HALTED', 'PARKED')
+    AND "offset" < %(offset)s
+
+-- job --
+SELECT load_id, state, snapshot FROM {own}.load_job WHERE group_name = %(group)s
+
+-- put_job --
+INSERT INTO {own}.load_job (group_name, load_id, state, snapshot) VALUES (%(group)s, %(load_id)s, 'planned', %(snapshot)s)
+ON CONFLICT (group_name) DO UPDATE SET load_id = EXCLUDED.load_id, state = EXCLUDED.state,
+    snapshot = EXCLUDED.snapshot, started_at = now(), ended_at = NULL
+
+-- set_job --
+UPDATE {own}.load_job SET state = %(state)s, ended_at = CASE WHEN %(state)s = 'done' THEN now() END
+WHERE group_name = %(group)s
+
+-- claim_split --
+-- A rival attempt waits here until this one has ended, and then finds nothing to do.
+INSERT INTO {own}.load_manifest (load_id, split, table_id, attempt)
+VALUES (%(load_id)s, %(split)s, %(table_id)s, %(attempt)s) ON CONFLICT DO NOTHING
+
+-- loaded_split --
+SELECT rows, parked FROM {own}.load_manifest WHERE load_id = %(load_id)s AND split = %(split)s
+
+-- record_split --
+UPDATE {own}.load_manifest SET rows = %(rows)s, parked = %(parked)s, digest = %(digest)s, done_at = now()
+WHERE load_id = %(load_id)s AND split = %(split)s
+
+-- manifest --
+SELECT split, table_id, rows, parked FROM {own}.load_manifest WHERE load_id = %(load_id)s
+
+-- forget_manifest --
+DELETE FROM {own}.load_manifest m USING {own}.load_job j
+WHERE j.group_name = %(group)s AND m.load_id = j.load_id

@@ -1,0 +1,162 @@
+"""One connection to a PostgreSQL target. The only file on this side that knows psycopg2.
+
+The caller writes BEGIN and COMMIT itself, several statements to a string, because a small cut shall cost one round
+trip. Errors are sorted by what to do about them: the server is away (try again later), the target refused a value or
+a row (`Refusal`, with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+import sqlalchemy as sa
+
+from venus.errors import ConfigError, DatabaseUnavailable, TargetError
+
+logger = logging.getLogger(__name__)
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+
+#: SQLSTATE classes that say something about the data: 22 values, 23 constraints, 44 views, P0 RAISE in a trigger.
+_DATA_CLASSES = ("22", "23", "44", "P0")
+#: Classes and codes that pass by themselves: connection, resources, operator intervention, serialisation, deadlock.
+_TRANSIENT = ("08", "53", "57", "58", "40", "55P03", "25006")
+
+SUPERSEDED = "VE001"
+#: A refused connection that waiting does not mend; libpq gives no SQLSTATE for it.
+_WRONG = re.compile(
+    r"authentication failed|no password supplied|does not exist|no pg_hba.conf entry|could not translate"
+)
+
+
+class Refusal(TargetError):
+    """The target refused a row."""
+
+    def __init__(self, message: str, sqlstate: str = "", table: tuple[str, str] = ("", "")) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        #: Schema and name of the table, where the server tells.
+        self.table = table
+
+
+class Superseded(TargetError):
+    """The applied offset or a table's state was changed by someone else."""
+
+
+class Session:
+    """A connection in autocommit mode, used by one thread."""
+
+    def __init__(self, url: str, *, application: str) -> None:
+        parsed = sa.make_url(url).set(drivername="postgresql")
+        self.place = parsed.set(query={}).render_as_string(hide_password=True)
+        dsn = parsed.render_as_string(hide_password=False)
+        try:
+            self._connection = psycopg2.connect(
+                dsn, application_name=application[:63], connect_timeout=10, client_encoding="UTF8",
+                keepalives_idle=30, keepalives_interval=10, keepalives_count=3,
+            )  # fmt: skip
+        except psycopg2.Error as error:
+            text = f"target {self.place} cannot be reached: {_first_line(error)}"
+            kind = ConfigError if _WRONG.search(text) else DatabaseUnavailable
+            raise kind(text, hint="look at url in [targets]") from error
+        self._connection.autocommit = True
+        self._cursor = self._connection.cursor()
+        self.run(_SESSION)
+
+    def close(self) -> None:
+        """Close it; whatever is not committed is gone."""
+        self._connection.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is lost."""
+        return bool(self._connection.closed)
+
+    def run(self, text: str, params: Params = None) -> int:
+        """Execute one or more statements in one round trip; return the last one's row count."""
+        try:
+            self._cursor.execute(text, params)
+        except (psycopg2.Error, ValueError) as error:
+            raise self._sorted(error) from error
+        return int(self._cursor.rowcount)
+
+    def rows(self, text: str, params: Params = None) -> list[tuple[Any, ...]]:
+        """Execute and fetch everything; small results only."""
+        self.run(text, params)
+        return self._cursor.fetchall()
+
+    def row(self, text: str, params: Params = None) -> tuple[Any, ...] | None:
+        """Execute and fetch the first row."""
+        self.run(text, params)
+        return self._cursor.fetchone()
+
+    def copy_in(self, text: str, data: bytes) -> int:
+        """COPY ready text lines in."""
+        try:
+            self._cursor.copy_expert(text, io.BytesIO(data), size=1 << 18)
+        except (psycopg2.Error, ValueError) as error:
+            raise self._sorted(error) from error
+        return int(self._cursor.rowcount)
+
+    def copy_out(self, text: str) -> bytes:
+        """COPY out into memory; small results only."""
+        buffer = io.BytesIO()
+        try:
+            self._cursor.copy_expert(text, buffer)
+        except psycopg2.Error as error:
+            raise self._sorted(error) from error
+        return buffer.getvalue()
+
+    def literal(self, text: str, params: Params) -> str:
+        """Return `text` with `params` in place as SQL literals."""
+        try:
+            return self._cursor.mogrify(text, params).decode()
+        except ValueError as error:
+            raise self._sorted(error) from error
+
+    def rollback(self) -> None:
+        """Abandon the open transaction, if there is one and a server to tell."""
+        if self.closed or self._connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_IDLE:
+            return
+        try:
+            self._cursor.execute("ROLLBACK")
+        except psycopg2.Error:
+            self._connection.close()
+
+    def _sorted(self, error: Exception) -> TargetError | DatabaseUnavailable:
+        if isinstance(error, ValueError):  # psycopg2 itself refuses a NUL character
+            return Refusal(str(error), "22021")
+        assert isinstance(error, psycopg2.Error)
+        state = error.pgcode or ""
+        if state == SUPERSEDED:
+            return Superseded(_first_line(error))
+        if self.closed or not state or state.startswith(_TRANSIENT):
+            return DatabaseUnavailable(f"target {self.place}: {_first_line(error)} {state}".rstrip())
+        if state.startswith(_DATA_CLASSES):
+            return Refusal(_message(error), state, (error.diag.schema_name or "", error.diag.table_name or ""))
+        return TargetError(f"target {self.place}: {_message(error)} ({state})")
+
+
+#: Text must mean the same whatever the database's defaults are.
+_SESSION = (
+    "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; "
+    "SET standard_conforming_strings = on; SET bytea_output = 'hex'; SET extra_float_digits = 1; "
+    "SET client_min_messages = warning; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _message(error: psycopg2.Error) -> str:
+    parts = [error.diag.message_primary or _first_line(error)]
+    if error.diag.message_detail:
+        parts.append(error.diag.message_detail)
+    return ": ".join(parts)

@@ -1,0 +1,135 @@
+"""The trigger and log table statements of one captured table. Pure.
+
+Ordinary tables have statement triggers with transition tables, one set-based INSERT of keys for each statement
+(capture.md 5: three times cheaper than row triggers). Partitioned tables and members of an inheritance tree have row
+triggers: a statement trigger fires for the table named in the statement, not for the one that holds the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from venus.adapters.dialects.postgresql import names
+from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
+from venus.adapters.dialects.postgresql.names import literal, log_keys, qualified, quoted
+from venus.adapters.dialects.postgresql.statements import statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """A trigger as it has to be."""
+
+    name: str
+    table_oid: int
+    table_sql: str
+    #: As pg_get_triggerdef() writes it, but for the quotes.
+    sql: str
+
+    def same_as(self, definition: str) -> bool:
+        """Whether the server has it like this; it quotes names only where it must."""
+        return definition.replace('"', "") == self.sql.replace('"', "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A trigger function as it has to be."""
+
+    name: str
+    sql: str
+
+    @property
+    def body(self) -> str:
+        """What pg_proc.prosrc has."""
+        return self.sql.split("$venus$")[1]
+
+
+def log_table(table: Table, table_id: int) -> str:
+    """Return the statement that creates the log table."""
+    columns = ", ".join(
+        f"{k} {c.log_type}" + (f" COLLATE {c.collation}" if c.collation else "")
+        for k, c in zip(log_keys(len(table.key)), table.key, strict=True)
+    )
+    return statement("triggers", "log_table", log=names.log_table(table_id), columns=columns)
+
+
+def functions(table: Table, table_id: int) -> Iterator[Function]:
+    """Return the functions that the triggers call."""
+    new, old = ("NEW", "OLD") if table.per_row else ("n", "o")
+    parts = {
+        "function": names.function(table_id),
+        "log": names.log_table(table_id),
+        "keys": ", ".join(log_keys(len(table.key))),
+        "new_key": _columns(table.key, new),
+        "old_key": _columns(table.key, old),
+        "same_key": _same(table, new, old),
+        "key_changed": " OR ".join(_changed(k) for k in table.key),
+        "truncating": f"venus.t{table_id:05}",
+        "checked": f"venus.c{table_id:05}",
+    }
+    block = "row_function" if table.per_row else "statement_function"
+    yield Function(name=names.function(table_id), sql=statement("triggers", block, **parts))
+    if table.kind == "p":
+        keys = _columns(table.key, "x").replace("%", "%%").replace("'", "''")
+        name = names.partition_function(table_id)
+        sql = statement("triggers", "partition_function", partition_function=name, quoted_key=keys, **parts)
+        yield Function(name=name, sql=sql)
+
+
+def idle_function(table_id: int) -> Function:
+    """Return the function that lets the application go on without capture."""
+    name = names.function(table_id)
+    return Function(name=name, sql=statement("triggers", "idle_function", function=name))
+
+
+def revoke(function: str) -> str:
+    """Return the statement that keeps others from putting the function on tables of theirs."""
+    return statement("triggers", "revoke", function=function)
+
+
+def triggers(table: Table, table_id: int) -> Iterator[Trigger]:
+    """Return the triggers of a table and of its partitions."""
+    on, call = table.name_sql, names.function(table_id)
+
+    def of(event: str, text: str) -> Trigger:
+        return _trigger(names.trigger(event, table_id), table.oid, on, text, call)
+
+    if table.per_row:
+        yield of("r", "AFTER INSERT OR DELETE OR UPDATE ON {on} FOR EACH ROW")
+        yield of("b", "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT")
+    else:
+        yield of("i", "AFTER INSERT ON {on} REFERENCING NEW TABLE AS n FOR EACH STATEMENT")
+        yield of("u", "AFTER UPDATE ON {on} REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT")
+        yield of("d", "AFTER DELETE ON {on} REFERENCING OLD TABLE AS o FOR EACH STATEMENT")
+    yield of("t", "AFTER TRUNCATE ON {on} FOR EACH STATEMENT")
+    for leaf in table.leaves:
+        text = "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT"
+        name = names.trigger("p", table_id)
+        yield _trigger(name, leaf.oid, qualified(leaf.namespace, leaf.name), text, names.partition_function(table_id))
+
+
+def _trigger(name: str, oid: int, on: str, text: str, function: str) -> Trigger:
+    # not str.format: a table's name may have braces
+    sql = f"CREATE TRIGGER {name} {text.replace('{on}', on)} EXECUTE FUNCTION {function}()"
+    return Trigger(name=name, table_oid=oid, table_sql=on, sql=sql)
+
+
+def _columns(key: tuple[KeyColumn, ...], of: str) -> str:
+    return ", ".join(f"{of}.{quoted(k.name)}" for k in key)
+
+
+def _same(table: Table, new: str, old: str) -> str:
+    """Compare keys as the wire does: by text where equal keys may differ in it (1.0 and 1.00, a and A)."""
+    if not table.identity_key:
+        # the bytes of the values, so that the application's output settings do not matter
+        return (
+            f"ROW({_columns(table.key, new)})::record OPERATOR(pg_catalog.*=) ROW({_columns(table.key, old)})::record"
+        )
+    return " AND ".join(f"{new}.{quoted(k.name)} OPERATOR({k.equals}) {old}.{quoted(k.name)}" for k in table.key)
+
+
+def _changed(key: KeyColumn) -> str:
+    return (
+        "NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID"
+        f" AND attname = {literal(key.name)} AND atttypid = {literal(key.spelled)}::regtype)"
+    )

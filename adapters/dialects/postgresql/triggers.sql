@@ -1,0 +1,129 @@
+-- Triggers and log tables of one captured table. {braces} are filled in by triggers.py.
+
+-- log_table --
+-- Only the key of a changed row, and what happened: I, U, D; T the table was truncated; X a change whose key could
+-- not be read. No number and no index: a cut deletes exactly the rows that its snapshot sees, so none is needed,
+-- and bulk statements keep a third more of their speed without.
+CREATE TABLE {log} (op "char" NOT NULL, {columns})
+    WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+          autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
+
+-- statement_function --
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, venus AS $venus$
+BEGIN
+  -- what VENUS itself applies here is not captured again
+  IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
+  IF TG_OP = 'TRUNCATE' THEN INSERT INTO {log} (op) VALUES ('T'); RETURN NULL; END IF;
+  -- a renamed, dropped or retyped key column must not break the application's statement
+  IF {key_changed} THEN INSERT INTO {log} (op) VALUES ('X'); RETURN NULL; END IF;
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO {log} (op, {keys}) SELECT 'I', {new_key} FROM n;
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO {log} (op, {keys}) SELECT 'D', {old_key} FROM o;
+  ELSE
+    INSERT INTO {log} (op, {keys}) SELECT 'D', {old_key} FROM o WHERE NOT EXISTS (SELECT FROM n WHERE {same_key});
+    INSERT INTO {log} (op, {keys}) SELECT 'U', {new_key} FROM n;
+  END IF;
+  RETURN NULL;
+END $venus$
+
+-- row_function --
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, venus AS $venus$
+BEGIN
+  IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
+  IF TG_OP = 'TRUNCATE' THEN
+    -- the partitions' own triggers need not log a table that is emptied as a whole
+    IF TG_WHEN = 'BEFORE' THEN
+      INSERT INTO {log} (op) VALUES ('T');
+      PERFORM set_config('{truncating}', 'on', true);
+    ELSE
+      PERFORM set_config('{truncating}', 'off', true);
+    END IF;
+    RETURN NULL;
+  END IF;
+  -- looked up once per transaction and table: rows are too many to ask for each
+  IF current_setting('{checked}', true) IS DISTINCT FROM TG_RELID::text THEN
+    IF {key_changed} THEN INSERT INTO {log} (op) VALUES ('X'); RETURN NULL; END IF;
+    PERFORM set_config('{checked}', TG_RELID::text, true);
+  END IF;
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO {log} (op, {keys}) VALUES ('I', {new_key});
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO {log} (op, {keys}) VALUES ('D', {old_key});
+  ELSE
+    IF NOT ({same_key}) THEN INSERT INTO {log} (op, {keys}) VALUES ('D', {old_key}); END IF;
+    INSERT INTO {log} (op, {keys}) VALUES ('U', {new_key});
+  END IF;
+  RETURN NULL;
+END $venus$
+
+-- partition_function --
+-- TRUNCATE of a single partition removes rows of the table without any row trigger: log their keys first.
+CREATE OR REPLACE FUNCTION {partition_function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, venus AS $venus$
+BEGIN
+  IF current_setting('venus.apply', true) = 'on' OR current_setting('{truncating}', true) = 'on' THEN
+    RETURN NULL;
+  END IF;
+  EXECUTE format('INSERT INTO {log} (op, {keys}) SELECT ''D'', {quoted_key} FROM ONLY %s x', TG_RELID::regclass);
+  RETURN NULL;
+END $venus$
+
+-- idle_function --
+-- After a key change: the application goes on, nothing is captured.
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, venus AS $venus$
+BEGIN
+  RETURN NULL;
+END $venus$
+
+-- revoke --
+REVOKE ALL ON FUNCTION {function}() FROM PUBLIC
+
+-- enable_always --
+ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}
+
+-- present --
+-- The triggers that VENUS has, as the server itself would write them.
+SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid), t.tgenabled::text
+  FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname = 'venus' AND NOT t.tgisinternal AND t.tgparentid = 0
+
+-- functions --
+SELECT p.proname, p.prosrc
+  FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname = 'venus'
+
+-- logs --
+-- The log tables and what their key columns are.
+SELECT c.relname, array_agg(format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum),
+       array_agg(CASE WHEN a.attcollation <> 0 THEN quote_ident(v.nspname) || '.' || quote_ident(o.collname) ELSE '' END
+                 ORDER BY a.attnum)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND a.attname <> 'op' AND NOT a.attisdropped
+  LEFT JOIN pg_collation o ON o.oid = a.attcollation
+  LEFT JOIN pg_namespace v ON v.oid = o.collnamespace
+ WHERE n.nspname = 'venus' AND c.relkind = 'r' AND c.relname ~ '^l_[0-9]+$'
+ GROUP BY c.relname
+
+-- others --
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = 'venus' AND c.relkind = 'r' AND c.relname !~ '^l_[0-9]+$'
+
+-- leaves_table --
+-- The partitions that are known to capture: one that joins or leaves brings or takes rows without any trigger.
+CREATE TABLE venus.captured_leaf (table_id int NOT NULL, leaf oid NOT NULL, PRIMARY KEY (table_id, leaf))
+
+-- leaves --
+SELECT table_id, array_agg(leaf) FROM venus.captured_leaf GROUP BY table_id
+
+-- leaf_joined --
+INSERT INTO venus.captured_leaf (table_id, leaf) VALUES ({table_id}, {leaf}) ON CONFLICT DO NOTHING
+
+-- leaf_left --
+DELETE FROM venus.captured_leaf WHERE table_id = {table_id} AND leaf = {leaf}
+
+-- leaf_rows --
+INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x

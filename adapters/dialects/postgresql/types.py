@@ -1,0 +1,138 @@
+"""PostgreSQL's types as logical types. Pure; the dictionary hands in what pg_type says.
+
+Values travel as the text that the type's own output function writes under our session settings, so every type here
+reads back exactly. What only PostgreSQL understands is NATIVE with its spelling. Refused is what means something only
+inside its own database: object ids and roles behind a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from venus.errors import UnsupportedType
+from venus.model import Kind, LogicalType
+
+_VARIABLE_HEADER = 4
+_FRACTION_DIGITS = 6
+_INTERVAL_ANY = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PgType:
+    """A row of pg_type."""
+
+    oid: int
+    namespace: str
+    name: str
+    #: b base, c composite, d domain, e enum, p pseudo, r range, m multirange.
+    sort: str
+    base: int = 0
+    base_modifier: int = -1
+    base_spelled: str = ""
+    element: int = 0
+    is_array: bool = False
+
+
+_PLAIN = {
+    "int2": LogicalType(kind=Kind.INT, length=2),
+    "int4": LogicalType(kind=Kind.INT, length=4),
+    "int8": LogicalType(kind=Kind.INT, length=8),
+    "float4": LogicalType(kind=Kind.FLOAT, length=4),
+    "float8": LogicalType(kind=Kind.FLOAT, length=8),
+    "bool": LogicalType(kind=Kind.BOOL),
+    "text": LogicalType(kind=Kind.TEXT),
+    "bytea": LogicalType(kind=Kind.BYTES),
+    "date": LogicalType(kind=Kind.DATE),
+    "json": LogicalType(kind=Kind.JSON, name="json"),
+    "jsonb": LogicalType(kind=Kind.JSON, name="jsonb"),
+    "uuid": LogicalType(kind=Kind.UUID),
+}
+_TEMPORAL = {
+    "time": Kind.TIME,
+    "timetz": Kind.TIMETZ,
+    "timestamp": Kind.TIMESTAMP,
+    "timestamptz": Kind.TIMESTAMPTZ,
+}
+#: They name an object or a role of their own database; elsewhere the name is missing or means something else.
+_LOCAL = {
+    "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regrole", "regnamespace",
+    "regconfig", "regdictionary", "regcollation", "regdatabase", "aclitem", "tid",
+}  # fmt: skip
+#: Equal values have the same text, so a key of these types can be grouped and compared as it is.
+_IDENTITY = {
+    "int2", "int4", "int8", "uuid", "bool", "bytea", "date", "time", "timestamp", "timestamptz", "oid", "char",
+    "macaddr", "macaddr8", "pg_lsn", "xid8",
+}  # fmt: skip
+_TEXTUAL = {"text", "varchar", "name"}
+
+
+def logical(oid: int, modifier: int, spelled: str, types: Mapping[int, PgType]) -> LogicalType:
+    """Return the logical type of a column. Raises UnsupportedType for what cannot be carried exactly."""
+    if types[oid].name == "lo":
+        raise UnsupportedType("a reference to a large object, whose bytes are not in the row")
+    found, modifier = _resolved(oid, modifier, types)
+    if found.is_array:
+        return LogicalType(kind=Kind.ARRAY, element=logical(found.element, modifier, spelled, types))
+    if found.namespace != "pg_catalog":
+        return LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
+    if found.name in _LOCAL or found.sort == "p":
+        raise UnsupportedType(f"{found.name} means something only inside its own database")
+    return _builtin(found.name, modifier) or LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
+
+
+def _builtin(name: str, modifier: int) -> LogicalType | None:
+    if plain := _PLAIN.get(name):
+        return plain
+    if kind := _TEMPORAL.get(name):
+        return LogicalType(kind=kind, precision=modifier if modifier >= 0 else _FRACTION_DIGITS)
+    width = max(modifier - _VARIABLE_HEADER, 0)
+    match name:
+        case "varchar":
+            return LogicalType(kind=Kind.TEXT, length=width)
+        case "bpchar" if modifier >= 0:
+            return LogicalType(kind=Kind.CHAR, length=width)
+        case "numeric":
+            return _decimal(modifier)
+        case "interval":
+            digits = modifier & _INTERVAL_ANY if modifier >= 0 else _INTERVAL_ANY
+            return LogicalType(kind=Kind.INTERVAL, precision=min(digits, _FRACTION_DIGITS))
+    return None
+
+
+def _decimal(modifier: int) -> LogicalType:
+    if modifier < 0:
+        return LogicalType(kind=Kind.DECIMAL)
+    packed = modifier - _VARIABLE_HEADER
+    # eleven bits, two's complement: a scale may be negative
+    return LogicalType(kind=Kind.DECIMAL, precision=packed >> 16 & 0xFFFF, scale=((packed & 0x7FF) ^ 1024) - 1024)
+
+
+def _resolved(oid: int, modifier: int, types: Mapping[int, PgType]) -> tuple[PgType, int]:
+    """Return what is below a domain: its values are the base type's, only its checks are its own."""
+    found = types[oid]
+    while found.sort == "d":
+        modifier = found.base_modifier if found.base_modifier >= 0 else modifier
+        found = types[found.base]
+    return found, modifier
+
+
+def below_domain(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
+    """Return how the type below a domain is spelled: a log table's column must not inherit NOT NULL or a check."""
+    found = types[oid]
+    while found.sort == "d":
+        spelled = found.base_spelled
+        found = types[found.base]
+    return spelled
+
+
+def is_identity(oid: int, modifier: int, types: Mapping[int, PgType], *, deterministic: bool) -> bool:
+    """Say whether equal keys of this type always have the same text (1.0 and 1.00 have not)."""
+    found, modifier = _resolved(oid, modifier, types)
+    if found.sort == "e":
+        return True
+    if found.namespace != "pg_catalog" or found.is_array:
+        return False
+    if found.name in _TEXTUAL or (found.name == "bpchar" and modifier >= 0):
+        return deterministic
+    return found.name in _IDENTITY or (found.name == "numeric" and modifier >= 0)

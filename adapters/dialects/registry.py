@@ -1,0 +1,59 @@
+"""Which databases can be a source, by the scheme of their URL.
+
+Adding one = a folder with a module `source` that has `open_source(settings)`, one line here, and a pass through the
+conformance suite. A driver is imported only when its database is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from venus.adapters.dialects.contract import Source
+from venus.config import Settings
+from venus.errors import ConfigError
+
+#: Folder of the dialect, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
+DIALECTS = {
+    "oracle": "oracle",
+    "mariadb": "mysql",
+    "mysql": "mysql",
+    "postgresql": "postgresql",
+    "sqlite": "sqlite",
+}
+
+
+class _SourceModule(Protocol):
+    def open_source(self, settings: Settings) -> Source: ...
+
+
+def open_source(settings: Settings) -> Source:
+    """Connect to the source that `[source] url` names."""
+    dialect = dialect_of(settings.source.url.get_secret_value())
+    try:
+        module = cast(_SourceModule, import_module(f"venus.adapters.dialects.{dialect}.source"))
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.startswith("venus"):
+            raise
+        raise ConfigError(
+            f"[source] url: the driver {e.name} is not installed", hint=f"pip install 'venus-cdc[{dialect}]'"
+        ) from e
+    return module.open_source(settings)
+
+
+def dialect_of(url: str) -> str:
+    """Return the dialect's folder for a URL. The URL itself never appears in a message: it holds a password."""
+    known = ", ".join(f"{scheme}://" for scheme in DIALECTS)
+    if not url:
+        raise ConfigError("no source is configured", hint=f"set [source] url to a URL of {known}")
+    try:
+        scheme = make_url(url).get_backend_name()
+    except ArgumentError:
+        # from None: SQLAlchemy's message repeats the URL
+        raise ConfigError("[source] url is not a database URL", hint=f"it must start with one of {known}") from None
+    if scheme not in DIALECTS:
+        raise ConfigError(f"[source] url: {scheme} is not a source that VENUS knows", hint=f"known are {known}")
+    return DIALECTS[scheme]

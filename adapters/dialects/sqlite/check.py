@@ -1,0 +1,166 @@
+"""Looks for what is missing or cannot be carried, before anything is installed. Reads only.
+
+Values are tried out on a sample of each table, the first and the last rows in key order, with the very rules that
+capture uses; what does not fit there would halt the table later.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from pathlib import Path
+
+from venus.adapters.dialects.sqlite.connection import quoted, writable
+from venus.adapters.dialects.sqlite.dictionary import Dictionary, Found, matches, numbered, table_names
+from venus.adapters.dialects.sqlite.reading import Access, Row, Rows, access_to, key_for_people
+from venus.adapters.dialects.sqlite.values import DoesNotFit
+from venus.model import Finding, Kind
+
+#: Of each end of a table, in rows and in bytes.
+SAMPLE_ROWS = 2_000
+SAMPLE_BYTES = 8 << 20
+EXAMPLES_MAX = 3
+#: REAL, which SQLite makes of a decimal number, keeps so many digits.
+_REAL_DIGITS = 15
+_KEY_CHOICES = (
+    "give it a PRIMARY KEY, or a UNIQUE index over NOT NULL columns, or exclude the table; "
+    "a rowid alone will not do, VACUUM may change it"
+)
+_EXPLAINED = {
+    "view": "a view has no rows of its own, its tables are captured",
+    "virtual": "the module behind a virtual table fires no triggers",
+    "shadow": "it belongs to a virtual table",
+}
+
+
+def check(connection: sqlite3.Connection, file: Path, include: Seq[str], exclude: Seq[str]) -> Iterator[Finding]:
+    """Say what is to be said, the file first, then table by table."""
+    yield from _of_file(connection, file)
+    dictionary = Dictionary(connection)
+    names, skipped = table_names(connection)
+    for name in names:
+        if matches(name, include, exclude):
+            yield from _of_table(connection, dictionary.table(name))
+    for other in skipped:
+        if matches(other.name, include, exclude):
+            yield Finding(where=f"main.{other.name}", message=f"{other.kind}, not captured: {_EXPLAINED[other.kind]}")
+
+
+def _of_file(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
+    if not writable(file):
+        yield Finding(
+            where=str(file),
+            message="the file or its directory may not be written",
+            remedy="give the account that runs VENUS write permission on both",
+            blocks=True,
+        )
+    mode = connection.execute("PRAGMA main.journal_mode").fetchone()[0]
+    if mode != "wal":
+        yield Finding(
+            where=str(file),
+            message=f"journal_mode is {mode}: while VENUS reads a cut, the application's commits wait for it",
+            remedy="run PRAGMA journal_mode=WAL once (VENUS does not change it by itself)",
+        )
+
+
+def _of_table(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
+    where = found.schema.qualified
+    if not found.key:
+        message = "no key by which a row can be told from the others"
+        yield Finding(where=where, message=message, remedy=_KEY_CHOICES, blocks=True)
+    for column in found.untyped:
+        yield Finding(
+            where=where,
+            message=f"column {column}: its declaration names no type, and its values are none or of several kinds",
+            remedy="declare a type, or exclude the table",
+            blocks=True,
+        )
+    for collation in found.foreign_collations:
+        message = f"an index is ordered by {collation}, a collation that only the application has"
+        yield Finding(where=where, message=message, remedy="drop the index, or exclude the table", blocks=True)
+    if found.key and not found.foreign_collations and not found.untyped:
+        yield from _null_keys(connection, found)
+        yield from _of_values(connection, found)
+    wide = [c for c in found.schema.columns if c.type.kind is Kind.DECIMAL and c.type.precision > _REAL_DIGITS]
+    for decimal in wide:
+        yield Finding(
+            where=where,
+            message=f"column {decimal.name} ({decimal.source_type}): SQLite itself keeps {_REAL_DIGITS} digits of a"
+            " number that is no 64-bit integer; what is stored is carried",
+        )
+
+
+def _null_keys(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
+    if not found.key_may_be_null:
+        return
+    condition = " OR ".join(f"{quoted(name)} IS NULL" for name in found.key_may_be_null)
+    query = f"SELECT count(*) FROM main.{quoted(found.schema.name)} WHERE {condition}"
+    count = connection.execute(query).fetchone()[0]
+    if count:
+        yield Finding(
+            where=found.schema.qualified,
+            message=f"{count} rows have NULL in the key ({', '.join(found.key_may_be_null)}), which SQLite allows",
+            remedy="give these rows a key",
+            blocks=True,
+        )
+
+
+def _of_values(connection: sqlite3.Connection, found: Found) -> Iterator[Finding]:
+    access = access_to(replace(found, schema=numbered(found.schema, 0)[0]))
+    rows = _sample(connection, access)
+    nul, undecodable = 0, 0
+    for at, column in enumerate(access.layout.columns):
+        examples: list[str] = []
+        unfit = 0
+        for row in rows:
+            value = row[at]
+            if isinstance(value, str):
+                nul += "\0" in value
+                if any("\ud800" <= c <= "\udfff" for c in value) if not value.isascii() else False:
+                    undecodable += 1
+                    continue
+            try:
+                access.rules[at].text(value)
+            except DoesNotFit as e:
+                unfit += 1
+                if len(examples) < EXAMPLES_MAX:
+                    examples.append(f"row {key_for_people(access, row)}: {e}")
+        if unfit:
+            yield Finding(
+                where=found.schema.qualified,
+                message=f"column {column.name} ({column.source_type or 'no type'}): {unfit} of {len(rows)} rows looked"
+                " at have a value that cannot be carried exactly",
+                remedy="correct the values, declare the type that they have, or exclude the table",
+                blocks=True,
+                details=tuple(examples),
+            )
+    yield from _of_texts(found, nul, undecodable, len(rows))
+
+
+def _of_texts(found: Found, nul: int, undecodable: int, looked_at: int) -> Iterator[Finding]:
+    where = found.schema.qualified
+    if undecodable:
+        message = f"{undecodable} values in {looked_at} rows are TEXT but not UTF-8"
+        yield Finding(where=where, message=message, remedy="store them as BLOB, or correct them", blocks=True)
+    if nul:
+        yield Finding(
+            where=where,
+            message=f"{nul} text values in {looked_at} rows hold a NUL character, which PostgreSQL refuses",
+            remedy="remove them, or expect these rows to be reported at the target",
+        )
+
+
+def _sample(connection: sqlite3.Connection, access: Access) -> list[Row]:
+    """Return the first and the last rows in key order, each once."""
+    connection.text_factory = lambda octets: octets.decode(errors="surrogateescape")
+    try:
+        rows = {}
+        for sql in (access.fill_sql, access.tail_sql):
+            some = Rows(connection.execute(sql, (SAMPLE_ROWS,)), access)
+            for row in some.take(rows_max=SAMPLE_ROWS, bytes_max=SAMPLE_BYTES):
+                rows[row[: access.key_count]] = row
+        return list(rows.values())
+    finally:
+        connection.text_factory = str

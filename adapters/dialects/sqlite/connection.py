@@ -1,0 +1,144 @@
+"""Opens a SQLite file and keeps its locks polite: the only place that catches the driver's errors.
+
+SQLite has one writer at a time. VENUS's write transactions are short, so it asks for the lock often instead of with
+SQLite's own growing pauses, which starve behind busy writers (capture.md 7).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from sqlalchemy.engine import make_url
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
+
+from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
+
+#: The first with pragma_table_list; what the application uses does not matter.
+VERSION_MIN = (3, 37)
+#: How long a write waits for the application's transactions before it says that the database is not available.
+LOCK_WAIT_S = 30.0
+#: Between two attempts to get the write lock.
+LOCK_PAUSE_S = 0.003
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR}
+
+
+def file_of(url: str) -> Path:
+    """Return the file that a URL names: `sqlite:////absolute` or `sqlite:///relative`."""
+    parsed = make_url(url)
+    if not parsed.database or parsed.database == ":memory:":
+        raise ConfigError("[source] url names no file", hint="write sqlite:////absolute/path or sqlite:///relative")
+    if parsed.query or parsed.host or parsed.get_driver_name() != "pysqlite":
+        raise ConfigError("[source] url: a SQLite source is a file and takes no options", hint="write sqlite:///file")
+    return Path(parsed.database)
+
+
+def connect(file: Path) -> sqlite3.Connection:
+    """Open an existing file; transactions are begun and ended by hand."""
+    if sqlite3.sqlite_version_info < VERSION_MIN:
+        wanted = ".".join(map(str, VERSION_MIN))
+        raise ConfigError(f"Python's SQLite is {sqlite3.sqlite_version}, VENUS needs {wanted} or newer")
+    if not file.is_file():
+        raise DatabaseUnavailable(f"{file}: no such file", hint="[source] url must name an existing SQLite file")
+    with translated(file):
+        uri = f"{file.absolute().as_uri()}?mode=rw"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA synchronous = FULL")  # a decided batch must survive a power cut
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def writable(file: Path) -> bool:
+    """Say whether this process may write the file and make the journal beside it."""
+    return os.access(file, os.W_OK) and os.access(file.absolute().parent, os.W_OK)
+
+
+@contextmanager
+def translated(what: object) -> Iterator[None]:
+    """Turn the driver's errors into VENUS's."""
+    try:
+        yield
+    except sqlite3.Error as e:
+        _raise(what, e)
+
+
+def _raise(what: object, error: sqlite3.Error) -> NoReturn:
+    code = primary_code(error)
+    kind: type[VenusError] = DatabaseUnavailable if code in _BUSY | _AWAY else SourceError
+    hint = {
+        sqlite3.SQLITE_READONLY: "VENUS needs to write the file and to make files beside it",
+        sqlite3.SQLITE_NOTADB: "[source] url must name a SQLite database",
+        sqlite3.SQLITE_CORRUPT: "run PRAGMA integrity_check and restore the file",
+        sqlite3.SQLITE_FULL: "make room on the disk",
+        sqlite3.SQLITE_BUSY: f"another process held the write lock for {LOCK_WAIT_S:.0f} s",
+    }
+    raise kind(f"{what}: {error}", hint=hint.get(code, "")) from error
+
+
+def primary_code(error: BaseException) -> int:
+    """Return SQLite's primary result code, 0 if the error is not SQLite's."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Run BEGIN IMMEDIATE or COMMIT; asked again while somebody else has the lock."""
+    attempts = Retrying(
+        retry=retry_if_exception(lambda e: primary_code(e) in _BUSY),
+        stop=stop_after_delay(LOCK_WAIT_S),
+        wait=wait_random(0.0, LOCK_PAUSE_S),
+        reraise=True,
+    )
+    attempts(connection.execute, statement)
+
+
+@contextmanager
+def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+    """Hold the write lock for the block; everything in it happens, or nothing."""
+    with translated(what):
+        connection.execute("PRAGMA busy_timeout = 0")
+        _patiently(connection, "BEGIN IMMEDIATE")
+        try:
+            yield
+            _patiently(connection, "COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def read_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+    """See one state of the database for the block."""
+    with translated(what):
+        connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+def quoted(name: str) -> str:
+    """Return an identifier as SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str | int | bytes | None) -> str:
+    """Return a value as SQL, for statements that people are to read before they are run."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,214 @@
+"""One cut of a SQLite file: a read transaction, then one short write transaction (VENUS 3.3, the local transaction).
+
+SQLite lets one writer in at a time and gives row numbers in commit order, so what lies in the log above the last
+number consumed is exactly what is new: moving that watermark is the exact delete of this dialect (capture.md 7). The
+read transaction has ended before the write transaction begins: together they would block each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from venus.adapters.dialects.contract import FillState
+from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite.connection import translated, write_transaction
+from venus.adapters.dialects.sqlite.purging import Purger
+from venus.adapters.dialects.sqlite.reading import (
+    Access,
+    Row,
+    Rows,
+    UnfitRow,
+    cursor_after,
+    cursor_values,
+    key_for_people,
+    sections_of,
+)
+from venus.adapters.dialects.sqlite.statements import statement
+from venus.codec.changes import TableChanges
+from venus.errors import Fenced, SourceError
+from venus.model import BatchNo, BatchRecord, Epoch
+
+logger = logging.getLogger(__name__)
+
+#: How the reason of a table begins that halted because of a row; such a table is tried again by itself.
+UNFIT = "cannot be carried: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A table's share of the log in this cut: the rows above `after`, up to `through`."""
+
+    access: Access
+    after: int
+    through: int
+
+
+class SqliteCut:
+    """One snapshot. The reader is in a read transaction until `commit` or `rollback`."""
+
+    def __init__(
+        self,
+        *,
+        file: Path,
+        reader: sqlite3.Connection,
+        writer: sqlite3.Connection,
+        captured_at_us: int,
+        pending: Mapping[int, Pending],
+        fills: Mapping[int, tuple[FillState, Access]],
+        purger: Purger,
+        on_halt: Callable[[int], None],
+    ) -> None:
+        self._file = file
+        self._reader = reader
+        self._writer = writer
+        self._captured_at_us = captured_at_us
+        self._pending = pending
+        self._fills = fills
+        self._purger = purger
+        self._on_halt = on_halt
+        #: A statement that is not reset keeps the snapshot open, even behind a ROLLBACK.
+        self._cursors: list[sqlite3.Cursor] = []
+        self._consumed: dict[int, int] = {}
+        self._halted: dict[int, str] = {}
+
+    @property
+    def captured_at_us(self) -> int:
+        """The clock of this machine, which is the source's: a SQLite file is local."""
+        return self._captured_at_us
+
+    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        """Stream the changes. A table with a row that cannot be carried stops there; the others go on."""
+        with translated(self._file):
+            for table_id, pending in self._pending.items():
+                try:
+                    yield from self._changes(pending, rows_max, bytes_max)
+                    self._consumed[table_id] = pending.through
+                except UnfitRow as e:
+                    self._halt(pending.access, e)
+
+    def _changes(self, pending: Pending, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        access = pending.access
+        bounds = (pending.after, pending.through)
+        rows = Rows(self._execute(access.changes_sql, bounds), access)
+        while portion := self._take(rows, access, access.changes_sql, bounds, rows_max, bytes_max):
+            if access.key_may_be_null:
+                portion = self._without_null_keys(portion, access)
+            yield from sections_of(portion, access, bytes_max=bytes_max)
+
+    def _without_null_keys(self, portion: list[Row], access: Access) -> list[Row]:
+        """Drop what the log says of rows whose key was NULL, if they are gone: they were never shipped."""
+        known = [row for row in portion if None not in row[: access.key_count]]
+        if len(known) < len(portion) and self._execute(access.null_key_sql).fetchone():
+            raise UnfitRow(f"a row has NULL in its key ({', '.join(access.layout.schema.key)})")
+        return known
+
+    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+        """Read the next key range; a table that has halted stays where it is."""
+        if fill.table_id not in self._fills or fill.table_id in self._halted:
+            return [], fill
+        access = self._fills[fill.table_id][1]
+        sql, place = (access.fill_next_sql, cursor_values(fill.cursor)) if fill.cursor else (access.fill_sql, [])
+        bounds = (*place, rows_max)
+        try:
+            with translated(self._file):
+                rows = Rows(self._execute(sql, bounds), access)
+                portion = self._take(rows, access, sql, bounds, rows_max, bytes_max)
+                sections = list(sections_of(portion, access, bytes_max=bytes_max))
+        except UnfitRow as e:
+            self._halt(access, e)
+            return [], fill
+        return sections, replace(
+            fill,
+            cursor=cursor_after(portion[-1], access.key_count) if portion else fill.cursor,
+            rows_done=fill.rows_done + len(portion),
+            done=rows.ended and len(portion) < rows_max,
+        )
+
+    def _execute(self, sql: str, bounds: Seq[Any] = ()) -> sqlite3.Cursor:
+        cursor = self._reader.cursor()
+        self._cursors.append(cursor)
+        return cursor.execute(sql, bounds)
+
+    def _take(self, rows: Rows, access: Access, sql: str, bounds: Seq[Any], rows_max: int, bytes_max: int) -> list[Row]:
+        try:
+            return rows.take(rows_max=rows_max, bytes_max=bytes_max)
+        except sqlite3.OperationalError as e:
+            if "decode" not in str(e):
+                raise
+            raise UnfitRow(self._undecodable(access, sql, bounds)) from e
+
+    def _undecodable(self, access: Access, sql: str, bounds: Seq[Any]) -> str:
+        """Find the row whose text is no UTF-8. The driver says only what, so the rows are read again, leniently."""
+        self._reader.text_factory = lambda octets: octets.decode(errors="surrogateescape")
+        try:
+            for row in self._execute(sql, bounds):
+                for column, value in zip(access.layout.columns, row, strict=False):
+                    if isinstance(value, str) and not _encodable(value):
+                        return f"row {key_for_people(access, row)}: column {column.name}: TEXT is not UTF-8"
+        finally:
+            self._reader.text_factory = str
+        raise AssertionError("the row that could not be decoded has gone from its own snapshot")
+
+    def _halt(self, access: Access, error: UnfitRow) -> None:
+        schema = access.layout.schema
+        self._halted[schema.table_id] = f"{UNFIT}{error}"
+        logger.warning(
+            "%s halts at a value that cannot be carried, the other tables go on: %s; correct it or exclude the table",
+            schema.qualified,
+            error,
+        )
+
+    def commit(
+        self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
+    ) -> None:
+        """Run the local transaction: epoch, batch rows, checkpoint, watermarks, fills, a piece of purging."""
+        if unread := self._pending.keys() - self._consumed.keys() - self._halted.keys():
+            raise SourceError(f"{self._file}: the sections of {len(unread)} tables were not read to their end")
+        self._end_read()
+        with write_transaction(self._writer, self._file):
+            self._check_epoch(epoch)
+            if batches:
+                registry.add_batches(self._writer, batches)
+                position = (batches[-1].last_sequence + 1, batches[-1].batch_no)
+                self._writer.execute(statement("registry", "advance"), position)
+            watermarks = [(through, table_id) for table_id, through in self._consumed.items()]
+            self._writer.executemany(statement("registry", "consumed"), watermarks)
+            for fill in fills:
+                if fill.table_id in self._fills:
+                    registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
+            for table_id, reason in self._halted.items():
+                self._writer.execute(registry.set_state(table_id, registry.PAUSED, reason))
+            self._writer.execute(statement("registry", "forget_batches"), (forget_batches_below,))
+            self._purger.purge(self._writer, self._consumed)
+        for table_id in self._halted:
+            self._on_halt(table_id)
+
+    def _check_epoch(self, epoch: Epoch) -> None:
+        held = registry.read_state(self._writer).epoch
+        if held != epoch:
+            raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
+
+    def rollback(self) -> None:
+        """Close the snapshot; nothing has been written."""
+        self._end_read()
+
+    def _end_read(self) -> None:
+        for cursor in self._cursors:
+            cursor.close()
+        self._cursors.clear()
+        if self._reader.in_transaction:
+            self._reader.execute("ROLLBACK")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

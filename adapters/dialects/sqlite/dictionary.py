@@ -1,0 +1,331 @@
+"""Reads SQLite's dictionary: which tables there are, what identifies a row, and which indexes can kill one.
+
+Everything that capture needs of a table is in `Found`: the schema that travels, and what only this dialect knows
+(collations of the key, unique indexes through which REPLACE removes rows, whether there is a rowid).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from venus.adapters.dialects.sqlite.connection import quoted
+from venus.adapters.dialects.sqlite.defaults import portable_default
+from venus.adapters.dialects.sqlite.expressions import index_terms, index_where
+from venus.adapters.dialects.sqlite.statements import statement
+from venus.adapters.dialects.sqlite.types import Affinity, affinity, content_type, declared_type
+from venus.model import Column, ForeignKey, Index, LogicalType, TableSchema
+
+Rows = list[tuple[Any, ...]]
+
+NAMESPACE = "main"
+_OWN = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version|l_\d{5,})")
+HEARTBEAT = "venus_heartbeat"
+#: SQLite's own; a list of those in use would name the application's too.
+_COLLATIONS = {"BINARY", "NOCASE", "RTRIM"}
+#: Names under which a rowid can be addressed unless a column has taken them.
+_ROWID_NAMES = ("_rowid_", "rowid", "oid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumn:
+    """A column of the key. `exact` = values that SQLite calls equal are the same value."""
+
+    name: str
+    collation: str  # of the index that makes the key unique; empty for an INTEGER PRIMARY KEY
+    exact: bool
+    is_own: bool = False  # the collation is known to be the column's own, and need not be said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueIndex:
+    """A unique index; `terms` are SQL over the table's columns, with their collation."""
+
+    name: str
+    terms: tuple[str, ...]
+    columns: tuple[str, ...]  # empty if a term is an expression
+    where: str = ""
+    is_key: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A table as it is in the file now."""
+
+    schema: TableSchema
+    key: tuple[KeyColumn, ...]  # empty: no usable key
+    key_may_be_null: tuple[str, ...]
+    unique: tuple[UniqueIndex, ...]
+    rowid: str  # a name for the rowid, if there is one that is not the key
+    strict: bool
+    untyped: tuple[str, ...]  # columns whose content says nothing either
+    foreign_collations: tuple[str, ...]  # of its indexes, known to the application only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Something in the file that is no ordinary table."""
+
+    name: str
+    kind: str
+
+
+def matches(name: str, include: Seq[str], exclude: Seq[str]) -> bool:
+    """Say whether the patterns choose this table; they may be written with or without `main.`."""
+
+    def named_by(patterns: Seq[str]) -> bool:
+        return any(fnmatchcase(n, p) for p in patterns for n in (name, f"{NAMESPACE}.{name}"))
+
+    return named_by(include) and not named_by(exclude)
+
+
+def table_names(connection: sqlite3.Connection) -> tuple[list[str], list[Skipped]]:
+    """Return the application's tables, and what there is besides."""
+    rows = connection.execute(statement("dictionary", "tables")).fetchall()
+    application = [row for row in rows if not _OWN.fullmatch(row[0])]
+    names = sorted(name for name, kind, *_ in application if kind == "table")
+    return names, [Skipped(name=name, kind=kind) for name, kind, *_ in sorted(application) if kind != "table"]
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """Return the number that SQLite raises with every change of the dictionary."""
+    return int(connection.execute(statement("dictionary", "schema_version")).fetchone()[0])
+
+
+class Dictionary:
+    """One reading of the dictionary; open a transaction around it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        rows = connection.execute(statement("dictionary", "tables")).fetchall()
+        self._flags = {name: (bool(without), bool(strict)) for name, kind, without, strict in rows if kind == "table"}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._flags
+
+    def table(self, name: str, known: TableSchema | None = None) -> Found:
+        """Describe a table. `known` is its registered version: it gives numbers, and types where content decides."""
+        without_rowid, strict = self._flags[name]
+        info = self._rows("columns", name)
+        primary = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
+        indexes = self._unique(name, primary)
+        alias = self._rowid_alias(info, primary, without_rowid, indexes)
+        key = self._key(name, info, primary, alias, indexes)
+        columns, untyped = self._columns(name, info, known, alias)
+        schema = TableSchema(
+            table_id=known.table_id if known else 0,
+            version=known.version if known else 1,
+            namespace=NAMESPACE,
+            name=name,
+            columns=columns,
+            key=tuple(k.name for k in key),
+            indexes=self._plain(name, indexes),
+            foreign_keys=self._foreign_keys(name),
+            source_dialect="sqlite",
+        )
+        enforced = {row[1] for row in info if row[3]} | ({alias} if alias else set())
+        nullable = () if without_rowid or strict else tuple(k.name for k in key if k.name not in enforced)
+        return Found(
+            schema=schema,
+            key=key,
+            key_may_be_null=nullable,
+            unique=tuple(replace(i, is_key=_is_over_key(i, key)) for i in indexes),
+            rowid="" if without_rowid or alias else _free_rowid_name(info),
+            strict=strict,
+            untyped=untyped,
+            foreign_collations=tuple(self._foreign_collations(name)),
+        )
+
+    def _rows(self, query: str, *parameters: str) -> Rows:
+        return self._connection.execute(statement("dictionary", query), parameters).fetchall()
+
+    @staticmethod
+    def _rowid_alias(info: Rows, primary: list[str], without_rowid: bool, indexes: list[UniqueIndex]) -> str:
+        """Return the INTEGER PRIMARY KEY's name: the one kind of primary key that has no index of its own."""
+        if without_rowid or len(primary) != 1 or any(i.columns == (primary[0],) and i.is_key for i in indexes):
+            return ""
+        declared = next(row[2] for row in info if row[1] == primary[0])
+        return primary[0] if declared.upper() == "INTEGER" else ""
+
+    def _key(
+        self,
+        table: str,
+        info: Rows,
+        primary: list[str],
+        alias: str,
+        indexes: list[UniqueIndex],
+    ) -> tuple[KeyColumn, ...]:
+        """Choose what identifies a row: the primary key, else the first unique index whose columns are NOT NULL."""
+        if alias:
+            return (KeyColumn(name=alias, collation="", exact=True),)
+        declared = {row[1]: row[2] for row in info}
+        required = {row[1] for row in info if row[3]}
+        for index in indexes:
+            if index.is_key or (not primary and index.columns and not index.where and set(index.columns) <= required):
+                own = self._own_collations(table, index.columns) if len(index.columns) > 1 else []
+                return tuple(
+                    KeyColumn(
+                        name=name,
+                        collation=collation,
+                        exact=_is_exact(declared[name], collation),
+                        is_own=own == _collations(index),
+                    )
+                    for name, collation in zip(index.columns, _collations(index), strict=True)
+                )
+        return ()
+
+    def _unique(self, table: str, primary: list[str]) -> list[UniqueIndex]:
+        found = []
+        for name, origin, partial, sql in self._rows("unique_indexes", table):
+            columns = self._rows("index_columns", name)
+            texts = index_terms(sql) if sql else ()
+            terms = tuple(
+                f"{quoted(column)} COLLATE {quoted(collation)}" if column is not None else f"({texts[at]})"
+                for at, (_, column, collation) in enumerate(columns)
+            )
+            plain = all(column is not None for _, column, _ in columns)
+            found.append(
+                UniqueIndex(
+                    name=name,
+                    terms=terms,
+                    columns=tuple(row[1] for row in columns) if plain else (),
+                    where=index_where(sql) if partial else "",
+                    is_key=origin == "pk",
+                )
+            )
+        return found
+
+    def _columns(
+        self,
+        table: str,
+        info: Rows,
+        known: TableSchema | None,
+        alias: str,
+    ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+        numbered = {c.name: c for c in known.columns} if known else {}
+        columns, untyped = [], []
+        for _, name, declared, notnull, default, _, hidden in info:
+            before = numbered.get(name)
+            logical = declared_type(declared)
+            if logical is None and before is not None and before.source_type == declared:
+                logical = before.type
+            if logical is None:
+                logical = self._content_type(table, name)
+            if logical is None:
+                untyped.append(name)
+                continue
+            columns.append(
+                Column(
+                    name=name,
+                    number=before.number if before else 0,
+                    type=logical,
+                    nullable=not notnull and name != alias,
+                    source_type=declared,
+                    default_sql="" if hidden else portable_default(default, logical),
+                    identity=name == alias,
+                )
+            )
+        return tuple(columns), tuple(untyped)
+
+    def _own_collations(self, table: str, columns: Seq[str]) -> list[str]:
+        """Return the collations that the columns were declared with: no pragma tells, but an index takes them over."""
+        (sql,) = self._connection.execute(statement("dictionary", "table_sql"), (table,)).fetchone()
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
+            try:
+                scratch.execute(sql)
+                scratch.execute(f"CREATE INDEX venus_probe ON {quoted(table)} ({', '.join(map(quoted, columns))})")
+            except sqlite3.Error:  # a function or collation of the application's: then nothing is known
+                return []
+            return [row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))]
+
+    def _foreign_collations(self, table: str) -> list[str]:
+        return [row[0] for row in self._rows("index_collations", table) if row[0].upper() not in _COLLATIONS]
+
+    def _content_type(self, table: str, column: str) -> LogicalType | None:
+        query = f"SELECT DISTINCT typeof({quoted(column)}) FROM main.{quoted(table)}"
+        return content_type({row[0] for row in self._connection.execute(query)})
+
+    def _plain(self, table: str, unique: list[UniqueIndex]) -> tuple[Index, ...]:
+        """Return the indexes that mean the same elsewhere: no expressions, no conditions."""
+        found = [
+            Index(name=i.name, columns=i.columns, unique=True)
+            for i in unique
+            if i.columns and not i.where and not i.is_key
+        ]
+        for name, partial in self._rows("plain_indexes", table):
+            columns = [row[1] for row in self._rows("index_columns", name)]
+            if not partial and all(c is not None for c in columns):
+                found.append(Index(name=name, columns=tuple(columns)))
+        return tuple(found)
+
+    def _foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
+        parts: dict[int, list[tuple[str, str, str | None]]] = defaultdict(list)
+        for number, referred, column, to in self._rows("foreign_keys", table):
+            parts[number].append((referred, column, to))
+        return tuple(self._foreign_key(table, number, rows) for number, rows in sorted(parts.items()))
+
+    def _foreign_key(self, table: str, number: int, rows: list[tuple[str, str, str | None]]) -> ForeignKey:
+        referred = next((n for n in self._flags if n.lower() == rows[0][0].lower()), rows[0][0])
+        to = [t for _, _, t in rows if t is not None]
+        if not to:  # REFERENCES parent: its primary key is meant
+            info = self._rows("columns", referred)
+            to = [row[1] for row in sorted(info, key=lambda r: r[5]) if row[5]]
+        return ForeignKey(
+            name=f"{table}_fk{number}",
+            columns=tuple(column for _, column, _ in rows),
+            referred_namespace=NAMESPACE,
+            referred_table=referred,
+            referred_columns=tuple(to),
+        )
+
+
+def _is_exact(declared: str, collation: str) -> bool:
+    """Say whether equal means identical; without a declared type 1 equals 1.0, under NOCASE a equals A."""
+    return collation == "BINARY" and affinity(declared) is not Affinity.BLOB
+
+
+def _is_over_key(index: UniqueIndex, key: tuple[KeyColumn, ...]) -> bool:
+    """Say whether rows that collide here have the same key; under another collation they need not."""
+    same_columns = bool(key) and index.columns == tuple(k.name for k in key)
+    return same_columns and all(k.collation in ("", c) for k, c in zip(key, _collations(index), strict=True))
+
+
+def _collations(index: UniqueIndex) -> list[str]:
+    return [term.rpartition(" COLLATE ")[2].strip('"') for term in index.terms]
+
+
+def _free_rowid_name(info: Rows) -> str:
+    taken = {row[1].lower() for row in info}
+    return next((name for name in _ROWID_NAMES if name not in taken), "")
+
+
+def numbered(schema: TableSchema, number_max: int) -> tuple[TableSchema, int]:
+    """Give the columns that have no field number the next ones; a number is never given twice."""
+    columns = []
+    for column in schema.columns:
+        number_max += not column.number
+        columns.append(column if column.number else replace(column, number=number_max))
+    return replace(schema, columns=tuple(columns)), number_max
+
+
+def keeping_renamed(schema: TableSchema, known: Mapping[str, Column], order: tuple[Column, ...]) -> TableSchema:
+    """Give a renamed column its old number.
+
+    SQLite appends new columns and closes up after a dropped one: with as many columns as before, an unknown name in
+    the place of one that has gone is that column.
+    """
+    if len(schema.columns) != len(order):
+        return schema
+    present = {c.name for c in schema.columns}
+    columns = [
+        replace(now, number=before.number) if now.name not in known and before.name not in present else now
+        for now, before in zip(schema.columns, order, strict=True)
+    ]
+    return replace(schema, columns=tuple(columns))

@@ -1,0 +1,68 @@
+"""Takes the terms and the condition out of a CREATE INDEX statement. Pure.
+
+SQLite's pragmas name an index's columns, but of an expression or a partial index they only say that it is one; the
+text is needed to find the rows that REPLACE would remove through it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TOKEN = re.compile(
+    r"""
+      '(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\]   # strings and quoted names
+    | --[^\n]*(?:\n|$) | /\*.*?(?:\*/|$)                                # remarks
+    | [A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def _tokens(sql: str) -> list[str]:
+    return [t for t in _TOKEN.findall(sql) if not t.startswith(("--", "/*"))]
+
+
+def _body(sql: str) -> tuple[list[list[str]], list[str]]:
+    """Return the terms between the index's parentheses, and what follows them."""
+    tokens = _tokens(sql)
+    start = tokens.index("(")
+    depth, terms, current = 0, [], []  # type: ignore[var-annotated]
+    for at in range(start + 1, len(tokens)):
+        token = tokens[at]
+        if token == ")" and depth == 0:
+            return [*terms, current], tokens[at + 1 :]
+        depth += (token == "(") - (token == ")")
+        if token == "," and depth == 0:
+            terms.append(current)
+            current = []
+        else:
+            current.append(token)
+    return [*terms, current], []
+
+
+def index_terms(sql: str) -> tuple[str, ...]:
+    """Return the indexed terms without their direction; a COLLATE stays, it is part of the expression."""
+    return tuple(_without_direction("".join(term).strip()) for term in _body(sql)[0])
+
+
+def _without_direction(term: str) -> str:
+    return re.sub(r"\s(ASC|DESC)\s*$", "", term, flags=re.IGNORECASE).strip()
+
+
+def index_where(sql: str) -> str:
+    """Return the condition of a partial index, empty if it has none."""
+    rest = "".join(_body(sql)[1]).strip()
+    return rest[len("WHERE") :].strip() if rest.upper().startswith("WHERE") else ""
+
+
+def names_in(*texts: str) -> set[str]:
+    """Return every name that these expressions mention, unquoted and in lower case; functions are among them."""
+    tokens = [token for text in texts for token in _tokens(text)]
+    return {_unquoted(token).lower() for token in tokens if token[0].isalpha() or token[0] in '_"`[' or token[0] > "~"}
+
+
+def _unquoted(token: str) -> str:
+    if token[0] == "[":
+        return token[1:-1]
+    return token[1:-1].replace(token[0] * 2, token[0]) if token[0] in '"`' else token

@@ -1,0 +1,46 @@
+-- What VENUS adds for one captured table. The application's tables are not altered: a trigger notes the key of each
+-- changed row in a log table, in the application's own transaction, and nothing else (capture.md 7).
+
+-- log_table --
+-- No AUTOINCREMENT, which would leave sqlite_sequence behind: the newest consumed row is never purged, so a number is
+-- not given twice. The key columns have no type, so that they keep the storage class.
+CREATE TABLE {log} (seq INTEGER PRIMARY KEY, op TEXT NOT NULL, {log_columns});
+
+-- insert --
+CREATE TRIGGER {trigger} AFTER INSERT ON {table} BEGIN
+  INSERT INTO {log} (op, {log_columns}) VALUES ('I', {new_key});
+END;
+
+-- key_change --
+CREATE TRIGGER {trigger} AFTER UPDATE ON {table} WHEN NOT ({same_key}) BEGIN
+  INSERT INTO {log} (op, {log_columns}) VALUES ('D', {old_key});
+END;
+
+-- update --
+CREATE TRIGGER {trigger} AFTER UPDATE ON {table} BEGIN
+  INSERT INTO {log} (op, {log_columns}) VALUES ('U', {new_key});
+END;
+
+-- delete --
+CREATE TRIGGER {trigger} AFTER DELETE ON {table} BEGIN
+  INSERT INTO {log} (op, {log_columns}) VALUES ('D', {old_key});
+END;
+
+-- insert_victims --
+-- INSERT OR REPLACE removes every row that collides through a unique index, and fires no delete trigger for it unless
+-- the connection has recursive_triggers on.
+CREATE TRIGGER {trigger} BEFORE INSERT ON {table} BEGIN
+  INSERT INTO {log} (op, {log_columns}) SELECT 'D', {victim_key} FROM {table} AS x WHERE {collision};
+END;
+
+-- update_victims --
+-- UPDATE OR REPLACE does the same.
+CREATE TRIGGER {trigger} BEFORE UPDATE ON {table} WHEN {moved} BEGIN
+  INSERT INTO {log} (op, {log_columns}) SELECT 'D', {victim_key} FROM {table} AS x WHERE {collision};
+END;
+
+-- drop_table --
+DROP TABLE {log};
+
+-- drop_trigger --
+DROP TRIGGER {trigger};

@@ -1,0 +1,251 @@
+"""Rows of one captured table become sections: SQL text, bounded reading, canonical text, packed bytes.
+
+In a row's path this lies between the snapshot and the batches; from here on nobody sees SQLite's values any more.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from venus.adapters.dialects.sqlite.connection import quoted
+from venus.adapters.dialects.sqlite.dictionary import Found
+from venus.adapters.dialects.sqlite.statements import statement
+from venus.adapters.dialects.sqlite.triggers import log_columns, log_table, same
+from venus.adapters.dialects.sqlite.values import DoesNotFit, Rule, rule_of
+from venus.codec.changes import TableChanges
+from venus.codec.columns import Value, from_columns, keys_from_columns
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.model import Kind, LogicalType
+
+Row = tuple[Any, ...]
+
+#: Rows fetched at a time where one may be large: what is held can exceed a section's limit by so many rows at most.
+PIECE_ROWS = 16
+#: What a value without a length of its own counts.
+VALUE_BYTES = 10
+_UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
+#: A declared length up to here makes no row large.
+_NARROW_MAX = 1_000
+
+
+class UnfitRow(Exception):
+    """A row that cannot be carried exactly; the message names key and column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How one version of a table is read."""
+
+    layout: Layout
+    rules: tuple[Rule, ...]
+    changes_sql: str
+    fill_sql: str
+    fill_next_sql: str
+    tail_sql: str  # the last rows in key order, for a check
+    key_may_be_null: bool
+    null_key_sql: str  # finds a row whose key is NULL
+    wide: tuple[int, ...]  # columns whose values may be large
+
+    @property
+    def key_count(self) -> int:
+        """How many columns come first in a row."""
+        return self.layout.key_count
+
+
+def access_to(found: Found) -> Access:
+    """Write the statements for a table as it is now."""
+    layout = Layout.of(found.schema)
+    key = layout.columns[: layout.key_count]
+    others = "".join(f"t.{quoted(c.name)}, " for c in layout.columns[layout.key_count :])
+    logged = [f"k{n}" for n in range(1, len(found.key) + 1)]
+    # 1 and 1.0 are one group unless the storage class is part of it
+    classes = [f"typeof({k})" for k, column in zip(logged, found.key, strict=True) if not column.exact]
+    collated = [_collated(f"t.{quoted(k.name)}", k.collation) for k in found.key]
+    identical = [
+        f"{at} = g.{k}" + ("" if c.exact else f" AND {same(f't.{quoted(c.name)}', f'g.{k}', c)}")
+        for at, k, c in zip(collated, logged, found.key, strict=True)
+    ]
+    parts = {"table": f"main.{quoted(found.schema.name)}", "columns": others}
+    fill = {
+        **parts,
+        "table_key": ", ".join(f"t.{quoted(c.name)}" for c in key),
+        "rows": "?",
+    }
+    # SQLite compares a row of several columns through their index only if no collation is spelt out.
+    places = [_collated(f"t.{quoted(k.name)}", "" if k.is_own else k.collation) for k in found.key]
+    order, backwards = ", ".join(places), ", ".join(f"{column} DESC" for column in places)
+    marks = ", ".join("?" * len(key))
+    return Access(
+        layout=layout,
+        rules=tuple(rule_of(c, in_key=n < layout.key_count) for n, c in enumerate(layout.columns)),
+        changes_sql=statement(
+            "cut",
+            "changes",
+            **parts,
+            log=quoted(log_table(found.schema.table_id)),
+            log_key=", ".join(f"g.{k}" for k in logged),
+            is_there=f"t.{quoted(key[0].name)} IS NOT NULL",
+            grouped=log_columns(len(logged)),
+            group_by=", ".join(logged + classes),
+            same=" AND ".join(identical),
+        ),
+        fill_sql=statement("cut", "fill", **fill, order=order, after=""),
+        fill_next_sql=statement("cut", "fill", **fill, order=order, after=f"WHERE ({order}) > ({marks})"),
+        tail_sql=statement("cut", "fill", **fill, order=backwards, after=""),
+        key_may_be_null=bool(found.key_may_be_null),
+        null_key_sql=statement(
+            "cut", "null_key", **parts, null=" OR ".join(f"t.{quoted(c.name)} IS NULL" for c in key)
+        ),
+        wide=tuple(n for n, c in enumerate(layout.columns) if _is_wide(c.type)),
+    )
+
+
+def _is_wide(logical: LogicalType) -> bool:
+    return logical.kind in _UNBOUNDED and not 0 < logical.length <= _NARROW_MAX
+
+
+def _collated(column: str, collation: str) -> str:
+    return f"{column} COLLATE {quoted(collation)}" if collation else column
+
+
+class Rows:
+    """A statement's rows, taken in portions of bounded weight."""
+
+    def __init__(self, cursor: sqlite3.Cursor, access: Access) -> None:
+        self._cursor = cursor
+        self._wide = access.wide
+        self._row_bytes = VALUE_BYTES * len(access.layout.columns)
+        self.ended = False
+
+    def take(self, *, rows_max: int, bytes_max: int) -> list[Row]:
+        """Return the next rows, at least one unless the statement has ended."""
+        rows: list[Row] = []
+        weight = 0
+        while not self.ended and len(rows) < rows_max and weight < bytes_max:
+            fitting = (bytes_max - weight) // self._row_bytes + 1
+            wanted = min(rows_max - len(rows), PIECE_ROWS if self._wide else fitting)
+            piece = self._cursor.fetchmany(wanted)
+            self.ended = len(piece) < wanted
+            weight += self._weight(piece)
+            rows += piece
+        return rows
+
+    def _weight(self, piece: list[Row]) -> int:
+        lengths = sum(len(v) for i in self._wide for row in piece if (v := row[i]).__class__ in (str, bytes))
+        return lengths + len(piece) * self._row_bytes
+
+
+def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
+    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first.
+
+    Raises UnfitRow.
+    """
+    gone = [row for row in rows if not row[-2]]
+    there = [row for row in rows if row[-2]] if gone else rows
+    if gone:
+        yield from _divided(_section(access, gone, deleted=True), bytes_max)
+    if there:
+        yield from _divided(_section(access, there, deleted=False), bytes_max)
+
+
+def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
+    columns = list(zip(*rows, strict=True))
+    count = access.key_count if deleted else len(access.layout.columns)
+    texts = _texts(access, columns[:count], rows)
+    if deleted:
+        record_ids = keys_from_columns(texts, access.layout)
+        packed = Packed(b"", np.zeros(len(rows), dtype=np.uint32))
+    else:
+        record_ids, packed = from_columns(texts, access.layout)
+    return TableChanges(
+        table_id=access.layout.schema.table_id,
+        schema_version=access.layout.schema.version,
+        record_ids=record_ids,
+        rows=packed,
+        is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
+        inserts_only=not deleted and all(columns[-1]),
+    )
+
+
+def _texts(access: Access, columns: Sequence[Row], rows: list[Row]) -> list[Sequence[Value]]:
+    texts = []
+    for n, (rule, values) in enumerate(zip(access.rules, columns, strict=False)):
+        try:
+            texts.append(rule.texts(values))
+        except DoesNotFit:
+            _name_unfit(access, n, values, rows)
+            raise
+    for n in range(access.key_count):
+        if None in columns[n]:
+            raise UnfitRow(f"column {access.layout.columns[n].name} is NULL in a key")
+    return texts
+
+
+def _name_unfit(access: Access, column: int, values: Row, rows: list[Row]) -> None:
+    for value, row in zip(values, rows, strict=True):
+        try:
+            access.rules[column].text(value)
+        except DoesNotFit as e:
+            name = access.layout.columns[column].name
+            raise UnfitRow(f"row {key_for_people(access, row)}: column {name}: {e}") from e
+
+
+def key_for_people(access: Access, row: Row) -> str:
+    """Name a row."""
+    names = (c.name for c in access.layout.columns)
+    return ", ".join(f"{name}={value!r}" for name, value in zip(names, row[: access.key_count], strict=False))
+
+
+def _divided(section: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
+    """Cut a section that came out heavier than it looked into ones within the limit; a single row stays whole."""
+    if section.nbytes <= bytes_max or section.count == 1:
+        yield section
+        return
+    ids = np.concatenate(([0], np.cumsum(section.record_ids.sizes, dtype=np.int64)))
+    rows = np.concatenate(([0], np.cumsum(section.rows.sizes, dtype=np.int64)))
+    weight = ids + rows + 9 * np.arange(len(ids)) + 32
+    start = 0
+    while start < section.count:
+        end = max(start + 1, int(np.searchsorted(weight, weight[start] + bytes_max - 32, side="right")) - 1)
+        yield TableChanges(
+            table_id=section.table_id,
+            schema_version=section.schema_version,
+            record_ids=_part(section.record_ids, ids, start, end),
+            rows=_part(section.rows, rows, start, end),
+            is_deleted=section.is_deleted[start:end],
+            inserts_only=section.inserts_only,
+        )
+        start = end
+
+
+def _part(packed: Packed, offsets: Any, start: int, end: int) -> Packed:
+    return Packed(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
+
+
+def cursor_after(row: Row, key_count: int) -> bytes:
+    """Return the place of a row in key order, with the storage class of each value."""
+    return json.dumps([_tagged(value) for value in row[:key_count]]).encode()
+
+
+def _tagged(value: Any) -> list[Any]:
+    if isinstance(value, bytes):
+        return ["blob", value.hex()]
+    return ["real", value.hex()] if isinstance(value, float) else ["as it is", value]
+
+
+def cursor_values(cursor: bytes) -> list[Any]:
+    """Read a place back."""
+    return [_untagged(tag, value) for tag, value in json.loads(cursor)]
+
+
+def _untagged(tag: str, value: Any) -> Any:
+    if tag == "blob":
+        return bytes.fromhex(value)
+    return float.fromhex(value) if tag == "real" else value

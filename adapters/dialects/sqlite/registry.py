@@ -1,0 +1,158 @@
+"""The registry at the source: which tables are captured, how far, and the checkpoint row (VENUS 3.3)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.sqlite.connection import literal
+from venus.adapters.dialects.sqlite.statements import statement
+from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.errors import SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
+from venus.wire import change_pb2
+
+ACTIVE = "ACTIVE"
+PAUSED = "PAUSED"
+RESYNC = "RESYNC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A row of the registry."""
+
+    table: RegisteredTable
+    log_through: int
+    number_max: int
+
+    @property
+    def schema(self) -> TableSchema:
+        """The newest registered version."""
+        return self.table.schema
+
+
+def installed(connection: sqlite3.Connection) -> bool:
+    """Say whether VENUS's tables are there."""
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'venus_captured_table'").fetchone())
+
+
+def require_installed(connection: sqlite3.Connection, what: object) -> None:
+    """Raise SourceError if there is nothing to capture from."""
+    if not installed(connection):
+        raise SourceError(f"{what}: VENUS is not installed here", hint="run `venus install-triggers`")
+
+
+def read_tables(connection: sqlite3.Connection) -> dict[int, Captured]:
+    """Return the registry by table id."""
+    return {row[0]: _captured(row) for row in connection.execute(statement("registry", "tables"))}
+
+
+def _captured(row: tuple[int, bytes, str, str, bytes, int, int, int, int, int, int]) -> Captured:
+    table_id, wire, state, reason, cursor, rows, estimate, done, sweep_from, log_through, number_max = row
+    schema = from_wire(change_pb2.TableSchema.FromString(wire))
+    fill = FillState(
+        table_id=table_id,
+        sweep_from=Sequence(sweep_from),
+        cursor=cursor,
+        rows_done=rows,
+        rows_estimate=estimate,
+        done=bool(done),
+    )
+    table = RegisteredTable(schema=schema, state=state, reason=reason, fill=fill)
+    return Captured(table=table, log_through=log_through, number_max=max(number_max, _highest(schema)))
+
+
+def _highest(schema: TableSchema) -> int:
+    return max(c.number for c in schema.columns)
+
+
+def states(connection: sqlite3.Connection) -> dict[int, tuple[str, int]]:
+    """Return state and watermark of each table."""
+    return {row[0]: (row[1], row[2]) for row in connection.execute(statement("registry", "states"))}
+
+
+def add_table(schema: TableSchema, *, estimate: int, number_max: int) -> str:
+    """Return the statement that registers a table."""
+    return statement(
+        "registry",
+        "add_table",
+        namespace=literal(schema.namespace),
+        name=literal(schema.name),
+        estimate=literal(estimate),
+        **_version(schema, number_max),
+    )
+
+
+def new_version(schema: TableSchema, number_max: int) -> str:
+    """Return the statement that stores a table's next version."""
+    return statement("registry", "new_version", **_version(schema, number_max))
+
+
+def _version(schema: TableSchema, number_max: int) -> dict[str, str]:
+    return {
+        "table_id": literal(schema.table_id),
+        "schema_wire": literal(to_wire(schema).SerializeToString(deterministic=True)),
+        "fingerprint": literal(fingerprint(schema)),
+        "number_max": literal(number_max),
+    }
+
+
+def set_state(table_id: int, state: str, reason: str) -> str:
+    """Return the statement that changes a table's state."""
+    parts = {"table_id": literal(table_id), "state": literal(state), "reason": literal(reason or None)}
+    return statement("registry", "set_state", **parts)
+
+
+def log_is_new(table_id: int) -> str:
+    """Return the statement that begins a new log from its first row."""
+    return statement("registry", "log_is_new", table_id=literal(table_id))
+
+
+def restart_fill(connection: sqlite3.Connection, table_id: int) -> None:
+    """Have the whole table read again."""
+    connection.execute(statement("registry", "restart_fill"), (table_id,))
+
+
+def advance_fill(connection: sqlite3.Connection, before: FillState, after: FillState) -> None:
+    """Store how far a fill has come, unless somebody has restarted it meanwhile."""
+    connection.execute(
+        statement("registry", "advance_fill"),
+        {
+            "table_id": after.table_id,
+            "cursor": after.cursor or None,
+            "rows_done": after.rows_done,
+            "done": int(after.done),
+            "sweep_from": after.sweep_from,
+            "was_cursor": before.cursor,
+            "was_rows": before.rows_done,
+            "was_sweep": before.sweep_from,
+        },
+    )
+
+
+def read_state(connection: sqlite3.Connection) -> SourceState:
+    """Return the checkpoint row."""
+    epoch, next_sequence, last_batch = connection.execute(statement("registry", "checkpoint")).fetchone()
+    return SourceState(epoch=Epoch(epoch), next_sequence=Sequence(next_sequence), last_batch=BatchNo(last_batch))
+
+
+def add_batches(connection: sqlite3.Connection, batches: Iterable[BatchRecord]) -> None:
+    """Insert the rows that make half messages decidable."""
+    rows = [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
+    connection.executemany(statement("registry", "add_batch"), rows)
+
+
+def read_batch(connection: sqlite3.Connection, number: BatchNo) -> BatchRecord | None:
+    """Return a batch if its local transaction is in the file."""
+    row = connection.execute(statement("registry", "batch"), (number,)).fetchone()
+    if row is None:
+        return None
+    return BatchRecord(
+        batch_no=BatchNo(row[0]),
+        epoch=Epoch(row[1]),
+        first_sequence=Sequence(row[2]),
+        last_sequence=Sequence(row[3]),
+        digest=int(row[4], 16),
+    )

@@ -1,0 +1,363 @@
+"""SQLite as a source: the dialect contract over one file (VENUS 3.1).
+
+Two connections: the reader holds a cut's snapshot, the writer does everything else in short transactions. Reading
+works in every journal mode; only with WAL does it not delay the application, which `check` says and nothing sets.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from pathlib import Path
+
+import sqlalchemy
+from sqlalchemy.pool import NullPool
+
+from venus.adapters.dialects.contract import (
+    Capabilities,
+    FillState,
+    InstallStep,
+    RegisteredTable,
+    SchemaChanged,
+    SourceState,
+)
+from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite.check import check
+from venus.adapters.dialects.sqlite.connection import (
+    connect,
+    file_of,
+    quoted,
+    read_transaction,
+    translated,
+    write_transaction,
+)
+from venus.adapters.dialects.sqlite.cut import UNFIT, Pending, SqliteCut
+from venus.adapters.dialects.sqlite.dictionary import Dictionary, matches, numbered, schema_version, table_names
+from venus.adapters.dialects.sqlite.install import install_plan, uninstall_plan
+from venus.adapters.dialects.sqlite.purging import Purger
+from venus.adapters.dialects.sqlite.reading import Access, access_to
+from venus.adapters.dialects.sqlite.refresh import Comparison, compare, objects
+from venus.adapters.dialects.sqlite.registry import Captured
+from venus.adapters.dialects.sqlite.statements import statement
+from venus.adapters.dialects.sqlite.triggers import log_table
+from venus.config import Settings
+from venus.errors import Fenced, Refused, SourceError
+from venus.migrations import run
+from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
+
+
+def open_source(settings: Settings) -> SqliteSource:
+    """Open the file that the settings name."""
+    return SqliteSource(file_of(settings.source.url.get_secret_value()))
+
+
+class SqliteSource:
+    """One SQLite file, used by one thread."""
+
+    name = "sqlite"
+    capabilities = Capabilities(
+        concurrent_writers=False,
+        transactional_ddl=True,
+        captures_truncate=False,  # there is no TRUNCATE, and DELETE without WHERE fires the row triggers
+        fires_on_cascade=True,
+        identifier_bytes_max=1 << 20,
+    )
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._reader = connect(file)
+        try:
+            self._writer = connect(file)
+        except BaseException:
+            self._reader.close()
+            raise
+        self._purger = Purger()
+        self._accesses: dict[int, Access] = {}
+        #: The dictionary's number for which `_accesses` are right.
+        self._schema_version: int | None = None
+        self._compared_at = 0
+        #: The file's number at which every log was found empty.
+        self._empty_at: int | None = None
+        #: Where the log of a table ended that halted because of a row.
+        self._halted_at: dict[int, int] = {}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._reader.close()
+        self._writer.close()
+
+    # -- dictionary and installation ---------------------------------------------------------------------
+
+    def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
+        """Read the dictionary."""
+        with read_transaction(self._writer, self._file):
+            dictionary = Dictionary(self._writer)
+            known = {}
+            if registry.installed(self._writer):
+                known = {c.schema.name: c.schema for c in registry.read_tables(self._writer).values()}
+            names = [n for n in table_names(self._writer)[0] if matches(n, include, exclude)]
+            return [numbered(dictionary.table(n, known.get(n)).schema, 0)[0] for n in names]
+
+    def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        """Look for what is missing or cannot be carried."""
+        with read_transaction(self._writer, self._file):
+            return list(check(self._writer, self._file, include, exclude))
+
+    def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Return every statement of the installation."""
+        self._refuse_blocked(include, exclude)
+        own_tables = self._own_tables("upgrade")
+        with read_transaction(self._writer, self._file):
+            return install_plan(self._writer, own_tables, include, exclude)
+
+    def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Install what is missing, in one transaction."""
+        self._refuse_blocked(include, exclude)
+        with write_transaction(self._writer, self._file):
+            steps = install_plan(self._writer, self._own_tables("upgrade"), include, exclude)
+            self._execute(steps)
+        return steps
+
+    def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
+        for finding in self.check(include, exclude):
+            if finding.blocks:
+                raise Refused(f"{finding.where}: {finding.message}", hint=finding.remedy)
+
+    def uninstall_plan(self) -> list[InstallStep]:
+        """Return every statement of the removal."""
+        own_tables = self._own_tables("downgrade")
+        with read_transaction(self._writer, self._file):
+            return uninstall_plan(self._writer, own_tables)
+
+    def uninstall(self) -> list[InstallStep]:
+        """Leave the file's dictionary as it was before, in one transaction."""
+        with write_transaction(self._writer, self._file):
+            steps = uninstall_plan(self._writer, self._own_tables("downgrade"))
+            self._execute(steps)
+        return steps
+
+    def _own_tables(self, direction: run.Direction) -> list[str]:
+        engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connect(self._file), poolclass=NullPool)
+        return run.sql(engine, "source", schema=None, direction=direction)
+
+    def _execute(self, steps: list[InstallStep]) -> None:
+        for step in steps:
+            if not step.exists:
+                self._writer.execute(step.sql).close()
+        self._schema_version = None
+
+    # -- the registry and the checkpoint row ---------------------------------------------------------------
+
+    def registered(self) -> list[RegisteredTable]:
+        """Return the captured tables."""
+        with translated(self._file):
+            if not registry.installed(self._writer):
+                return []
+            return [c.table for c in registry.read_tables(self._writer).values()]
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        """Store what an operator or the adapter says of a table."""
+        with write_transaction(self._writer, self._file):
+            if not self._writer.execute(registry.set_state(table_id, state, reason)).rowcount:
+                raise _unknown(table_id)
+
+    def restart_fill(self, table_id: int) -> None:
+        """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
+        with write_transaction(self._writer, self._file):
+            captured = registry.read_tables(self._writer).get(table_id)
+            if captured is None:
+                raise _unknown(table_id)
+            registry.restart_fill(self._writer, table_id)
+            if captured.table.state == registry.RESYNC and not self._compare(captured).reason:
+                self._writer.execute(registry.set_state(table_id, registry.ACTIVE, ""))
+
+    def state(self) -> SourceState:
+        """Return the checkpoint row."""
+        with translated(self._file):
+            registry.require_installed(self._writer, self._file)
+            return registry.read_state(self._writer)
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        """Fence older instances; the write lock waits for their local transaction."""
+        with write_transaction(self._writer, self._file):
+            registry.require_installed(self._writer, self._file)
+            held = registry.read_state(self._writer)
+            if held.epoch > epoch:
+                raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
+            self._writer.execute(statement("registry", "raise_epoch"), (epoch,))
+            return replace(held, epoch=epoch)
+
+    def batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        """Look batches up under the write lock: no local transaction is half done then."""
+        with write_transaction(self._writer, self._file):
+            found = (registry.read_batch(self._writer, number) for number in numbers)
+            return {record.batch_no: record for record in found if record is not None}
+
+    def beat(self) -> None:
+        """Change the heartbeat row."""
+        with write_transaction(self._writer, self._file):
+            self._writer.execute(statement("registry", "beat"), (_now_us(),))
+
+    def backlog(self) -> dict[int, tuple[int, int]]:
+        """Return how many log rows wait; nothing blocks, because a transaction that has ended is visible at once."""
+        with read_transaction(self._writer, self._file):
+            tables = registry.states(self._writer)
+            return {t: (max(0, self._log_end(self._writer, t) - through), 0) for t, (_, through) in tables.items()}
+
+    @staticmethod
+    def _log_end(connection: sqlite3.Connection, table_id: int) -> int:
+        sql = statement("registry", "log_end", log=quoted(log_table(table_id)))
+        return int(connection.execute(sql).fetchone()[0])
+
+    # -- capture ---------------------------------------------------------------------------------------------
+
+    def refresh_schemas(self) -> list[TableSchema]:
+        """Compare the dictionary with the registry if it has changed; try tables again that halted at a row."""
+        with read_transaction(self._writer, self._file):
+            registry.require_installed(self._writer, self._file)
+            if schema_version(self._writer) == self._schema_version and not self._any_paused():
+                return []
+            found = self._compare_all()
+            retried = self._corrected(found)
+        if retried or any(c.differs or self._has_lost_rows(c) for c in found):
+            with write_transaction(self._writer, self._file):
+                for comparison in self._compare_all():
+                    self._store(comparison)
+                for table_id in retried:
+                    self._writer.execute(registry.set_state(table_id, registry.ACTIVE, ""))
+                    self._halted_at.pop(table_id, None)
+            with read_transaction(self._writer, self._file):
+                found = self._compare_all()
+        known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
+        self._adopt(found)
+        return [c.schema for c in found if (c.schema.table_id, c.schema.version) not in known]
+
+    def _any_paused(self) -> bool:
+        return any(state == registry.PAUSED for state, _ in registry.states(self._writer).values())
+
+    def _compare_all(self) -> list[Comparison]:
+        self._compared_at = schema_version(self._writer)
+        dictionary, present = Dictionary(self._writer), objects(self._writer)
+        return [compare(dictionary, c, present) for c in registry.read_tables(self._writer).values()]
+
+    def _compare(self, captured: Captured) -> Comparison:
+        return compare(Dictionary(self._writer), captured, objects(self._writer))
+
+    def _corrected(self, found: list[Comparison]) -> list[int]:
+        """Return the tables that halted at a row and have been written to since: the row may be right now."""
+        halted = [c.captured for c in found if _is_halted(c.captured.table)]
+        return [
+            c.schema.table_id
+            for c in halted
+            if self._halted_at.get(c.schema.table_id) != self._log_end(self._writer, c.schema.table_id)
+        ]
+
+    def _has_lost_rows(self, how: Comparison) -> bool:
+        """Whether the log ends before its watermark: the newest consumed row is never purged."""
+        table_id = how.captured.schema.table_id
+        return how.readable and self._log_end(self._writer, table_id) < how.captured.log_through
+
+    def _store(self, how: Comparison) -> None:
+        table_id = how.captured.schema.table_id
+        if how.is_new_version:
+            self._writer.execute(registry.new_version(how.schema, how.number_max))
+            if how.needs_fill:
+                registry.restart_fill(self._writer, table_id)
+        if self._has_lost_rows(how):
+            log = log_table(table_id)
+            reason = f"changes were missed: somebody has removed rows from {log}, read the table again"
+            self._writer.execute(registry.set_state(table_id, registry.RESYNC, reason))
+            self._writer.execute(statement("registry", "consumed"), (self._log_end(self._writer, table_id), table_id))
+        elif how.reason and how.captured.table.state == registry.ACTIVE:
+            self._writer.execute(registry.set_state(table_id, registry.RESYNC, how.reason))
+
+    def _adopt(self, found: list[Comparison]) -> None:
+        """Read from now on by this dictionary."""
+        self._accesses = {c.schema.table_id: access_to(c.found) for c in found if c.readable and c.found is not None}
+        self._purger.expect({c.captured.schema.table_id for c in found})
+        self._schema_version = self._compared_at
+        self._empty_at = None
+
+    def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:
+        """Open a snapshot, unless nothing has been committed since every log was found empty."""
+        with translated(self._file):
+            version = int(self._reader.execute("PRAGMA data_version").fetchone()[0])
+            if version == self._empty_at and not fills:
+                self._purge()
+                return None
+            captured_at_us = _now_us()
+            self._reader.execute("BEGIN")
+            try:
+                cut = self._cut(captured_at_us, fills)
+            except BaseException:
+                self._reader.execute("ROLLBACK")
+                raise
+            if cut is None:
+                self._reader.execute("ROLLBACK")
+                self._empty_at = version
+                self._purge()
+            return cut
+
+    def _cut(self, captured_at_us: int, fills: Seq[FillState]) -> SqliteCut | None:
+        if schema_version(self._reader) != self._schema_version:
+            self._accept_dictionary()
+        tables = registry.states(self._reader)
+        pending = {}
+        for table_id, access in self._accesses.items():
+            state, after = tables[table_id]
+            through = self._log_end(self._reader, table_id)
+            if through < after:
+                self._schema_version = None
+                raise SchemaChanged(f"{self._file}: rows have gone from {log_table(table_id)}")
+            if through > after and state != registry.PAUSED:
+                pending[table_id] = Pending(access=access, after=after, through=through)
+        filling = {
+            f.table_id: (f, self._accesses[f.table_id])
+            for f in fills
+            if f.table_id in self._accesses and tables[f.table_id][0] != registry.PAUSED
+        }
+        if not pending and not filling:
+            return None
+        return SqliteCut(
+            file=self._file,
+            reader=self._reader,
+            writer=self._writer,
+            captured_at_us=captured_at_us,
+            pending=pending,
+            fills=filling,
+            purger=self._purger,
+            on_halt=self._note_halt,
+        )
+
+    def _accept_dictionary(self) -> None:
+        """Read by the dictionary as it is if the registry agrees with it. Raises SchemaChanged if it does not."""
+        registry.require_installed(self._reader, self._file)
+        with read_transaction(self._writer, self._file):
+            found = self._compare_all()
+        if any(c.differs for c in found) or schema_version(self._reader) != self._compared_at:
+            raise SchemaChanged(f"{self._file}: the dictionary is not what the registry says any more")
+        self._adopt(found)
+
+    def _note_halt(self, table_id: int) -> None:
+        self._halted_at[table_id] = self._log_end(self._writer, table_id)
+
+    def _purge(self) -> None:
+        """Remove a piece of what was consumed while there is nothing else to do."""
+        if self._purger.has_work:
+            with write_transaction(self._writer, self._file):
+                watermarks = {t: through for t, (_, through) in registry.states(self._writer).items()}
+                self._purger.purge(self._writer, self._purger.due(watermarks))
+
+
+def _unknown(table_id: int) -> SourceError:
+    return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
+
+
+def _is_halted(table: RegisteredTable) -> bool:
+    return table.state == registry.PAUSED and table.reason.startswith(UNFIT)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,106 @@
+"""Writes the log table and the triggers of one captured table. Pure: text from what the dictionary said.
+
+Whether a key has changed is a question of identity, not of equality: under NOCASE a equals A, without a declared type
+1 equals 1.0, and in both cases the target has another row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.adapters.dialects.sqlite.connection import quoted
+from venus.adapters.dialects.sqlite.dictionary import Found, KeyColumn, UniqueIndex
+from venus.adapters.dialects.sqlite.expressions import names_in
+from venus.adapters.dialects.sqlite.statements import statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A table or trigger of VENUS, with the statement that makes it as sqlite_master keeps it."""
+
+    kind: str  # table or trigger
+    name: str
+    sql: str
+
+
+def log_table(table_id: int) -> str:
+    """Return the name of a log table."""
+    return f"venus_l_{table_id:05}"
+
+
+def log_columns(count: int) -> str:
+    """Return the key columns of a log table."""
+    return ", ".join(f"k{n}" for n in range(1, count + 1))
+
+
+def same(left: str, right: str, key: KeyColumn) -> str:
+    """Return the condition that two values of a key column are the same value, not only equal."""
+    identical = f"{left} IS {right} COLLATE BINARY"
+    return identical if key.exact else f"{identical} AND typeof({left}) = typeof({right})"
+
+
+def capture_objects(found: Found, table_id: int) -> list[Made]:
+    """Return everything to make for a table, in order."""
+    log = log_table(table_id)
+    made = [Made(kind="table", name=log, sql=_filled("log_table", found, log))]
+    for block, letter in (("insert", "i"), ("key_change", "k"), ("update", "u"), ("delete", "d")):
+        made.append(_trigger(block, f"venus_{letter}_{table_id:05}", found, log))
+    for number, (collision, moved) in enumerate(_collisions(found), 1):
+        parts = {"collision": collision, "moved": moved}
+        made.append(_trigger("insert_victims", f"venus_iv{number}_{table_id:05}", found, log, **parts))
+        made.append(_trigger("update_victims", f"venus_uv{number}_{table_id:05}", found, log, **parts))
+    return made
+
+
+def _trigger(block: str, name: str, found: Found, log: str, **parts: str) -> Made:
+    return Made(kind="trigger", name=name, sql=_filled(block, found, log, trigger=quoted(name), **parts))
+
+
+def _filled(block: str, found: Found, log: str, **parts: str) -> str:
+    def of(row: str) -> str:
+        return ", ".join(f"{row}.{quoted(k.name)}" for k in found.key)
+
+    return statement(
+        "install",
+        block,
+        table=quoted(found.schema.name),
+        log=quoted(log),
+        log_columns=log_columns(len(found.key)),
+        new_key=of("NEW"),
+        old_key=of("OLD"),
+        victim_key=of("x"),
+        same_key=" AND ".join(same(f"OLD.{quoted(k.name)}", f"NEW.{quoted(k.name)}", k) for k in found.key),
+        **parts,
+    )
+
+
+def _collisions(found: Found) -> list[tuple[str, str]]:
+    """Return for each way to collide: the condition on a row x that would go, and when an UPDATE may cause it."""
+    ways = []
+    for index in found.unique:
+        if index.is_key and all(k.exact for k in found.key):
+            continue  # the victim has the new row's own key, which is noted anyway
+        ways.append(_through(index, found))
+    if found.rowid:
+        ways.append((f"x.{found.rowid} = NEW.{found.rowid}", f"OLD.{found.rowid} <> NEW.{found.rowid}"))
+    return ways
+
+
+def _through(index: UniqueIndex, found: Found) -> tuple[str, str]:
+    if index.columns and not index.where:
+        equal = [
+            f"x.{quoted(c)} COLLATE {term.rpartition(' COLLATE ')[2]} = NEW.{quoted(c)}"
+            for c, term in zip(index.columns, index.terms, strict=True)
+        ]
+        moved = [f"NOT (OLD.{quoted(c)} IS NEW.{quoted(c)} COLLATE BINARY)" for c in index.columns]
+        return " AND ".join(equal), " OR ".join(moved)
+    # Expressions name columns without saying of which row: for the old rows they mean x, for the new one its values
+    # under the same names.
+    used = names_in(*index.terms, index.where)
+    columns = [c.name for c in found.schema.columns if c.name.lower() in used]
+    values = ", ".join(f"NEW.{quoted(name)} AS {quoted(name)}" for name in columns)
+    conditions = [f"{term} = (SELECT {term} FROM (SELECT {values}))" for term in index.terms]
+    if index.where:
+        conditions.append(f"({index.where})")
+        conditions.append(f"(SELECT {index.where} FROM (SELECT {values}))")
+    return " AND ".join(conditions), "1"

@@ -1,0 +1,126 @@
+"""Declared types of SQLite as logical types.
+
+SQLite believes no declaration: a type name only gives a column an *affinity* (sqlite.org/datatype3.html 3.1), and
+neither widths nor ranges are enforced. VENUS takes the declaration for what the target is to have, and checks every
+value against it (values.py). A name that says nothing, or none at all, is settled by what the column holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Set
+from enum import Enum
+
+from venus.model import Kind, LogicalType
+
+_DECLARED = re.compile(r"^\s*([^(]*?)\s*(?:\(\s*([+-]?\d+)\s*(?:,\s*([+-]?\d+)\s*)?\))?\s*([^(]*?)\s*$")
+#: PostgreSQL's widest numeric(p, s); SQLite accepts any number there.
+_PRECISION_MAX = 1000
+
+
+class Affinity(Enum):
+    """What SQLite makes of a value on its way into a column."""
+
+    TEXT = "TEXT"
+    NUMERIC = "NUMERIC"
+    INTEGER = "INTEGER"
+    REAL = "REAL"
+    BLOB = "BLOB"
+
+
+def affinity(declared: str) -> Affinity:
+    """Apply SQLite's five rules, in its order."""
+    name = declared.upper()
+    if "INT" in name:
+        return Affinity.INTEGER
+    if any(part in name for part in ("CHAR", "CLOB", "TEXT")):
+        return Affinity.TEXT
+    if not name or "BLOB" in name:
+        return Affinity.BLOB
+    if any(part in name for part in ("REAL", "FLOA", "DOUB")):
+        return Affinity.REAL
+    return Affinity.NUMERIC
+
+
+INT = LogicalType(kind=Kind.INT, length=8)
+FLOAT = LogicalType(kind=Kind.FLOAT, length=8)
+TEXT = LogicalType(kind=Kind.TEXT)
+BYTES = LogicalType(kind=Kind.BYTES)
+NUMBER = LogicalType(kind=Kind.DECIMAL)
+TIMESTAMP = LogicalType(kind=Kind.TIMESTAMP, precision=6)
+TIMESTAMPTZ = LogicalType(kind=Kind.TIMESTAMPTZ, precision=6)
+TIME = LogicalType(kind=Kind.TIME, precision=6)
+
+
+def _sized(kind: Kind) -> Callable[[int, int], LogicalType]:
+    return lambda length, _: LogicalType(kind=kind, length=max(length, 0))
+
+
+def _decimal(precision: int, scale: int) -> LogicalType:
+    if not 0 < precision <= _PRECISION_MAX or not 0 <= scale <= precision:
+        return NUMBER
+    return LogicalType(kind=Kind.DECIMAL, precision=precision, scale=scale)
+
+
+#: Names that mean something; INTEGER itself is 64 bits wide in SQLite, whatever it is elsewhere.
+_NAMED: dict[str, LogicalType | Callable[[int, int], LogicalType]] = {
+    "TINYINT": LogicalType(kind=Kind.INT, length=2),
+    "SMALLINT": LogicalType(kind=Kind.INT, length=2),
+    "INT2": LogicalType(kind=Kind.INT, length=2),
+    "MEDIUMINT": LogicalType(kind=Kind.INT, length=4),
+    "BOOL": LogicalType(kind=Kind.BOOL),
+    "BOOLEAN": LogicalType(kind=Kind.BOOL),
+    "DATE": LogicalType(kind=Kind.DATE),
+    "TIME": TIME,
+    "DATETIME": TIMESTAMP,
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMP WITHOUT TIME ZONE": TIMESTAMP,
+    "TIMESTAMPTZ": TIMESTAMPTZ,
+    "TIMESTAMP WITH TIME ZONE": TIMESTAMPTZ,
+    "DECIMAL": _decimal,
+    "DEC": _decimal,
+    "NUMERIC": _decimal,
+    "NUMBER": _decimal,
+    "UUID": LogicalType(kind=Kind.UUID),
+    "GUID": LogicalType(kind=Kind.UUID),
+    "UNIQUEIDENTIFIER": LogicalType(kind=Kind.UUID),
+    "JSON": LogicalType(kind=Kind.JSON),
+    "VARBINARY": BYTES,
+    "BINARY": BYTES,
+    "BYTEA": BYTES,
+}
+#: Where no name decides, the affinity does; NUMERIC and "no type" say too little.
+_BY_AFFINITY: dict[Affinity, LogicalType | Callable[[int, int], LogicalType]] = {
+    Affinity.INTEGER: INT,
+    # CHAR(n) too: SQLite pads nothing, so a target that pads would change the value.
+    Affinity.TEXT: _sized(Kind.TEXT),
+    Affinity.REAL: FLOAT,
+}
+#: Storage classes that together are one type.
+_BY_CONTENT: dict[frozenset[str], LogicalType] = {
+    frozenset({"integer"}): INT,
+    frozenset({"real"}): FLOAT,
+    frozenset({"integer", "real"}): NUMBER,
+    frozenset({"text"}): TEXT,
+    frozenset({"blob"}): BYTES,
+}
+
+
+def declared_type(declared: str) -> LogicalType | None:
+    """Return the logical type of a declaration, or None if it does not say."""
+    match = _DECLARED.match(declared.upper())
+    name, first, second, rest = match.groups() if match else (declared.upper(), None, None, "")
+    words = " ".join(f"{name} {rest}".split())
+    rule = _NAMED.get(words)
+    if rule is None and words not in ("", "ANY"):
+        if affinity(declared) is Affinity.BLOB:
+            return BYTES
+        rule = _BY_AFFINITY.get(affinity(declared))
+    if callable(rule):
+        return rule(int(first or 0), int(second or 0))
+    return rule
+
+
+def content_type(storage_classes: Set[str]) -> LogicalType | None:
+    """Return the logical type of a column by the storage classes in it, or None if they are no one type."""
+    return _BY_CONTENT.get(frozenset(storage_classes) - {"null"})

@@ -1,0 +1,321 @@
+"""Values as SQLite stores them become canonical text (protos/venus/wire/change.proto), or do not fit.
+
+SQLite stores any value in any column, so each one is looked at; one that its column's logical type cannot hold
+exactly is never altered, it raises `DoesNotFit`. The rules where SQLite leaves room:
+
+- a REAL in a DECIMAL(p, s) column is the decimal that SQLite itself prints for it, 15 digits: 0.1 + 0.2 is 0.30;
+- a BOOLEAN is 0 or 1, or the text t, f, true, false;
+- dates and times are ISO texts, as SQLite's own date functions read them: `T` or a blank between, no zone means UTC,
+  a zone is applied. Numbers are refused: seconds, milliseconds and Julian days look alike;
+- a UUID is text, with hyphens or without, or 16 bytes.
+
+In a key only one spelling of each value is taken, because two rows that SQLite tells apart must not become one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from math import isfinite
+from typing import Any
+from uuid import UUID
+
+from venus.errors import UnsupportedType
+from venus.model import Column, Kind, LogicalType
+
+Stored = int | float | str | bytes | None
+Text = str | bytes
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?"
+_TIME = re.compile(_CLOCK, re.ASCII)
+_MOMENT = re.compile(rf"(\d{{4}})-(\d\d)-(\d\d)(?:[ T]{_CLOCK})?(?: ?(Z|[+-]\d\d:\d\d))?", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_HEX32 = re.compile(r"[0-9a-fA-F]{32}")
+#: Texts that are canonical as they stand, a line each: nearly always the whole column, seen in one call.
+_LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_PLAIN_DATE = (
+    r"(?!0000)(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    rf"|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+_PLAIN_CLOCK = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{0,5}[1-9])?"
+_DATES, _CLOCKS, _MOMENTS = (
+    re.compile(rf"(?:{line}\n)++", re.ASCII) for line in (_PLAIN_DATE, _PLAIN_CLOCK, f"{_PLAIN_DATE} {_PLAIN_CLOCK}")
+)
+_MICROSECOND_DIGITS = 6
+#: What SQLite's own conversion from REAL to text keeps.
+_REAL_DIGITS = 15
+#: PostgreSQL writes numbers from here on with an exponent, Python only from 1e16 on.
+_EXPONENT_FROM = 1e15
+
+
+class DoesNotFit(ValueError):
+    """A stored value that the column's logical type cannot hold exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How the values of one column are written: `fast` for the storage class expected, `other` for the rest."""
+
+    expected: frozenset[type]
+    fast: Callable[[Any], Text] | None  # None = as it is
+    other: Callable[[Any], Text]
+    plain: re.Pattern[str] | None = None  # lines that need no change
+
+    def text(self, value: Stored) -> Text | None:
+        """Return the canonical text of one value."""
+        if value is None:
+            return None
+        if type(value) in self.expected:
+            return value if self.fast is None else self.fast(value)  # type: ignore[return-value]
+        return self.other(value)
+
+    def texts(self, values: Sequence[Stored]) -> Sequence[Text | None]:
+        """Return the canonical texts of many values; raises DoesNotFit if one of them has none."""
+        classes = set(map(type, values))
+        nulls = type(None) in classes
+        if not classes - {type(None)} <= self.expected:
+            return [self.text(v) for v in values]
+        if self.fast is None:
+            return values  # type: ignore[return-value]
+        if self.plain is not None and _are_lines(values, self.plain):
+            return values  # type: ignore[return-value]
+        fast = self.fast
+        return [None if v is None else fast(v) for v in values] if nulls else list(map(fast, values))
+
+
+def _are_lines(values: Sequence[Stored], pattern: re.Pattern[str]) -> bool:
+    present = [v for v in values if v is not None]
+    lines = "\n".join(present) + "\n"  # type: ignore[arg-type]
+    return lines.count("\n") == len(present) and pattern.fullmatch(lines) is not None
+
+
+def rule_of(column: Column, *, in_key: bool) -> Rule:
+    """Return how a column's values are written."""
+    make = _RULES.get(column.type.kind)
+    if make is None:
+        raise UnsupportedType(f"column {column.name}: no rule for {column.type.kind.name} in SQLite")
+    return make(column.type, in_key)
+
+
+def _refuse(wanted: str, value: Stored) -> Text:
+    shown = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}[type(value)]
+    raise DoesNotFit(f"{shown} {_shown(value)} is no {wanted}")
+
+
+def _shown(value: Stored) -> str:
+    text = f"x'{value[:16].hex()}'" if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _rule(
+    expected: type | tuple[type, ...],
+    fast: Callable[[Any], Text] | None,
+    other: Any,
+    plain: re.Pattern[str] | None = None,
+) -> Rule:
+    return Rule(frozenset(expected if isinstance(expected, tuple) else (expected,)), fast, other, plain)
+
+
+def _int_rule(logical: LogicalType, in_key: bool) -> Rule:
+    bits = 8 * (logical.length or 8)
+    refuse = partial(_refuse, f"{bits}-bit integer")
+    if bits == 64:
+        return _rule(int, str, refuse)
+    limit = 1 << (bits - 1)
+    return _rule(int, lambda v: str(v) if -limit <= v < limit else refuse(v), refuse)
+
+
+def float_text(value: float) -> str:
+    """Return the shortest text that reads back equal, spelt as PostgreSQL does."""
+    text = repr(value)
+    if text.endswith("inf"):
+        return "Infinity" if value > 0 else "-Infinity"
+    text = text.removesuffix(".0")
+    if "e" not in text and abs(value) >= _EXPONENT_FROM:
+        digits = text.lstrip("-").replace(".", "")
+        fraction = digits[1:].rstrip("0")
+        text = f"{'-' if value < 0 else ''}{digits[0]}{'.' if fraction else ''}{fraction}e+15"
+    return text
+
+
+def _float_rule(logical: LogicalType, in_key: bool) -> Rule:
+    def other(value: Stored) -> Text:
+        exact = isinstance(value, int) and abs(value) <= 1 << 53
+        return float_text(float(value)) if exact else _refuse("floating-point number", value)  # type: ignore[arg-type]
+
+    return _rule(float, float_text, other)
+
+
+def _any_decimal(value: float) -> Text:
+    """Write a number that has no declared scale: all of its digits, without exponent."""
+    if isinstance(value, int):
+        return str(value)
+    text = float_text(value)
+    return format(Decimal(text), "f") if "e" in text else text
+
+
+def _printed(value: float) -> Decimal:
+    return Decimal(f"{value:.{_REAL_DIGITS}g}")
+
+
+def _decimal_rule(logical: LogicalType, in_key: bool) -> Rule:
+    wanted = f"DECIMAL({logical.precision},{logical.scale})" if logical.precision else "number"
+    refuse = partial(_refuse, wanted)
+    if not logical.precision:
+        return _rule((int, float), _any_decimal, refuse)
+    scale, limit = logical.scale, 10 ** (logical.precision - logical.scale)
+    zeros = "." + "0" * scale if scale else ""
+
+    def scaled(value: float) -> Text:
+        if isinstance(value, int):
+            return f"{value}{zeros}" if -limit < value < limit else refuse(value)
+        text = f"{value:.{scale}f}"
+        fits = isfinite(value) and abs(value) < limit
+        # Where the exact digits do not end at the scale, those that SQLite prints must.
+        if fits and (float(text) == value or (not in_key and _printed(value) == Decimal(text))):
+            return text
+        return refuse(value)
+
+    return _rule((int, float), scaled, refuse)
+
+
+def _text_rule(logical: LogicalType, in_key: bool) -> Rule:
+    refuse = partial(_refuse, f"text of at most {logical.length} characters" if logical.length else "text")
+    if not logical.length:
+        return _rule(str, None, refuse)
+    length = logical.length
+    return _rule(str, lambda v: v if len(v) <= length else refuse(v), refuse)
+
+
+def _bytes_rule(logical: LogicalType, in_key: bool) -> Rule:
+    return _rule(bytes, None, partial(_refuse, "blob"))
+
+
+def _bool_rule(logical: LogicalType, in_key: bool) -> Rule:
+    spelt = {"t": "t", "true": "t", "f": "f", "false": "f"}
+    refuse = partial(_refuse, "boolean")
+
+    def other(value: Stored) -> Text:
+        known = spelt.get(value.lower()) if isinstance(value, str) and not in_key else None
+        return known or refuse(value)
+
+    return _rule(int, lambda v: "ft"[v] if v in (0, 1) else refuse(v), other)
+
+
+def _date_rule(logical: LogicalType, in_key: bool) -> Rule:
+    refuse = partial(_refuse, "date (YYYY-MM-DD)")
+
+    def text(value: str) -> Text:
+        try:
+            return date.fromisoformat(value).isoformat() if _DATE.fullmatch(value) else refuse(value)
+        except DoesNotFit:
+            raise
+        except ValueError:
+            return refuse(value)
+
+    return _rule(str, text, refuse, _DATES)
+
+
+def _fraction(digits: str | None) -> int | None:
+    """Return microseconds, None if there are finer digits."""
+    digits = (digits or "").rstrip("0")
+    return int(digits.ljust(_MICROSECOND_DIGITS, "0")) if len(digits) <= _MICROSECOND_DIGITS else None
+
+
+def _clock(hour: str, minute: str, second: str | None, digits: str | None) -> str | None:
+    micros = _fraction(digits)
+    if micros is None or int(hour) > 23 or int(minute) > 59 or int(second or 0) > 59:
+        return None
+    fraction = f".{micros:06}".rstrip("0") if micros else ""
+    return f"{hour}:{minute}:{second or '00'}{fraction}"
+
+
+def _time_rule(logical: LogicalType, in_key: bool) -> Rule:
+    refuse = partial(_refuse, "time (HH:MM:SS)")
+
+    def text(value: str) -> Text:
+        match = _TIME.fullmatch(value)
+        written = _clock(*match.groups()) if match else None
+        return written if written and (written == value or not in_key) else refuse(value)
+
+    return _rule(str, text, refuse, _CLOCKS)
+
+
+def _moment(value: str) -> str | None:
+    """Return a date and time in UTC, None if it is none."""
+    match = _MOMENT.fullmatch(value)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second, digits, zone = match.groups()
+    micros = _fraction(digits)
+    if micros is None:
+        return None
+    try:
+        moment = datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), micros)
+        if zone not in (None, "Z"):
+            offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]))
+            moment = moment - offset if zone[0] == "+" else moment + offset
+    except (ValueError, OverflowError):
+        return None
+    text = moment.isoformat(" ")
+    return text.rstrip("0") if moment.microsecond else text
+
+
+def _moment_rule(logical: LogicalType, in_key: bool, *, zone: str) -> Rule:
+    refuse = partial(_refuse, "date and time (YYYY-MM-DD HH:MM:SS)")
+
+    def text(value: str) -> Text:
+        written = _moment(value)
+        if written is None or (in_key and written + zone != value):
+            return refuse(value)
+        return written + zone
+
+    return _rule(str, text, refuse, None if zone else _MOMENTS)
+
+
+def _uuid_rule(logical: LogicalType, in_key: bool) -> Rule:
+    refuse = partial(_refuse, "UUID")
+
+    def text(value: str) -> Text:
+        if _UUID.fullmatch(value):
+            return value
+        if in_key or not (_UUID.fullmatch(value.lower()) or _HEX32.fullmatch(value)):
+            return refuse(value)
+        return str(UUID(value))
+
+    def other(value: Stored) -> Text:
+        whole = isinstance(value, bytes) and len(value) == 16 and not in_key
+        return str(UUID(bytes=value)) if whole else refuse(value)  # type: ignore[arg-type]
+
+    return _rule(str, text, other)
+
+
+def _json_rule(logical: LogicalType, in_key: bool) -> Rule:
+    def other(value: Stored) -> Text:
+        # NUMERIC affinity has made a number of a text that was one
+        if isinstance(value, int):
+            return str(value)
+        return repr(value) if isinstance(value, float) and abs(value) != float("inf") else _refuse("JSON text", value)
+
+    return _rule(str, None, other)
+
+
+_RULES: dict[Kind, Callable[[LogicalType, bool], Rule]] = {
+    Kind.INT: _int_rule,
+    Kind.FLOAT: _float_rule,
+    Kind.DECIMAL: _decimal_rule,
+    Kind.TEXT: _text_rule,
+    Kind.BYTES: _bytes_rule,
+    Kind.BOOL: _bool_rule,
+    Kind.DATE: _date_rule,
+    Kind.TIME: _time_rule,
+    Kind.TIMESTAMP: partial(_moment_rule, zone=""),
+    Kind.TIMESTAMPTZ: partial(_moment_rule, zone="+00"),
+    Kind.UUID: _uuid_rule,
+    Kind.JSON: _json_rule,
+}

@@ -1,0 +1,1 @@
+"""The target side: full load, increments, quarantine (VENUS 3.2)."""

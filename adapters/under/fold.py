@@ -1,0 +1,123 @@
+"""Net change per key: of several changes of one key, only the last one counts. Pure (architecture 2).
+
+The changes of a group of cuts lie in packed arrays; finding the last one of each key is a sort of the keys as 64-bit
+words, no Python object per row. Sequences strictly increase within a business, so "last" is "last by position".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from venus.codec.changes import TableChanges
+from venus.codec.packed import Packed
+
+#: Longer keys are compared by a dictionary: sorting them word by word would cost more.
+_WORD_BYTES_MAX = 64
+
+Mask = npt.NDArray[np.bool_]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Changes of one table in one schema version, each with the offset where it came from."""
+
+    record_ids: Packed
+    rows: Packed
+    is_deleted: Mask
+    offsets: Positions
+
+    def __len__(self) -> int:
+        return len(self.is_deleted)
+
+    def where(self, mask: Mask) -> Rows:
+        """Return the changes that `mask` selects, in order."""
+        if mask.all():
+            return self
+        return Rows(
+            record_ids=select(self.record_ids, mask),
+            rows=select(self.rows, mask),
+            is_deleted=self.is_deleted[mask],
+            offsets=self.offsets[mask],
+        )
+
+
+def rows_of(section: TableChanges, first_offset: int) -> Rows:
+    """Take a section; `first_offset` is the offset of its first change."""
+    count = section.count
+    return Rows(
+        record_ids=section.record_ids,
+        rows=section.rows,
+        is_deleted=np.asarray(section.is_deleted, dtype=np.bool_),
+        offsets=np.arange(first_offset, first_offset + count, dtype=np.int64),
+    )
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Lay several pieces end to end."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows(
+        record_ids=_joined_packed([p.record_ids for p in parts]),
+        rows=_joined_packed([p.rows for p in parts]),
+        is_deleted=np.concatenate([p.is_deleted for p in parts]),
+        offsets=np.concatenate([p.offsets for p in parts]),
+    )
+
+
+def net(rows: Rows) -> Rows:
+    """Keep the last change of each key."""
+    return rows.where(last_of_each(rows.record_ids))
+
+
+def last_of_each(keys: Packed) -> Mask:
+    """Mark the last occurrence of each byte string."""
+    count = len(keys)
+    mask = np.zeros(count, dtype=np.bool_)
+    if count == 0:
+        return mask
+    longest = int(keys.sizes.max())
+    if longest > _WORD_BYTES_MAX:
+        mask[list(dict(zip(keys.split(), range(count), strict=True)).values())] = True
+        return mask
+    words = _as_words(keys, longest)
+    order = np.lexsort(words)  # stable: equal keys stay in the order of their positions
+    ends_run = np.ones(count, dtype=np.bool_)
+    differs = np.zeros(count - 1, dtype=np.bool_)
+    for word in words:
+        column = word[order]
+        differs |= column[1:] != column[:-1]
+    ends_run[:-1] = differs
+    mask[order[ends_run]] = True
+    return mask
+
+
+def _as_words(keys: Packed, longest: int) -> list[npt.NDArray[np.uint64]]:
+    """Return the keys as columns of 64-bit words, zero-padded, and their sizes as one more column."""
+    width = max(-(-longest // 8) * 8, 8)
+    sizes = keys.sizes.astype(np.int64)
+    padded = np.zeros((len(keys), width), dtype=np.uint8)
+    padded[np.arange(width) < sizes[:, None]] = np.frombuffer(keys.data, dtype=np.uint8)
+    words = padded.view("<u8")
+    return [np.ascontiguousarray(words[:, i]) for i in range(words.shape[1])] + [sizes.astype(np.uint64)]
+
+
+def select(packed: Packed, mask: Mask) -> Packed:
+    """Return the byte strings that `mask` selects."""
+    data = np.frombuffer(packed.data, dtype=np.uint8)
+    return Packed(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
+
+
+def slice_of(rows: Rows, start: int, stop: int) -> Rows:
+    """Return the changes from position `start` up to `stop`."""
+    mask = np.zeros(len(rows), dtype=np.bool_)
+    mask[start:stop] = True
+    return rows.where(mask)
+
+
+def _joined_packed(parts: Sequence[Packed]) -> Packed:
+    return Packed(b"".join(p.data for p in parts), np.concatenate([p.sizes for p in parts]))

@@ -1,0 +1,284 @@
+"""The full interface: offset -1, from the broker's full data into a target, with the source switched off if need be.
+
+Planned once and kept at the target: the snapshot, its splits, what is loaded. Whatever is killed, the next run goes on
+where this one was, and reads at most one split per worker twice. The last transaction sets the applied offset to the
+snapshot's cut; from there increments follow, with no gap and no overlap (VENUS 3.3).
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.under import existing
+from venus.adapters.under.finish import finish_table, finish_tables
+from venus.adapters.under.loadplan import Plan, Planner
+from venus.adapters.under.loadtask import SplitResult, SplitTask, load_split
+from venus.adapters.under.naming import Placed
+from venus.adapters.under.target import HALTED, Position, PostgresTarget, transaction
+from venus.config import Settings
+from venus.errors import Diverged, SnapshotExpired, TargetError, VenusError
+from venus.rpc.snapshots import Snapshots
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+__all__ = ["LoadProgress", "LoadReport", "SplitResult", "SplitTask", "full_sync", "load_split"]
+
+logger = logging.getLogger(__name__)
+
+#: Below this many rows, starting processes costs more than it brings.
+POOL_ROWS_MIN = 50_000
+#: How often a pool may lose its workers before the load gives up.
+POOLS_MAX = 4
+#: How often a snapshot may expire under a load.
+PLANS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProgress:
+    """How far a load is."""
+
+    phase: str  # planning, loading, indexing, done
+    rows: int = 0
+    rows_estimate: int = 0
+    splits: int = 0
+    splits_total: int = 0
+    table: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What a load has done."""
+
+    target: str
+    offset: int
+    rows: dict[str, int]
+    parked: int = 0
+    seconds: float = 0.0
+    #: The target was loaded before; nothing was done.
+    already: bool = False
+    #: Splits that an earlier, interrupted run had loaded.
+    resumed_splits: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+Report = Callable[[LoadProgress], None]
+
+
+def full_sync(settings: Settings, name: str, report: Report | None = None) -> LoadReport:
+    """Load target `name` from the broker's full data and leave it at an exact offset; goes on after interruptions."""
+    target = PostgresTarget(settings, name)
+    target.install()
+    session = target.connect("load")
+    try:
+        target.require_lock(session)
+        return _Load(target, session, report or (lambda _: None)).run()
+    finally:
+        session.rollback()
+        session.close()
+
+
+class _Load:
+    """One run."""
+
+    def __init__(self, target: PostgresTarget, session: Session, report: Report) -> None:
+        self._target = target
+        self._session = session
+        self._report = report
+        self._snapshots = Snapshots(target.broker)
+        self._began = time.monotonic()
+
+    def run(self) -> LoadReport:
+        try:
+            position = self._target.position(self._session)
+            if position is not None and self._can_follow(position):
+                return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
+            for attempt in range(PLANS_MAX):
+                try:
+                    return self._load(fresh=attempt > 0 or position is not None)
+                except SnapshotExpired as expired:
+                    logger.warning("target %s: %s; loading again from the start", self._target.name, expired)
+            raise SnapshotExpired(
+                "the snapshot expired again and again while loading", hint="raise broker.snapshot_lease_s"
+            )
+        finally:
+            self._snapshots.close()
+
+    def _can_follow(self, position: Position) -> bool:
+        """Whether a target that was loaded before can go on with increments."""
+        subscriber = Subscriber(
+            self._target.broker, self._target.business, f"{self._target.group}/check", credit_bytes=1 << 16,
+            transient=True,
+        )  # fmt: skip
+        try:
+            subscriber.open(position.offset, position.epoch)
+        except Diverged as error:
+            logger.warning("target %s is loaded anew: %s", self._target.name, error)
+            return False
+        finally:
+            subscriber.close()
+        return True
+
+    def _load(self, *, fresh: bool) -> LoadReport:
+        self._report(LoadProgress(phase="planning"))
+        planner = Planner(self._target, self._session, self._snapshots)
+        plan = None if fresh else planner.kept()
+        if plan is None:
+            plan = planner.new()
+        with self._renewing(plan.snapshot):
+            results = self._load_splits(plan)
+            return self._finish(plan, results)
+
+    # -- meanwhile ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _renewing(self, snapshot: broker_pb2.Snapshot) -> Iterator[None]:
+        """Keep the snapshot alive meanwhile."""
+        stop = threading.Event()
+
+        def renew() -> None:
+            while not stop.wait(max(1.0, snapshot.lease_s / 3)):
+                try:
+                    self._snapshots.renew(snapshot.snapshot_id)
+                except VenusError as error:
+                    logger.warning("the snapshot could not be renewed: %s", error)
+
+        thread = threading.Thread(target=renew, name="venus-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    # -- the splits ------------------------------------------------------------------------------------------------
+
+    def _tasks(self, plan: Plan) -> list[SplitTask]:
+        target = self._target
+        return [
+            SplitTask(
+                url=target.url, broker=target.broker, business=target.business, group=target.group,
+                load_id=plan.load_id, snapshot_id=plan.snapshot.snapshot_id, split_no=number,
+                split=split.SerializeToString(), placed=plan.placed[split.table_id],
+                versions=plan.versions[split.table_id],
+            )
+            for number, split in enumerate(plan.snapshot.splits)
+            if split.table_id in plan.placed
+        ]  # fmt: skip
+
+    def _load_splits(self, plan: Plan) -> list[SplitResult]:
+        self._target.own(self._session, "set_job", state="loading")
+        kept = self._target.own_rows(self._session, "manifest", load_id=plan.load_id)
+        done = {
+            split: SplitResult(split_no=split, table_id=table_id, rows=rows, parked=parked, already=True)
+            for split, table_id, rows, parked in kept
+        }
+        tasks = self._tasks(plan)
+        left = [t for t in tasks if t.split_no not in done]
+        self._tell(plan, done, len(tasks))
+        workers = min(self._target.settings.apply.load_workers, len(left))
+        if workers > 1 and plan.rows_estimate >= POOL_ROWS_MIN:
+            self._load_by_pool(plan, left, done, workers, len(tasks))
+        else:
+            for task in left:
+                done[task.split_no] = load_split(task)
+                self._tell(plan, done, len(tasks))
+        return [done[t.split_no] for t in tasks]
+
+    def _load_by_pool(
+        self, plan: Plan, left: Sequence[SplitTask], done: dict[int, SplitResult], workers: int, total: int
+    ) -> None:
+        """Load by processes, started afresh: neither the database driver nor gRPC survives a fork."""
+        context = multiprocessing.get_context("spawn")
+        for _ in range(POOLS_MAX):
+            todo = [t for t in left if t.split_no not in done]
+            try:
+                with ProcessPoolExecutor(workers, mp_context=context) as pool:
+                    pending: set[Future[SplitResult]] = {pool.submit(load_split, task) for task in todo}
+                    try:
+                        while pending:
+                            ended, pending = wait(pending, return_when=FIRST_COMPLETED)
+                            for future in ended:
+                                result = future.result()
+                                done[result.split_no] = result
+                            self._tell(plan, done, total)
+                    except VenusError:
+                        pool.shutdown(cancel_futures=True)
+                        raise
+            except BrokenProcessPool:
+                logger.warning("target %s: a loading process died; its splits are loaded again", self._target.name)
+            else:
+                return
+        raise TargetError("loading processes die again and again", hint="look for the system's out-of-memory killer")
+
+    def _tell(self, plan: Plan, done: dict[int, SplitResult], total: int) -> None:
+        rows = sum(r.rows for r in done.values())
+        self._report(
+            LoadProgress(
+                phase="loading", rows=rows, rows_estimate=max(rows, plan.rows_estimate), splits=len(done),
+                splits_total=total,
+            )
+        )  # fmt: skip
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, plan: Plan, results: list[SplitResult]) -> LoadReport:
+        target, session = self._target, self._session
+        target.own(session, "set_job", state="indexing")
+        rows = {table_id: sum(r.rows for r in results if r.table_id == table_id) for table_id in plan.placed}
+        parked = {table_id: sum(r.parked for r in results if r.table_id == table_id) for table_id in plan.placed}
+        states = {t.table_id: t for t in target.tables(session)}
+        for table_id, placed in plan.placed.items():
+            self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
+            self._check_count(placed, rows[table_id])
+            finish_table(session, placed)
+        created = [p for table_id, p in plan.placed.items() if states[table_id].created]
+        warnings = finish_tables(session, created, list(plan.placed.values()))
+        self._register(plan)
+        with transaction(session):
+            self._set_states(plan, parked)
+        self._snapshots.close(plan.snapshot.snapshot_id)
+        self._report(LoadProgress(phase="done", rows=sum(rows.values()), rows_estimate=sum(rows.values())))
+        return LoadReport(
+            target=target.name, offset=plan.snapshot.offset, parked=sum(parked.values()), warnings=tuple(warnings),
+            rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
+            seconds=time.monotonic() - self._began, resumed_splits=sum(r.already for r in results),
+        )  # fmt: skip
+
+    def _check_count(self, placed: Placed, loaded: int) -> None:
+        if self._target.config.on_existing == "append":
+            return
+        found = existing.count(self._session, placed)
+        if found != loaded:
+            raise TargetError(
+                f"{placed.qualified} has {found} rows after {loaded} were loaded",
+                hint="something else has written to it; load it again with nobody writing",
+            )
+
+    def _register(self, plan: Plan) -> None:
+        """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
+        subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
+        try:
+            subscriber.open(plan.snapshot.offset, 0)
+            subscriber.acknowledge(plan.snapshot.offset)
+        finally:
+            subscriber.close()
+
+    def _set_states(self, plan: Plan, parked: dict[int, int]) -> None:
+        """Set the applied offset: from here on this target is a consumer like any other."""
+        target, session, snapshot = self._target, self._session, plan.snapshot
+        target.own(session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence)
+        target.own(session, "set_loaded", offset=snapshot.offset)
+        for table_id, count in parked.items():
+            if count and target.config.on_error != "quarantine":
+                reason = f"the target refused {count} rows of the full load; see the quarantine"
+                target.set_state(session, table_id, HALTED, held_from=snapshot.offset, reason=reason)
+        target.own(session, "set_job", state="done")

@@ -1,0 +1,174 @@
+"""One key range of the full data into the target, exactly once: what a load is made of (VENUS 3.3, offset -1).
+
+The row of the manifest and the rows of the table are one target transaction. A rival attempt waits at the manifest
+until this one has ended, then finds nothing to do; a killed one has done nothing. So whoever schedules the splits (a
+pool of processes, Spark) may repeat any of them at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+from venus.adapters.dialects.postgresql.target.session import Refusal, Session
+from venus.adapters.dialects.postgresql.target.statements import statement
+from venus.adapters.under.fold import Rows, rows_of
+from venus.adapters.under.naming import OWN_SCHEMA, Placed
+from venus.adapters.under.parking import LOADED, PARKED, key_texts
+from venus.adapters.under.refused import Search, positions_of
+from venus.adapters.under.replica import may_be_replica
+from venus.adapters.under.rowcopy import copy_rows
+from venus.adapters.under.rowsql import RowSql
+from venus.adapters.under.verdicts import SUSPECTS_MAX, Suspect
+from venus.codec.batch import changes_from_wire
+from venus.codec.changes import TableChanges
+from venus.codec.layout import Layout
+from venus.errors import TargetError
+from venus.model import ChangeKind, TableSchema
+from venus.rpc.snapshots import Snapshots
+from venus.wire import broker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTask:
+    """One key range to be loaded; can be pickled and sent to another process or machine."""
+
+    url: str = field(repr=False)
+    broker: str
+    business: str
+    group: str
+    load_id: str
+    snapshot_id: str
+    split_no: int
+    split: bytes  # a venus.wire.Split
+    placed: Placed
+    versions: tuple[TableSchema, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitResult:
+    """What became of a split."""
+
+    split_no: int
+    table_id: int
+    rows: int
+    parked: int
+    #: An earlier attempt had loaded it.
+    already: bool
+
+
+def load_split(task: SplitTask) -> SplitResult:
+    """Load one split, exactly once; may be called again after whatever happened."""
+    session = Session(task.url, application=f"venus load {task.group}/{task.split_no}")
+    try:
+        may_be_replica(session)
+        session.run("SET venus.apply = 'on'")
+        return _Loading(task, session).run()
+    finally:
+        session.rollback()
+        session.close()
+
+
+class _Loading:
+    """One attempt."""
+
+    def __init__(self, task: SplitTask, session: Session) -> None:
+        self._task = task
+        self._session = session
+        self._schemas = {s.version: s for s in task.versions}
+        self._rows = self._parked = 0
+
+    def run(self) -> SplitResult:
+        """Load it in one transaction."""
+        self._session.run("BEGIN")
+        if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
+            rows, parked = self._session.rows(_sql("loaded_split"), self._params())[0]
+            return self._result(rows, parked, already=True)
+        digest = self._copy()
+        self._own("record_split", rows=self._rows, parked=self._parked, digest=digest)
+        self._session.run("COMMIT")
+        return self._result(self._rows, self._parked, already=False)
+
+    @property
+    def _table_id(self) -> int:
+        return self._task.placed.schema.table_id
+
+    def _params(self, **more: object) -> dict[str, object]:
+        task = self._task
+        own = {"load_id": task.load_id, "split": task.split_no, "group": task.group, "business": task.business}
+        return own | more
+
+    def _own(self, block: str, **more: object) -> int:
+        return self._session.run(_sql(block), self._params(**more))
+
+    def _result(self, rows: int, parked: int, *, already: bool) -> SplitResult:
+        return SplitResult(
+            split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, already=already
+        )
+
+    def _copy(self) -> str:
+        task = self._task
+        digest = 0
+        with Snapshots(task.broker) as snapshots:
+            for chunk in snapshots.read_split(task.snapshot_id, broker_pb2.Split.FromString(task.split)):
+                for wire in chunk.tables:
+                    self._section(changes_from_wire(wire))
+                if chunk.end:
+                    digest = chunk.rows_digest
+        return f"{digest:016x}"
+
+    def _section(self, section: TableChanges) -> None:
+        if section.kind is not ChangeKind.CHANGES or not section.count:
+            return
+        schema = self._schemas[section.schema_version]
+        self._session.run("SAVEPOINT venus")
+        try:
+            copy_rows(self._session, self._task.placed.sql, self._task.placed, section, schema)
+        except Refusal as refusal:
+            self._session.run("ROLLBACK TO SAVEPOINT venus")
+            self._around_refused(section, schema, refusal)
+        else:
+            self._rows += section.count
+        self._session.run("RELEASE SAVEPOINT venus")
+
+    def _around_refused(self, section: TableChanges, schema: TableSchema, refusal: Refusal) -> None:
+        """Load what the target takes, keep the rest in quarantine."""
+        rows = rows_of(section, 0)
+        placed = Placed(schema=schema, namespace=self._task.placed.namespace, name=self._task.placed.name)
+        sql = RowSql(placed, self._task.group)
+        limit = SUSPECTS_MAX + 1 - self._parked
+        search = Search(session=self._session, sql=sql, layout=Layout.of(schema), limit=limit)
+        suspects = {s.record_id: s for s in search.rows([rows])}
+        if not suspects or self._parked + len(suspects) > SUSPECTS_MAX:
+            raise TargetError(
+                f"{placed.qualified}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
+                hint="mend the table at the target and start the load again; it goes on where it was",
+            ) from refusal
+        mask = positions_of(rows, dict.fromkeys(suspects, 0))
+        good = rows.where(~mask)
+        kept = TableChanges(
+            table_id=section.table_id,
+            schema_version=section.schema_version,
+            record_ids=good.record_ids,
+            rows=good.rows,
+            is_deleted=good.is_deleted,
+        )
+        copy_rows(self._session, self._task.placed.sql, self._task.placed, kept, schema)
+        self._park(rows.where(mask), suspects, schema)
+        self._rows += len(good)
+
+    def _park(self, rows: Rows, suspects: dict[bytes, Suspect], schema: TableSchema) -> None:
+        values = zip(rows.record_ids.split(), rows.rows.split(), key_texts(rows, Layout.of(schema)), strict=True)
+        for record_id, row, key in values:
+            first = suspects[record_id]
+            self._own(
+                "quarantine", table_id=schema.table_id, version=schema.version, record_id=record_id, key=key,
+                offset=LOADED, sequence=0, sqlstate=first.sqlstate, message=first.message, row_message=record_id + row,
+                is_deleted=False, state=PARKED,
+            )  # fmt: skip
+            self._parked += 1
+
+
+def _sql(block: str) -> str:
+    return statement("own", block, own=OWN_SCHEMA)

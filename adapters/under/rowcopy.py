@@ -1,0 +1,48 @@
+"""Brings rows of the full data into a table, whatever schema version they were written in (VENUS 3.3, full interface).
+
+The table has the newest version's columns. Rows that were written before a column was added lack it and get its
+default; of rows that still have a dropped column, that column is left out.
+"""
+
+from __future__ import annotations
+
+from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.dialects.postgresql.target.statements import statement
+from venus.adapters.under.naming import Placed
+from venus.codec.changes import TableChanges
+from venus.codec.columns import from_columns, to_columns
+from venus.codec.copytext import to_copy
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.model import Column, TableSchema
+
+
+def copy_rows(session: Session, table: str, placed: Placed, section: TableChanges, schema: TableSchema) -> None:
+    """COPY a section of `schema`'s version into `table`, which is laid out like `placed`."""
+    names = {c.number: c.name for c in placed.schema.columns}
+    kept = [c for c in schema.wire_columns if c.number in names]
+    record_ids, rows, layout = section.record_ids, section.rows, Layout.of(schema)
+    if len(kept) < len(schema.columns):
+        record_ids, rows, layout = _without(record_ids, rows, schema, kept)
+    columns = placed.columns(names[c.number] for c in kept)
+    session.copy_in(statement("apply", "copy_in", table=table, columns=columns), to_copy(record_ids, rows, layout))
+
+
+def _without(
+    record_ids: Packed, rows: Packed, schema: TableSchema, kept: list[Column]
+) -> tuple[Packed, Packed, Layout]:
+    """Leave columns out; value by value, but only rows from before a DROP COLUMN come here."""
+    values = dict(
+        zip((c.number for c in schema.wire_columns), to_columns(record_ids, rows, Layout.of(schema)), strict=True)
+    )
+    narrow = TableSchema(
+        table_id=schema.table_id,
+        version=-schema.version,  # never a version of its own: layouts are cached by number
+        namespace=schema.namespace,
+        name=schema.name,
+        columns=tuple(kept),
+        key=schema.key,
+    )
+    layout = Layout.of(narrow)
+    new_ids, new_rows = from_columns([values[c.number] for c in kept], layout)
+    return new_ids, new_rows, layout

@@ -1,0 +1,56 @@
+"""What is decided about rows that the target refuses (features 2.16): the row waits, or its table halts.
+
+A refusal ends the target transaction. The verdict is remembered, and the same cuts are applied again with it: the
+table is left out, or the row goes to quarantine, in the same transaction as everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from venus.errors import TargetError
+
+#: More refused rows of one table in one group of cuts than this are no bad rows but a bad table.
+SUSPECTS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A change that the target refused."""
+
+    record_id: bytes
+    offset: int
+    sqlstate: str
+    message: str
+
+
+class RowsRefused(TargetError):
+    """The target refuses changes of one table; the transaction is over."""
+
+    def __init__(self, table_id: int, reason: str, suspects: list[Suspect]) -> None:
+        super().__init__(reason)
+        self.table_id = table_id
+        self.reason = reason
+        #: Empty: the table as a whole cannot be applied to.
+        self.suspects = suspects
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What was found out while applying one group of cuts."""
+
+    #: table -> why it halts.
+    halts: dict[int, str] = field(default_factory=dict)
+    #: table -> record_id -> the refused change; later changes of the key wait behind it.
+    suspects: dict[int, dict[bytes, Suspect]] = field(default_factory=dict)
+
+    def add(self, refused: RowsRefused, *, quarantine: bool) -> None:
+        """Take note of a refusal; each one makes the next attempt smaller, so that attempts end."""
+        known = self.suspects.setdefault(refused.table_id, {})
+        fresh = [s for s in refused.suspects if s.record_id not in known]
+        known.update((s.record_id, s) for s in fresh)
+        if not quarantine or not fresh or len(known) > SUSPECTS_MAX:
+            self.halts[refused.table_id] = refused.reason
+
+    def __bool__(self) -> bool:
+        return bool(self.halts or self.suspects)

@@ -1,0 +1,1 @@
+"""The source side: capture, half messages, reviews (VENUS 3.2)."""

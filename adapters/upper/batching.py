@@ -1,0 +1,78 @@
+"""Cuts become batches: dense batch numbers, dense Sequences, cut markers. Pure.
+
+In a row's path this lies between the dialect's `Cut.sections` and the codec; what leaves here is stamped with the
+Sequence that the row keeps for ever (VENUS 3.2). One batch is held back, because only the last one of a cut says
+`cut_end`, and nobody knows that it is the last until the snapshot has been read to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from venus.codec.batch import Batch
+from venus.codec.changes import TableChanges
+from venus.model import BatchNo, Sequence, TableSchema
+
+
+class Batcher:
+    """The batches of one cut; sections keep their order and are never divided.
+
+    The dialect keeps each section within the limits; a larger one (a single huge row) travels alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        first_batch: BatchNo,
+        first_sequence: Sequence,
+        captured_at_us: int,
+        schemas: Seq[TableSchema],
+        rows_max: int,
+        bytes_max: int,
+    ) -> None:
+        self._cut = first_batch
+        self._batch_no = int(first_batch)
+        self._first_sequence = int(first_sequence)
+        self._captured_at_us = captured_at_us
+        self._schemas = tuple(schemas)
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._sections: list[TableChanges] = []
+        self._rows = 0
+        self._bytes = 0
+
+    @property
+    def next_sequence(self) -> Sequence:
+        """The Sequence of the first change of the next section: what a sweep's begin marker must name."""
+        return Sequence(self._first_sequence + self._rows)
+
+    def add(self, section: TableChanges) -> Batch | None:
+        """Take the next section; return the batch before it if that is now complete."""
+        full = self._rows + section.count > self._rows_max or self._bytes + section.nbytes > self._bytes_max
+        ready = self._close(cut_end=False) if self._sections and full else None
+        self._sections.append(section)
+        self._rows += section.count
+        self._bytes += section.nbytes
+        return ready
+
+    def end(self) -> Batch:
+        """Return the last batch of the cut; it is empty if the cut was."""
+        return self._close(cut_end=True)
+
+    def _close(self, *, cut_end: bool) -> Batch:
+        batch = Batch(
+            batch_no=BatchNo(self._batch_no),
+            first_sequence=Sequence(self._first_sequence),
+            count=self._rows,
+            cut=self._cut,
+            cut_end=cut_end,
+            captured_at_us=self._captured_at_us,
+            schemas=self._schemas,
+            sections=tuple(self._sections),
+        )
+        self._batch_no += 1
+        self._first_sequence += self._rows
+        self._schemas = ()
+        self._sections = []
+        self._rows = self._bytes = 0
+        return batch

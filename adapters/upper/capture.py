@@ -1,0 +1,221 @@
+"""The upper adapter: cuts of a source become half messages and decisions (VENUS 3.1-3.3).
+
+One thread, one loop: chores, one cut, the next poll, which does not wait for the broker's answer to the last COMMIT.
+Whatever breaks, the way out is the same: both ends are opened again under a new epoch (session.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_event, stop_when_event_set
+from tenacity.wait import wait_random_exponential
+
+from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.upper.chores import Chores
+from venus.adapters.upper.cutting import Cutter
+from venus.adapters.upper.ingest import Connect, Ingest
+from venus.adapters.upper.pacing import Pace
+from venus.adapters.upper.report import CaptureReport, FillReport, Reporter
+from venus.adapters.upper.session import Claim, Session, open_session
+from venus.config import Settings
+from venus.errors import Unavailable, VenusError
+from venus.model import BatchNo
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.wire.broker_pb2 import BusinessStatus
+
+#: How long a clean stop waits for the answer to the last COMMIT; without it the half stays open until the restart.
+GOODBYE_S = 5.0
+WAITING = "waiting to reconnect"
+BACKOFF_MIN_S = 0.1
+BACKOFF_MAX_S = 10.0
+
+
+def connect_producer(settings: Settings) -> Ingest:
+    """Open a stream to the broker of the settings."""
+    return Producer(
+        _address(settings),
+        settings.business.name,
+        f"{socket.gethostname()}:{os.getpid()}",
+        window_bytes_max=settings.capture.window_bytes_max,
+    )
+
+
+def broker_standing(settings: Settings) -> BusinessStatus:
+    """Ask the broker how the business stands; one that it has never heard of has committed nothing."""
+    with closing(Admin(_address(settings))) as admin:
+        businesses = admin.status(settings.business.name).businesses
+    return businesses[0] if businesses else BusinessStatus()
+
+
+def _address(settings: Settings) -> str:
+    return settings.broker.address or settings.broker.listen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What is not the adapter's own: the two ends, opened anew after every failure, and the clock."""
+
+    source: Callable[[Settings], Source] = open_source
+    ingest: Connect = connect_producer
+    standing: Callable[[Settings], BusinessStatus] = broker_standing
+    monotonic: Callable[[], float] = time.monotonic
+
+
+REAL = Outside()
+
+
+def run_capture(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    report: Callable[[CaptureReport], None] | None = None,
+    outside: Outside = REAL,
+) -> None:
+    """Capture until `stop` is set.
+
+    What may pass by itself (a database or a broker that is away) is retried for ever. Raises Fenced when another
+    upper adapter has taken over, and any other error that trying again cannot mend.
+    """
+    Capture(settings, stop, report, outside).run()
+
+
+def first_fill(
+    settings: Settings,
+    stop: threading.Event,
+    report: Callable[[CaptureReport], None] | None = None,
+    *,
+    outside: Outside = REAL,
+) -> FillReport:
+    """Capture until every registered table has been read once; resumes where an earlier run ended.
+
+    Nothing is opened at the broker when it has all of it already: a capture that is running elsewhere would be
+    fenced off for nothing.
+    """
+    filled, last_batch = _fill_report(settings, outside)
+    if not filled.complete or not _has_committed(settings, outside, last_batch, stop):
+        Capture(settings, stop, report, outside).run(until=lambda session: session.fills.finished)
+        filled, _ = _fill_report(settings, outside)
+    return filled
+
+
+def _fill_report(settings: Settings, outside: Outside) -> tuple[FillReport, BatchNo]:
+    with closing(outside.source(settings)) as source:
+        tables = source.registered()
+        last_batch = source.state().last_batch
+    report = FillReport(
+        rows={t.schema.qualified: t.fill.rows_done for t in tables}, complete=all(t.fill.done for t in tables)
+    )
+    return report, last_batch
+
+
+def _has_committed(settings: Settings, outside: Outside, last_batch: BatchNo, stop: threading.Event) -> bool:
+    """Whether the broker has committed this batch, or soon will have because its producer is there."""
+    deadline = outside.monotonic() + GOODBYE_S
+    while True:
+        try:
+            status = outside.standing(settings)
+        except Unavailable:
+            return False  # the capture that is started then waits for it
+        if status.last_batch >= last_batch:
+            return True
+        if not status.producer or outside.monotonic() >= deadline or stop.wait(0.05):
+            return False
+
+
+class Capture:
+    """Session after session, with a growing pause between attempts that came to nothing."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        stop: threading.Event,
+        report: Callable[[CaptureReport], None] | None,
+        outside: Outside,
+    ) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._reporter = Reporter(report, monotonic=outside.monotonic)
+        self._outside = outside
+        self._claim = Claim()
+
+    def run(self, *, until: Callable[[Session], bool] = lambda session: False) -> None:
+        """Serve until stopped, or until `until` says so."""
+        finished = False
+        while not finished and not self._stop.is_set():
+            try:
+                finished = self._retrying()(self._serve, until)
+            except VenusError as e:
+                if self._stop.is_set() and e.retryable:
+                    break
+                self._reporter.state("failed", error=e)
+                raise
+        self._reporter.state("stopped")
+
+    def _retrying(self) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
+            wait=wait_random_exponential(multiplier=BACKOFF_MIN_S, max=BACKOFF_MAX_S),
+            stop=stop_when_event_set(self._stop),
+            sleep=sleep_using_event(self._stop),
+            before_sleep=self._note_failure,
+            reraise=True,
+        )
+
+    def _note_failure(self, retry: RetryCallState) -> None:
+        assert retry.outcome is not None
+        self._reporter.state(WAITING, error=retry.outcome.exception())
+
+    def _serve(self, until: Callable[[Session], bool]) -> bool:
+        """Run one session; return whether it ended because all was done.
+
+        A session that failed after it had committed something counts as none that failed: the pauses start over.
+        """
+        if self._reporter.current.state != WAITING:
+            self._reporter.state("connecting")
+        cuts_before = self._reporter.current.cuts
+        try:
+            with (
+                closing(self._outside.source(self._settings)) as source,
+                closing(self._outside.ingest(self._settings)) as producer,
+            ):
+                session = open_session(source, producer, self._claim, timeout_s=self._settings.capture.cut_timeout_s)
+                self._reporter.count(connections=1)
+                self._loop(session, until)
+                _say_goodbye(session)
+                return until(session)
+        except VenusError as e:
+            if not e.retryable or self._reporter.current.cuts == cuts_before:
+                raise
+            self._reporter.state("reconnecting", error=e)
+            return False
+
+    def _loop(self, session: Session, until: Callable[[Session], bool]) -> None:
+        limits = self._settings.capture
+        pace = Pace(min_s=limits.poll_min_ms / 1000, max_s=limits.poll_max_ms / 1000)
+        chores = Chores(session, self._reporter, heartbeat_s=limits.heartbeat_s, monotonic=self._outside.monotonic)
+        cutter = Cutter(session, limits, self._stop, self._reporter)
+        while not self._stop.is_set() and not until(session):
+            now = self._outside.monotonic()
+            chores.run()
+            self._reporter.state("capturing" if session.fills.finished else "filling")
+            if cutter.cut():
+                pace.traffic(now)
+            else:
+                self._stop.wait(pace.delay_s(now))
+            self._reporter.tick()
+
+
+def _say_goodbye(session: Session) -> None:
+    """Wait for the answer to the last COMMIT, so that nothing is undecided while nobody is there to be asked."""
+    if session.confirmed is not None:
+        with suppress(VenusError):
+            session.producer.wait_decided(session.confirmed, GOODBYE_S)

@@ -1,0 +1,48 @@
+"""What is done between cuts, each thing when it is due: reviews, heartbeat, dictionary, what blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.session import Session
+
+#: Registry and dictionary are compared so often: a table added to a running pipeline waits at most this long.
+REFRESH_S = 3.0
+#: Where the dictionary is large, comparing it may take one part in so many of the time.
+REFRESH_SHARE = 20
+#: A transaction that is open for so long is worth a word: its changes cannot be captured before it ends.
+BLOCKED_S = 10.0
+
+
+class Chores:
+    """The timers of one session."""
+
+    def __init__(
+        self, session: Session, reporter: Reporter, *, heartbeat_s: float, monotonic: Callable[[], float]
+    ) -> None:
+        self._session = session
+        self._reporter = reporter
+        self._monotonic = monotonic
+        self._heartbeat_s = heartbeat_s
+        self._next_beat = self._next_refresh = float("-inf")
+
+    def run(self) -> None:
+        """Do what is due."""
+        now = self._monotonic()
+        self._reporter.count(reviews_answered=self._session.answer_reviews())
+        if now >= self._next_beat:
+            self._next_beat = now + self._heartbeat_s
+            self._session.source.beat()
+        if now >= self._next_refresh:
+            self._session.refresh_schemas()
+            self._reporter.update(blocked_by=self._blocked_by(), fills=self._session.fills.progress)
+            done = self._monotonic()
+            self._next_refresh = done + max(REFRESH_S, REFRESH_SHARE * (done - now))
+
+    def _blocked_by(self) -> str:
+        waits = {table_id: age for table_id, (_, age) in self._session.source.backlog().items() if age >= BLOCKED_S}
+        if not waits:
+            return ""
+        table_id = max(waits, key=lambda t: waits[t])
+        return f"{self._session.schemas.newest(table_id).qualified}: a transaction open for {waits[table_id]:.0f} s"

@@ -1,0 +1,141 @@
+"""One cut from snapshot to COMMIT (VENUS 3.3, figure 4).
+
+The order is the guarantee: every half is on the broker's disk before the source's local transaction, and COMMIT is
+said only after it. Up to the local transaction a failure takes the whole cut back; a failure within it leaves the
+outcome open, and nobody guesses: the next session asks the source's batch table.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import suppress
+
+from venus.adapters.dialects.contract import Cut, FillState
+from venus.adapters.upper.batching import Batcher
+from venus.adapters.upper.fills import Chunk
+from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.session import Session
+from venus.adapters.upper.shipping import Shipment, Stopped
+from venus.codec.batch import Batch
+from venus.codec.changes import TableChanges
+from venus.config import Capture as Limits
+from venus.errors import SourceError, VenusError
+from venus.model import BatchNo
+
+#: Attempts to read after DDL has come in between, before the source's own words are passed on.
+REREADS_MAX = 3
+
+
+class Cutter:
+    """Takes the cuts of one session."""
+
+    def __init__(self, session: Session, limits: Limits, stop: threading.Event, reporter: Reporter) -> None:
+        self._session = session
+        self._limits = limits
+        self._stop = stop
+        self._reporter = reporter
+        self._rereads = 0
+
+    def cut(self) -> bool:
+        """Ship one cut; return False if there was nothing, or if it had to be taken back."""
+        session = self._session
+        fill = session.fills.next
+        try:
+            cut = session.source.open_cut([fill] if fill is not None else [])
+        except SourceError as e:
+            self._read_again(e)
+            return False
+        if cut is None:
+            return False
+        shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
+        try:
+            chunk = self._ship(cut, fill, shipment)
+            shipment.wait_persisted()
+            forget_below = BatchNo(session.producer.decided_through)
+        except Stopped:
+            self._take_back(cut, shipment)
+            return False
+        except SourceError as e:
+            self._take_back(cut, shipment)
+            self._read_again(e)
+            return False
+        except BaseException:
+            self._take_back(cut, shipment)
+            raise
+        cut.commit(session.epoch, shipment.records, [chunk.after] if chunk else [], forget_below)
+        self._committed(cut, shipment, chunk)
+        shipment.confirm()
+        return True
+
+    def _ship(self, cut: Cut, fill: FillState | None, shipment: Shipment) -> Chunk | None:
+        """Send all that the snapshot shows: the changes, then the next chunk of a fill."""
+        session, limits = self._session, self._limits
+        batcher = Batcher(
+            first_batch=session.next_batch,
+            first_sequence=session.next_sequence,
+            captured_at_us=cut.captured_at_us,
+            schemas=session.schemas.untold,
+            rows_max=limits.batch_rows_max,
+            bytes_max=limits.batch_bytes_max,
+        )
+
+        def take(section: TableChanges) -> None:
+            session.schemas.require(section.table_id, section.schema_version)
+            if (batch := batcher.add(section)) is not None:
+                self._send(batch, shipment)
+
+        sections = cut.sections(rows_max=limits.batch_rows_max, bytes_max=limits.batch_bytes_max)
+        try:
+            for section in sections:
+                take(section)
+        finally:
+            # one that is left in the middle still holds the source's connection, and the cut could not be closed
+            if isinstance(sections, Generator):
+                sections.close()
+        chunk = None
+        if fill is not None:
+            chunk = Chunk(cut, fill, session.schemas.newest(fill.table_id))
+            for section in chunk.sections(batcher, rows_max=limits.fill_chunk_rows, bytes_max=limits.batch_bytes_max):
+                take(section)
+        self._send(batcher.end(), shipment)
+        return chunk
+
+    def _send(self, batch: Batch, shipment: Shipment) -> None:
+        shipment.send(batch, self._session.epoch)
+        self._reporter.count(reviews_answered=self._session.answer_unknown(shipment.records[0].batch_no))
+        self._reporter.tick()
+
+    def _take_back(self, cut: Cut, shipment: Shipment) -> None:
+        """Close the snapshot and roll the halves back. An end that is gone is seen to by the next session."""
+        with suppress(VenusError):
+            cut.rollback()
+        with suppress(VenusError):
+            shipment.retract()
+        self._reporter.count(retracted_cuts=1)
+
+    def _read_again(self, error: SourceError) -> None:
+        """Look at the dictionary after a read was refused: most likely DDL came between two cuts."""
+        self._rereads += 1
+        if self._rereads > REREADS_MAX:
+            raise error
+        self._reporter.state("reading the dictionary again", error=error)
+        self._session.refresh_schemas()
+
+    def _committed(self, cut: Cut, shipment: Shipment, chunk: Chunk | None) -> None:
+        records, session = shipment.records, self._session
+        self._rereads = 0
+        session.schemas.told(session.schemas.untold)
+        if chunk is not None:
+            session.fills.advance(chunk.after)
+            self._reporter.update(fills=session.fills.progress)
+        session.advance(records[-1])
+        report = self._reporter.current
+        self._reporter.update(
+            cuts=report.cuts + 1,
+            batches=report.batches + len(records),
+            rows=report.rows + records[-1].last_sequence - records[0].first_sequence + 1,
+            lag_s=max(0.0, time.time() - cut.captured_at_us / 1e6),
+            last_captured_at_us=cut.captured_at_us,
+        )

@@ -1,0 +1,103 @@
+"""The first fill of existing rows, and the re-reading of whole tables, one chunk a cut.
+
+A chunk is read in the same snapshot as the cut's changes and follows them in the stream, so it needs no watermark
+and DML goes on (capture.md 0). A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
+row that still exists gets a Sequence above the begin marker's, and what is left below it is gone from the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.contract import Cut, FillState, RegisteredTable
+from venus.adapters.upper.batching import Batcher
+from venus.codec.changes import TableChanges, marker
+from venus.model import ChangeKind, Sequence, TableSchema
+
+#: Only tables in this state are filled; the others wait for an operator.
+ACTIVE = "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillProgress:
+    """How far the fill of one table has come."""
+
+    table: str
+    rows_done: int
+    rows_estimate: int
+    done: bool
+
+
+class Fills:
+    """Which table's next chunk goes into the next cut: the unfinished ones in turn."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, FillState] = {}
+        self._names: dict[int, str] = {}
+        self._turn: list[int] = []
+
+    def read(self, tables: Seq[RegisteredTable]) -> None:
+        """Take the registry's states: they are what the last local transaction stored."""
+        self._states = {t.schema.table_id: t.fill for t in tables}
+        self._names = {t.schema.table_id: t.schema.qualified for t in tables}
+        open_ids = [t.schema.table_id for t in tables if not t.fill.done and t.state == ACTIVE]
+        kept = [table_id for table_id in self._turn if table_id in open_ids]
+        self._turn = kept + [table_id for table_id in open_ids if table_id not in kept]
+
+    @property
+    def next(self) -> FillState | None:
+        """The table whose turn it is, or None when there is nothing to fill."""
+        return self._states[self._turn[0]] if self._turn else None
+
+    def advance(self, state: FillState) -> None:
+        """Note that a chunk's local transaction is done; the next table has its turn.
+
+        One that came no further has halted, and waits for the registry to say why.
+        """
+        before = self._states[state.table_id]
+        self._states[state.table_id] = state
+        self._turn.remove(state.table_id)
+        if not state.done and state != before:
+            self._turn.append(state.table_id)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every table that may be read has been read."""
+        return not self._turn
+
+    @property
+    def progress(self) -> tuple[FillProgress, ...]:
+        """Every registered table, for people."""
+        return tuple(
+            FillProgress(
+                table=self._names[s.table_id], rows_done=s.rows_done, rows_estimate=s.rows_estimate, done=s.done
+            )
+            for s in self._states.values()
+        )
+
+
+class Chunk:
+    """One chunk of a fill within a cut: its sections between the sweep's markers, and the state after it."""
+
+    def __init__(self, cut: Cut, before: FillState, schema: TableSchema) -> None:
+        self._cut = cut
+        self._schema = schema
+        self.before = before
+        self.after = before
+
+    def sections(self, batcher: Batcher, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        """Read the chunk. Must be consumed to the end before `after` is right."""
+        state = self.before
+        if state.sweep_from and not state.cursor:
+            # the begin marker names its own Sequence: whatever was sent before it lies below
+            state = replace(state, sweep_from=Sequence(batcher.next_sequence))
+            yield self._marker(ChangeKind.SWEEP_BEGIN, state.sweep_from)
+        sections, self.after = self._cut.fill_chunk(state, rows_max=rows_max, bytes_max=bytes_max)
+        yield from sections
+        if self.after.done and self.after.sweep_from:
+            yield self._marker(ChangeKind.SWEEP_END, self.after.sweep_from)
+
+    def _marker(self, kind: ChangeKind, sweep_before: int) -> TableChanges:
+        return marker(self._schema.table_id, self._schema.version, kind, sweep_before)

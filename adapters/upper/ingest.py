@@ -1,0 +1,49 @@
+"""What the upper adapter needs of the broker; `venus.rpc.producer.Producer` is that over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from venus.config import Settings
+from venus.model import Verdict
+from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
+
+
+class Ingest(Protocol):
+    """One producer's stream. Once it broke, every call raises what broke it (Unavailable, Fenced, Diverged, ...)."""
+
+    def connect(self, source_epoch: int, source_last_batch: int, *, timeout_s: float) -> InitAck:
+        """Raise the producer epoch at the broker, durably."""
+        ...
+
+    def send_half(self, half: Half, *, timeout_s: float) -> None:
+        """Queue a half message; raises Overloaded, and queues nothing, if the window stays full."""
+        ...
+
+    def wait_persisted(self, batch_no: int, timeout_s: float) -> None:
+        """Return when every half up to `batch_no` is on the broker's disk; raises Unavailable if that takes longer."""
+        ...
+
+    @property
+    def persisted_through(self) -> int: ...
+
+    def decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
+        """Queue a decision; it follows the halves queued before it."""
+        ...
+
+    def wait_decided(self, batch_no: int, timeout_s: float) -> Decided: ...
+
+    @property
+    def decided_through(self) -> int:
+        """The broker has recorded the COMMIT of every batch up to this one."""
+        ...
+
+    def take_reviews(self) -> list[HalfRef]:
+        """Return the halves that the broker asked about since the last call; never blocks."""
+        ...
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[Settings], Ingest]

@@ -1,0 +1,86 @@
+"""What the upper adapter tells about itself: to a callback about once a second, to the log once per state change."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from venus.adapters.upper.fills import FillProgress
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureReport:
+    """Counters since the process started, and how things stand now."""
+
+    state: str = "starting"
+    cuts: int = 0
+    batches: int = 0
+    rows: int = 0
+    #: From the snapshot of the last cut to the end of its local transaction.
+    lag_s: float = 0.0
+    last_captured_at_us: int = 0
+    reviews_answered: int = 0
+    retracted_cuts: int = 0
+    connections: int = 0
+    blocked_by: str = ""
+    last_error: str = ""
+    fills: tuple[FillProgress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillReport:
+    """The outcome of `first_fill`: rows read per table; not `complete` if it was stopped before the end."""
+
+    rows: dict[str, int]
+    complete: bool
+
+
+class Reporter:
+    """Keeps the current report and passes it on: every second, and at once when the state changes."""
+
+    def __init__(
+        self, callback: Callable[[CaptureReport], None] | None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._callback = callback
+        self._monotonic = monotonic
+        self._next = float("-inf")
+        self.current = CaptureReport()
+
+    def update(self, **changes: Any) -> None:
+        """Change fields of the report; due or not, nothing is passed on for counters alone."""
+        self.current = replace(self.current, **changes)
+
+    def count(self, **increments: int) -> None:
+        """Add to counters."""
+        if any(increments.values()):
+            self.update(**{name: getattr(self.current, name) + n for name, n in increments.items()})
+
+    def state(self, state: str, *, error: BaseException | None = None) -> None:
+        """Enter a state; the log gets one line if it is another one than before."""
+        changed = state != self.current.state or (error is not None and str(error) != self.current.last_error)
+        self.update(state=state, **({"last_error": str(error)} if error is not None else {}))
+        if not changed:
+            return
+        if error is not None:
+            logger.warning("capture: %s: %s", state, error)
+        else:
+            logger.info("capture: %s", state)
+        self.emit()
+
+    def tick(self) -> None:
+        """Pass the report on if a second has gone by."""
+        if self._monotonic() >= self._next:
+            self.emit()
+
+    def emit(self) -> None:
+        """Pass the report on now."""
+        self._next = self._monotonic() + INTERVAL_S
+        if self._callback is not None:
+            self._callback(self.current)

@@ -1,0 +1,43 @@
+"""What to say of a half message: the producer's side of the review (VENUS 3.3, figure 4). Pure.
+
+The broker asks about halves that nobody decided, on connecting (`InitAck.undecided`) and later (`Review`). The
+source's batch table is the only witness: the batch is in it, or its local transaction never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+
+from venus.errors import Diverged
+from venus.model import BatchNo, BatchRecord, Verdict
+from venus.wire.broker_pb2 import HalfRef
+
+
+def judge(
+    halves: Seq[HalfRef], records: Mapping[BatchNo, BatchRecord], *, in_flight_from: BatchNo | None = None
+) -> list[tuple[HalfRef, Verdict]]:
+    """Return the decisions to send, in order.
+
+    Decisions reach further than the half they name (COMMIT: all up to it, ROLLBACK: all from it on), so one of each is
+    enough: local transactions happen in batch order, and those in the table are a prefix.
+    """
+    committed: HalfRef | None = None
+    for half in sorted(halves, key=lambda h: h.batch_no):
+        if in_flight_from is not None and half.batch_no >= in_flight_from:
+            return _decisions(committed, half, Verdict.UNKNOWN)
+        record = records.get(BatchNo(half.batch_no))
+        if record is None:
+            return _decisions(committed, half, Verdict.ROLLBACK)
+        if record.digest != half.digest:
+            raise Diverged(
+                f"batch {half.batch_no} is {half.digest:016x} at the broker and {record.digest:016x} at the source",
+                hint="the two sides do not belong together: check [business] name and [broker] address",
+            )
+        committed = half
+    return _decisions(committed, None, Verdict.UNKNOWN)
+
+
+def _decisions(committed: HalfRef | None, other: HalfRef | None, verdict: Verdict) -> list[tuple[HalfRef, Verdict]]:
+    first = [(committed, Verdict.COMMIT)] if committed is not None else []
+    return first + ([(other, verdict)] if other is not None else [])

@@ -1,0 +1,157 @@
+"""One life of the upper adapter between two reconnects: epoch, undecided halves, positions (VENUS 3.3).
+
+Opening it is the start-up of the protocol, in this order: Init raises the epoch at the broker; the same epoch is
+raised in the source's checkpoint row, which waits for a zombie's local transaction to end; only then can the batch
+table say for good which of the undecided halves exist, and are they committed or rolled back.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from venus.adapters.dialects.contract import Source, SourceState
+from venus.adapters.upper.fills import Fills
+from venus.adapters.upper.ingest import Ingest
+from venus.adapters.upper.reviews import judge
+from venus.adapters.upper.schemas import Schemas
+from venus.errors import Diverged, Fenced
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
+from venus.wire.broker_pb2 import HalfRef, InitAck
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Both ends open, one epoch, and the next numbers to give."""
+
+    source: Source
+    producer: Ingest
+    epoch: Epoch
+    next_batch: BatchNo
+    next_sequence: Sequence
+    schemas: Schemas = field(default_factory=Schemas)
+    fills: Fills = field(default_factory=Fills)
+    #: The newest batch that this session has confirmed.
+    confirmed: BatchNo | None = None
+
+    def read_registry(self) -> None:
+        """Take the registered tables: new ones join, their fills and their schemas with them."""
+        tables = self.source.registered()
+        self.schemas.offer(t.schema for t in tables)
+        self.fills.read(tables)
+
+    def refresh_schemas(self) -> None:
+        """Compare dictionary and registry: tables that changed get a new version, new ones join."""
+        self.schemas.offer(self.source.refresh_schemas())
+        self.read_registry()
+
+    def answer_reviews(self) -> int:
+        """Answer what the broker asks, from the batch table; return how many halves that were.
+
+        A question may be older than what happened since: to its half, or under its number.
+        """
+        halves = self.producer.take_reviews()
+        if not halves:
+            return 0
+        decided_through = self.producer.decided_through
+        halves = [h for h in halves if h.batch_no > decided_through]
+        records = self.source.batches([BatchNo(h.batch_no) for h in halves])
+        return self._answer(
+            judge(
+                [h for h in halves if (r := records.get(BatchNo(h.batch_no))) is None or r.digest == h.digest], records
+            )
+        )
+
+    def answer_unknown(self, in_flight_from: BatchNo) -> int:
+        """Answer in the middle of a cut: UNKNOWN for its own halves.
+
+        The source's connection is busy with it; what lies before it is asked about again later.
+        """
+        halves = [h for h in self.producer.take_reviews() if h.batch_no >= in_flight_from]
+        return self._answer(judge(halves, {}, in_flight_from=in_flight_from))
+
+    def _answer(self, decisions: list[tuple[HalfRef, Verdict]]) -> int:
+        for half, verdict in decisions:
+            self.producer.decide(half.batch_no, half.digest, verdict)
+        return len(decisions)
+
+    def advance(self, last: BatchRecord) -> None:
+        """Go on behind a cut whose local transaction is durable."""
+        self.next_batch = BatchNo(last.batch_no + 1)
+        self.next_sequence = Sequence(last.last_sequence + 1)
+        self.confirmed = last.batch_no
+
+
+@dataclass(slots=True)
+class Claim:
+    """The newest epoch that this process has asked for; None at its start."""
+
+    epoch: Epoch | None = None
+
+
+def open_session(source: Source, producer: Ingest, claim: Claim, *, timeout_s: float) -> Session:
+    """Run the start-up.
+
+    Raises Fenced when somebody else has taken over since this process' last session: a process that lost its
+    connection must not take the stream back from its successor.
+    """
+    state = source.state()
+    if claim.epoch is not None and state.epoch > claim.epoch:
+        raise Fenced(
+            f"another upper adapter holds epoch {state.epoch} at the source, this one had {claim.epoch}",
+            hint="only one upper adapter may run for a business",
+        )
+    ack = producer.connect(state.epoch, state.last_batch, timeout_s=timeout_s)
+    claim.epoch = Epoch(ack.epoch)
+    state = source.raise_epoch(Epoch(ack.epoch))
+    committed = _resolve(source, producer, ack)
+    session = _positioned(source, producer, state, ack, committed)
+    session.read_registry()
+    return session
+
+
+def _resolve(source: Source, producer: Ingest, ack: InitAck) -> int:
+    """Decide the undecided halves from the batch table; return the last batch that the broker then has committed."""
+    halves = list(ack.undecided)
+    committed = int(ack.last_batch)
+    records = source.batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
+    for half, verdict in judge(halves, records):
+        logger.info("capture: half message %s left undecided by an earlier run: %s", half.batch_no, verdict.name)
+        producer.decide(half.batch_no, half.digest, verdict)
+        if verdict is Verdict.COMMIT:
+            committed = half.batch_no
+    return committed
+
+
+def _positioned(source: Source, producer: Ingest, state: SourceState, ack: InitAck, committed: int) -> Session:
+    if state.last_batch > committed:
+        raise Diverged(
+            f"the source has committed batch {state.last_batch}, the broker has nothing after batch {committed}",
+            hint="the broker lost its data: restore it, or uninstall and install the triggers and migrate again",
+        )
+    if state.last_batch < committed:
+        _read_everything_again(source, state.last_batch, committed)
+    return Session(
+        source=source,
+        producer=producer,
+        epoch=Epoch(ack.epoch),
+        next_batch=BatchNo(committed + 1),
+        next_sequence=Sequence(max(state.next_sequence, ack.last_sequence + 1)),
+    )
+
+
+def _read_everything_again(source: Source, last_batch: int, committed: int) -> None:
+    """Mend a source that is behind the broker: restored from a backup, or a half that an operator committed.
+
+    What the broker has beyond the source's own memory may not be the source's present content, so every table is
+    read again, with a sweep.
+    """
+    logger.warning(
+        "capture: the broker has committed batch %s, the source remembers only %s: every table is read again",
+        committed,
+        last_batch,
+    )
+    for table in source.registered():
+        source.restart_fill(table.schema.table_id)

@@ -1,0 +1,69 @@
+"""Starting a peer's server on the loopback, in an empty folder, and waiting until it answers."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+START_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Folder:
+    """Processes and their files."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="venus-bench-"))
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def run(self, *command: str | Path, port: int, user: str | None = None) -> None:
+        """Start a server and wait for its port."""
+        log = (self.path / f"{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [str(part) for part in command], cwd=self.path, stdout=log, stderr=subprocess.STDOUT, user=user
+        )
+        log.close()
+        self.processes.append(process)
+        end = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            except OSError as error:
+                if process.poll() is not None or time.monotonic() > end:
+                    text = Path(log.name).read_text("utf-8", "replace")[-2000:]
+                    raise RuntimeError(f"{command[0]} does not start: {text}") from error
+                time.sleep(0.1)
+            else:
+                return
+
+    def remove(self) -> None:
+        """Stop the servers, newest first, and remove their files."""
+        for process in reversed(self.processes):
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.path)
+
+
+def row(number: int) -> bytes:
+    """Return a message of 100 bytes."""
+    return b"%010d" % number + b"x" * 90
+
+
+def messages(batches: int, rows: int, *, envelope: bool) -> list[bytes]:
+    """Return what a round sends: a message for each row, or one for each batch."""
+    if not envelope:
+        return [row(n) for n in range(batches * rows)]
+    return [b"".join(row(b * rows + n) for n in range(rows)) for b in range(batches)]

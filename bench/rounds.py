@@ -1,0 +1,171 @@
+"""How transmission is measured: one process sends, one receives, and both read the same monotonic clock.
+
+A system is a `System`; the process that started this script starts its server, a sender process and a receiver
+process, and asks them for one round after the other. Rows are made before the clock starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import psutil
+
+ANSWER_TIMEOUT_S = 300.0
+
+spawn = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """How much one round sends: `batches` times `rows` rows."""
+
+    number: int
+    rows: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Seconds from the first send until the receiver had everything, and until all work was done; and CPU."""
+
+    received_s: float
+    done_s: float
+    server_cpu_s: float
+
+
+class Sender(Protocol):
+    """Runs in a process of its own."""
+
+    def prepare(self, wanted: Round) -> None:
+        """Make the messages of a round."""
+
+    def send(self, wanted: Round) -> None:
+        """Send them and return when the server has acknowledged every one."""
+
+    def close(self) -> None: ...
+
+
+class Receiver(Protocol):
+    """Runs in a process of its own."""
+
+    def receive(self, wanted: Round) -> None:
+        """Return when every row of the round has arrived."""
+
+    def close(self) -> None: ...
+
+
+class System(Protocol):
+    """A server with its clients."""
+
+    name: str
+    #: Of a round: a slow system would take minutes for what a fast one does in a second.
+    rows_max: int
+
+    def missing(self) -> str:
+        """Say what is not installed, or nothing."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def sender(self) -> Callable[[], Sender]:
+        """Return something that can be sent to another process and called there."""
+
+    def receiver(self) -> Callable[[], Receiver]:
+        """Return something that can be sent to another process and called there."""
+
+    def pids(self) -> list[int]:
+        """Return the server's processes."""
+
+    def finish(self, wanted: Round) -> None:
+        """Wait for what the server still has to do after everything was received."""
+
+
+def _send(make: Callable[[], Sender], pipe: Connection) -> None:
+    sender = make()
+    pipe.send("ready")
+    while (wanted := pipe.recv()) is not None:
+        sender.prepare(wanted)
+        pipe.send("prepared")
+        pipe.recv()
+        started = time.monotonic()
+        sender.send(wanted)
+        pipe.send((started, time.monotonic()))
+    sender.close()
+
+
+def _receive(make: Callable[[], Receiver], pipe: Connection) -> None:
+    receiver = make()
+    pipe.send("ready")
+    while (wanted := pipe.recv()) is not None:
+        pipe.send("prepared")
+        receiver.receive(wanted)
+        pipe.send(time.monotonic())
+    receiver.close()
+
+
+class Pair:
+    """The two client processes of one system."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._ends: list[tuple[Any, Connection]] = []
+        for work, make in ((_receive, system.receiver()), (_send, system.sender())):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=work, args=(make, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._ends.append((process, ours))
+            self._answer(ours)
+
+    @staticmethod
+    def _answer(pipe: Connection) -> Any:
+        if not pipe.poll(ANSWER_TIMEOUT_S):
+            raise TimeoutError("a client process does not answer")
+        return pipe.recv()
+
+    def run(self, wanted: Round) -> Figures:
+        """Measure one round."""
+        receiver, sender = (pipe for _, pipe in self._ends)
+        for pipe in (sender, receiver):
+            pipe.send(wanted)
+            self._answer(pipe)
+        before = self._cpu_s()
+        sender.send("go")
+        started, _ = self._answer(sender)
+        received = self._answer(receiver)
+        self._system.finish(wanted)
+        done = max(time.monotonic(), received)
+        return Figures(received_s=received - started, done_s=done - started, server_cpu_s=self._cpu_s() - before)
+
+    def _cpu_s(self) -> float:
+        times = [psutil.Process(pid).cpu_times() for pid in self._system.pids()]
+        return sum(each.user + each.system for each in times)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process, pipe in self._ends:
+            pipe.send(None)
+            process.join(30)
+
+
+def measure(system: System, *, rows: int, batches: int, rounds: int, warm_up: int) -> Figures:
+    """Return the medians."""
+    pair = Pair(system)
+    try:
+        figures = [pair.run(Round(number=n, rows=rows, batches=batches)) for n in range(warm_up + rounds)][warm_up:]
+    finally:
+        pair.close()
+    return Figures(
+        **{
+            field.name: statistics.median(getattr(figure, field.name) for figure in figures)
+            for field in dataclasses.fields(Figures)
+        }
+    )

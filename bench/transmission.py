@@ -1,0 +1,68 @@
+"""Transmission of 100-byte rows, producer process -> server process -> consumer process, everything fsynced.
+
+    python -m bench.transmission [--only VENUS] [--rows 1 10 100 1000] [--rounds 5] [--warm-up 2]
+
+A row of VENUS is done twice: when the consumer has it (half message, fsync, commit, fsync, delivery), and when it is
+in the full data as well. Peers whose server is not installed are named and left out; bench/README.md says how they
+are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench.peers.kafka import Kafka
+from bench.peers.nats_jetstream import NatsJetStream
+from bench.peers.redis_streams import RedisStreams
+from bench.rounds import System, measure
+from bench.venus_transmission import Venus
+
+#: How many rows a round sends, by rows in a batch: small batches are slow, and a round should take about a second.
+TOTAL = {1: 5_000, 10: 50_000, 100: 200_000, 1000: 500_000}
+
+
+def systems() -> list[System]:
+    """Return every system of the comparison."""
+    found: list[System] = [Venus(), Venus(one_at_a_time=True)]
+    for envelope in (False, True):
+        found += [Kafka(envelope=envelope), RedisStreams(envelope=envelope), NatsJetStream(envelope=envelope)]
+    return found
+
+
+def run(system: System, sizes: list[int], *, rounds: int, warm_up: int) -> None:
+    """Measure one system and print its lines."""
+    if reason := system.missing():
+        print(f"{system.name:42} left out: {reason}", flush=True)
+        return
+    try:
+        system.start()
+        for rows in sizes:
+            batches = max(10, min(TOTAL.get(rows, 200_000), system.rows_max) // rows)
+            figures = measure(system, rows=rows, batches=batches, rounds=rounds, warm_up=warm_up)
+            total = rows * batches
+            print(
+                f"{system.name:36} {rows:5} rows a batch {total / figures.received_s:11,.0f} rows/s received"
+                f" {total / figures.done_s:11,.0f} rows/s done {figures.server_cpu_s / total * 1e6:8.2f} us/row",
+                flush=True,
+            )
+    finally:
+        system.stop()
+
+
+def main() -> int:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="systems whose name contains one of these")
+    parser.add_argument("--rows", nargs="*", type=int, default=sorted(TOTAL))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=2)
+    options = parser.parse_args()
+    for system in systems():
+        if not options.only or any(part.lower() in system.name.lower() for part in options.only):
+            run(system, options.rows, rounds=options.rounds, warm_up=options.warm_up)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""VENUS as one of the systems of bench/transmission.py: broker, producer and consumer in a process each."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bench.rounds import Receiver, Round, Sender
+from venus.codec.batch import digest
+from venus.config import Broker, Settings
+from venus.model import Verdict
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2, change_pb2
+
+BUSINESS = "bench"
+KEY_BYTES = 12
+ROW_BYTES = 100
+WINDOW_BYTES = 32 << 20
+SCHEMA = change_pb2.TableSchema(table_id=1, version=1, namespace="bench", name="rows", key=["id"])
+
+_MAIN = """
+import sys
+from venus.broker.serve import serve
+from venus.config import Settings
+sys.exit(serve(Settings.model_validate_json(sys.argv[1])))
+"""
+
+
+def make_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
+    """Return a batch of new rows, 100 bytes each with their key."""
+    record_ids = b"".join(b"\x0a\x0a%010d" % (first_sequence + i) for i in range(rows))
+    content = b"\x12\x56" + b"x" * (ROW_BYTES - KEY_BYTES - 2)
+    body = change_pb2.BatchBody(
+        batch_no=batch_no,
+        first_sequence=first_sequence,
+        count=rows,
+        cut=batch_no,
+        cut_end=True,
+        captured_at_us=time.time_ns() // 1000,
+        schemas=[SCHEMA] if batch_no == 1 else [],
+    )
+    body.tables.add(
+        table_id=1,
+        schema_version=1,
+        count=rows,
+        record_ids=record_ids,
+        record_id_sizes=np.full(rows, KEY_BYTES, dtype="<u4").tobytes(),
+        rows=content * rows,
+        row_sizes=np.full(rows, ROW_BYTES - KEY_BYTES, dtype="<u4").tobytes(),
+        inserts_only=True,
+    )
+    encoded = body.SerializeToString()
+    return broker_pb2.Half(batch_no=batch_no, digest=digest(encoded), body=encoded)
+
+
+class VenusSender:
+    """An upper adapter without a source."""
+
+    def __init__(self, address: str, *, one_at_a_time: bool) -> None:
+        self._producer = Producer(address, BUSINESS, "bench", window_bytes_max=WINDOW_BYTES)
+        ack = self._producer.connect(0, 0)
+        self._batch_no, self._sequence = ack.last_batch, ack.last_sequence
+        self._one_at_a_time = one_at_a_time
+        self._halves: list[broker_pb2.Half] = []
+
+    def prepare(self, wanted: Round) -> None:
+        """Make the half messages."""
+        self._halves = []
+        for _ in range(wanted.batches):
+            self._batch_no += 1
+            self._halves.append(make_half(self._batch_no, self._sequence + 1, wanted.rows))
+            self._sequence += wanted.rows
+
+    def send(self, wanted: Round) -> None:
+        """Send half messages and commit what is on the broker's disk, all the time."""
+        producer, halves = self._producer, self._halves
+        first, last = halves[0].batch_no, halves[-1].batch_no
+        decided = first - 1
+        for half in halves:
+            producer.send_half(half)
+            if self._one_at_a_time:
+                producer.wait_persisted(half.batch_no)
+                producer.decide(half.batch_no, half.digest, Verdict.COMMIT)
+                producer.wait_decided(half.batch_no)
+            elif (through := producer.persisted_through) > decided:
+                decided = through
+                producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
+        while decided < last and not self._one_at_a_time:
+            producer.wait_persisted(decided + 1)
+            decided = producer.persisted_through
+            producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
+        producer.wait_decided(last)
+
+    def close(self) -> None:
+        """End the stream."""
+        self._producer.close()
+
+
+class VenusReceiver:
+    """An under adapter without a target."""
+
+    def __init__(self, address: str) -> None:
+        self._subscriber = Subscriber(address, BUSINESS, "bench", credit_bytes=16 << 20)
+        with Admin(address) as admin:
+            known = admin.status(BUSINESS).businesses
+        self._offset = known[0].next_offset if known else 0
+        self._subscriber.open(self._offset, 0)
+
+    def receive(self, wanted: Round) -> None:
+        """Take and acknowledge increments."""
+        end = self._offset + wanted.rows * wanted.batches
+        while self._offset < end:
+            for increment in self._subscriber.increments(60.0):
+                assert increment.base_offset == self._offset
+                self._offset += increment.count
+            self._subscriber.acknowledge(self._offset)
+
+    def close(self) -> None:
+        """End the stream."""
+        self._subscriber.close()
+
+
+class Venus:
+    """Half message + fsync + commit + fsync; done when the full data is materialised too."""
+
+    def __init__(self, *, one_at_a_time: bool = False) -> None:
+        self.name = "VENUS, one at a time" if one_at_a_time else "VENUS"
+        self.rows_max = 1000 if one_at_a_time else 500_000
+        self._one_at_a_time = one_at_a_time
+        self._folder = Path()
+        self._process: subprocess.Popen[str] | None = None
+        self._admin: Admin | None = None
+        self.address = ""
+
+    def missing(self) -> str:
+        """Nothing is."""
+        return ""
+
+    def start(self) -> None:
+        """Start a broker on an empty data directory."""
+        self._folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
+        settings = Settings(broker=Broker(listen="127.0.0.1:0", http="", data_dir=self._folder))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, settings.model_dump_json()], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().split()[3].rstrip(",")
+        self._admin = Admin(self.address)
+
+    def pids(self) -> list[int]:
+        """Return the broker's process."""
+        assert self._process is not None
+        return [self._process.pid]
+
+    def stop(self) -> None:
+        """Stop it and remove its data."""
+        assert self._process is not None
+        assert self._admin is not None
+        self._admin.close()
+        self._process.terminate()
+        self._process.wait(60)
+        shutil.rmtree(self._folder)
+
+    def sender(self) -> partial[Sender]:
+        """Return a producer."""
+        return partial(VenusSender, self.address, one_at_a_time=self._one_at_a_time)
+
+    def receiver(self) -> partial[Receiver]:
+        """Return a consumer."""
+        return partial(VenusReceiver, self.address)
+
+    def finish(self, wanted: Round) -> None:
+        """Wait for the full data."""
+        assert self._admin is not None
+        while True:
+            status = self._admin.status(BUSINESS).businesses[0]
+            if status.materialised_offset >= status.next_offset:
+                return
+            time.sleep(0.002)

@@ -1,0 +1,22 @@
+"""Alembic runs this for every command; `venus.migrations.run` has put what it needs into the attributes.
+
+Always offline: revisions are turned into statements, which `run` then shows or executes. So what a DBA reads in a
+dry run is what will be run, to the letter. Nothing is read from an alembic.ini and no logging is configured.
+"""
+
+from __future__ import annotations
+
+from alembic import context
+
+from venus.migrations.names import VERSION_TABLE
+
+attributes = context.config.attributes
+context.configure(
+    connection=attributes["connection"],
+    version_table=VERSION_TABLE,
+    version_table_schema=attributes["schema"],
+    transactional_ddl=False,  # `run` owns the transaction
+    venus_schema=attributes["schema"],
+)
+with context.begin_transaction():
+    context.run_migrations()

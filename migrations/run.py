@@ -1,0 +1,159 @@
+"""Creates, upgrades and removes VENUS's own tables, at a source or at a target.
+
+Source and target are two independent branches of one alembic history: both may live in one database, beside the
+application's own alembic, because the version table has a name of its own. Revisions become statements first and
+are then executed in one transaction of the database, so `sql` shows to the letter what `upgrade` runs. No logging
+is configured, and a caller's open connection and transaction are used as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from typing import Literal
+
+import sqlalchemy as sa
+
+from venus.migrations.names import VERSION_TABLE
+
+Side = Literal["source", "target"]
+Direction = Literal["upgrade", "downgrade"]
+
+# What alembic has to say of its own working is of no use to an operator, however much of VENUS's log is wanted.
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
+#: Tells a schema that VENUS made from one that a DBA made for it: only the first is dropped again.
+SCHEMA_COMMENT = "made by VENUS"
+#: Two processes that create VENUS's tables on one PostgreSQL take turns (any constant will do).
+_ADVISORY_LOCK = 0x76656E7573
+#: Alembic keeps the environment that is running in a global of its module.
+_one_at_a_time = threading.Lock()
+
+
+def upgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> list[str]:
+    """Bring the tables of `side` to the newest revision and return the statements run; idempotent, atomic."""
+    return _execute(engine, side, schema, "upgrade")
+
+
+def downgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> list[str]:
+    """Remove the tables of `side`; with the second side, the version table and VENUS's schema go too."""
+    return _execute(engine, side, schema, "downgrade")
+
+
+def sql(
+    engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None, direction: Direction = "upgrade"
+) -> list[str]:
+    """Return the statements that `upgrade` or `downgrade` would run now; only reads."""
+    with _connection(engine) as connection:
+        return _statements(connection, side, schema, direction)
+
+
+def installed(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> bool:
+    """Say whether the tables of `side` are there, in whatever revision."""
+    with _connection(engine) as connection:
+        return any(_is_of(revision, side) for revision in _revisions(connection, schema))
+
+
+def _execute(engine: sa.Engine | sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
+    with _connection(engine) as connection:
+        _take_turns(connection)
+        statements = _statements(connection, side, schema, direction)
+        for statement in statements:
+            connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
+        return statements
+
+
+@contextmanager
+def _connection(engine: sa.Engine | sa.Connection) -> Iterator[sa.Connection]:
+    """Yield a connection in a transaction: the caller's own, else a new one that is committed at the end."""
+    if isinstance(engine, sa.Connection):
+        yield engine
+        return
+    with engine.begin() as connection:
+        yield connection
+
+
+def _take_turns(connection: sa.Connection) -> None:
+    """Wait for another process that is doing the same. The lock ends with the transaction."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+    elif connection.dialect.name == "sqlite":
+        driver = connection.connection.dbapi_connection
+        if driver is not None and not driver.in_transaction:  # Python's driver begins at the first DML, too late
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _statements(connection: sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
+    revisions = _revisions(connection, schema)
+    own = [revision for revision in revisions if _is_of(revision, side)]
+    if direction == "upgrade":
+        # Where alembic starts; the other side's revision only tells it that the version table is there.
+        start = (own or revisions or ["base"])[0]
+        return _schema_statements(connection, schema) + _render(connection, schema, f"{start}:{side}@head", direction)
+    if not own:
+        return []
+    statements = _render(connection, schema, f"{own[0]}:{side}@base", direction)
+    return statements if len(revisions) > len(own) else statements + _farewell(connection, schema)
+
+
+def _render(connection: sa.Connection, schema: str | None, span: str, direction: Direction) -> list[str]:
+    # here, because it takes as long as everything else that `venus status` imports, and few commands need it
+    from alembic import command
+    from alembic.config import Config
+
+    output = _Statements()
+    with _one_at_a_time, as_file(files("venus.migrations")) as folder:
+        config = Config(output_buffer=output)
+        config.set_main_option("script_location", str(folder).replace("%", "%%"))
+        config.attributes.update(connection=connection, schema=schema)
+        (command.upgrade if direction == "upgrade" else command.downgrade)(config, span, sql=True)
+    return output.statements
+
+
+class _Statements(io.StringIO):
+    """What alembic writes its script into: it writes each statement in one piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statements: list[str] = []
+
+    def write(self, text: str, /) -> int:
+        statement = text.strip().removesuffix(";")
+        if statement and not statement.startswith("--"):
+            self.statements.append(statement)
+        return len(text)
+
+
+def _revisions(connection: sa.Connection, schema: str | None) -> list[str]:
+    if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
+        return []
+    versions = sa.table(VERSION_TABLE, sa.column("version_num"), schema=schema)
+    return list(connection.scalars(sa.select(versions.c.version_num)))
+
+
+def _is_of(revision: str, side: Side) -> bool:
+    """Revisions are named after their side: source_0001, target_0001, ..."""
+    return revision.startswith(f"{side}_")
+
+
+def _schema_statements(connection: sa.Connection, schema: str | None) -> list[str]:
+    if schema is None or sa.inspect(connection).has_schema(schema):
+        return []
+    name = connection.dialect.identifier_preparer.quote(schema)
+    return [f"CREATE SCHEMA {name}", f"COMMENT ON SCHEMA {name} IS '{SCHEMA_COMMENT}'"]
+
+
+def _farewell(connection: sa.Connection, schema: str | None) -> list[str]:
+    quote = connection.dialect.identifier_preparer.quote
+    if schema is None:
+        return [f"DROP TABLE {quote(VERSION_TABLE)}"]
+    dropped = [f"DROP TABLE {quote(schema)}.{quote(VERSION_TABLE)}"]
+    comment = connection.scalar(
+        sa.text("SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = :name"),
+        {"name": schema},
+    )
+    return [*dropped, f"DROP SCHEMA {quote(schema)}"] if comment == SCHEMA_COMMENT else dropped

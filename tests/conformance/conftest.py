@@ -1,0 +1,56 @@
+"""Runs every test here once for each dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace
+from tests.support.follower import Follower
+from venus.adapters.dialects.contract import Source
+
+PLACES = ("postgresql", "sqlite", "mariadb")
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Make an empty database."""
+    if request.param == "sqlite":
+        place = SqlitePlace(path=tmp_path / "app.db")
+        place.connect().close()
+        return place
+    if request.param == "mariadb":
+        return MariaPlace(
+            server=request.getfixturevalue("mariadb_server"), url=request.getfixturevalue("mariadb_exact_database")
+        )
+    return PostgresPlace(server=request.getfixturevalue("postgres_server"), url=request.getfixturevalue("database"))
+
+
+@pytest.fixture
+def app(place: Place) -> Iterator[Application]:
+    """Open a session of the application."""
+    app = place.connect()
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def source(place: Place) -> Iterator[Source]:
+    """Open the source."""
+    source = place.open()
+    yield source
+    source.close()
+
+
+@pytest.fixture
+def item(place: Place, app: Application, source: Source) -> Follower:
+    """Capture a small table, item (id, name, price), that has been filled already."""
+    t = place.types
+    app.execute(f"CREATE TABLE item (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']}, price {t['decimal']})")
+    app.commit()
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    return follower

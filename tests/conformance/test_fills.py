@@ -1,0 +1,154 @@
+"""Existing rows are read in chunks on the same stream, while the application goes on (architecture.md 1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.places import Application, Place, do
+from tests.support.follower import Follower
+from venus.adapters.dialects.contract import Source
+from venus.model import BatchNo, ChangeKind
+
+
+@pytest.fixture
+def filled(place: Place, app: Application, source: Source) -> Follower:
+    """Capture a table that has 100 rows already; nothing is read yet."""
+    t = place.types
+    app.execute(f"CREATE TABLE item (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']}, price {t['decimal']})")
+    for i in range(100):
+        app.execute("INSERT INTO item VALUES (?, ?, NULL)", i, f"v{i}")
+    app.commit()
+    source.install(["*"], [])
+    return Follower(source)
+
+
+def names(follower: Follower) -> dict[int, str]:
+    return {int(str(key[0])): str(row["name"]) for key, row in follower.rows("item").items()}
+
+
+def test_rows_from_before_the_installation_are_filled_in_chunks(filled: Follower) -> None:
+    cuts = filled.drain(fill_rows=30)
+    assert names(filled) == {i: f"v{i}" for i in range(100)}
+    assert [c.count for c in cuts if c.count and c.fills[0].table_id == filled.table_id("item")] == [30, 30, 30, 10]
+    (fill,) = [t.fill for t in filled.source.registered() if t.schema.name == "item"]
+    assert (fill.done, fill.rows_done) == (True, 100)
+    assert filled.cut() is None
+
+
+def test_a_fill_goes_on_where_it_was_after_a_restart(place: Place, filled: Follower) -> None:
+    while sum(len(t) for t in filled.tables.values()) < 60:
+        filled.cut(fill_rows=30)
+    filled.source.close()
+    other = place.open()
+    try:
+        successor = Follower(other)
+        successor.drain(fill_rows=30)
+        both = names(filled) | names(successor)
+        assert both == {i: f"v{i}" for i in range(100)}
+        assert len(names(filled)) + len(names(successor)) == 100
+    finally:
+        other.close()
+
+
+def test_a_chunk_whose_cut_is_rolled_back_is_read_again(filled: Follower) -> None:
+    fills = [f for f in filled.due() if f.table_id == filled.table_id("item")]
+    cut = filled.open(fills)
+    assert cut is not None
+    seen = filled.read(cut, fills, rows_max=100, bytes_max=1 << 20, fill_rows=40)
+    assert seen.count == 40
+    cut.rollback()
+    assert [f for f in filled.due() if f.table_id == filled.table_id("item")] == fills
+    filled.drain(fill_rows=40)
+    assert len(names(filled)) == 100
+
+
+def test_changes_during_a_fill_arrive_in_order(app: Application, filled: Follower) -> None:
+    for step in range(8):
+        filled.cut(fill_rows=20)
+        do(
+            app,
+            f"UPDATE item SET name = 'changed {step}' WHERE id = {step * 13 % 100}",
+            f"DELETE FROM item WHERE id = {90 - step}",
+            f"INSERT INTO item VALUES ({200 + step}, 'new', NULL)",
+            f"UPDATE item SET id = {300 + step} WHERE id = {40 + step}",
+        )
+    filled.drain(fill_rows=20)
+    expected = {int(n): str(name) for n, name in app.execute("SELECT id, name FROM item")}
+    app.rollback()
+    assert names(filled) == expected
+
+
+def test_a_sweep_finds_what_changed_unseen(app: Application, filled: Follower) -> None:
+    filled.drain()
+    table_id = filled.table_id("item")
+    # what a target has that the source has not, and the other way round
+    filled.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
+    del filled.tables[table_id]["5",]
+    filled.source.restart_fill(table_id)
+    do(app, "INSERT INTO item VALUES (500, 'meanwhile', NULL)")
+    cuts = filled.drain(fill_rows=40)
+    kinds = [s.kind for c in cuts for s in c.sections if s.table_id == table_id]
+    assert kinds.count(ChangeKind.SWEEP_BEGIN) == kinds.count(ChangeKind.SWEEP_END) == 1
+    assert names(filled) == {**{i: f"v{i}" for i in range(100)}, 500: "meanwhile"}
+
+
+def test_a_fill_started_again_before_it_was_done_is_a_sweep(app: Application, filled: Follower) -> None:
+    table_id = filled.table_id("item")
+    while len(filled.tables[table_id]) < 40:
+        filled.cut(fill_rows=20)
+    filled.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
+    filled.source.restart_fill(table_id)
+    filled.drain(fill_rows=20)
+    assert names(filled) == {i: f"v{i}" for i in range(100)}
+
+
+def test_an_empty_table_is_done_at_once(item: Follower) -> None:
+    (fill,) = [t.fill for t in item.source.registered() if t.schema.name == "item"]
+    assert fill.done
+    assert fill.rows_done == 0
+
+
+def test_an_empty_table_is_swept_clean(item: Follower) -> None:
+    table_id = item.table_id("item")
+    item.source.restart_fill(table_id)
+    item.drain()
+    item.tables[table_id]["1",] = (0, {"id": "1", "name": "ghost", "price": None})
+    item.source.restart_fill(table_id)
+    item.drain()
+    assert item.rows("item") == {}
+
+
+def test_chunks_of_large_rows_are_bounded_in_bytes(app: Application, filled: Follower) -> None:
+    do(app, *(f"UPDATE item SET name = '{'x' * 3000}' WHERE id = {i}" for i in range(50, 100)))
+    cuts = filled.drain(fill_rows=100, bytes_max=4000)
+    assert all(s.nbytes <= 4000 for c in cuts for s in c.sections)
+    assert len(names(filled)) == 100
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_composite_keys_are_filled_in_key_order(chunk: int, place: Place, app: Application, source: Source) -> None:
+    t = place.types
+    app.execute(f"CREATE TABLE line (b varchar(9) NOT NULL, a {t['int']} NOT NULL, v {t['int']}, PRIMARY KEY (a, b))")
+    rows = [(a, b) for a in (-3, 0, 7) for b in ("", "A", "a", "ä", "b'c", "b\\")]
+    if place.empty_is_null:
+        rows = [(a, b) for a, b in rows if b]
+    for a, b in reversed(rows):
+        app.execute("INSERT INTO line VALUES (?, ?, 1)", b, a)
+    app.commit()
+    source.install(["*"], [])
+    follower = Follower(source)
+    cuts = follower.drain(fill_rows=chunk)
+    assert set(follower.rows("line")) == {(str(a), b) for a, b in rows}
+    read = sum(c.count for c in cuts if c.fills and c.fills[0].table_id == follower.table_id("line"))
+    assert read == len(rows)
+
+
+def test_a_fill_and_a_change_of_the_same_row_agree_in_one_cut(app: Application, filled: Follower) -> None:
+    fills = [f for f in filled.due() if f.table_id == filled.table_id("item")]
+    do(app, "UPDATE item SET name = 'new' WHERE id = 3")
+    cut = filled.open(fills)
+    assert cut is not None
+    seen = filled.read(cut, fills, rows_max=100, bytes_max=1 << 20, fill_rows=10)
+    cut.commit(filled.epoch, seen.batches, seen.fills, BatchNo(0))
+    filled.take(seen)
+    assert names(filled)[3] == "new"

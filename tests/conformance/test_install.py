@@ -1,0 +1,173 @@
+"""Installing and removing leaves exactly what it says, and refuses what it cannot do (features.md 1-6, 16)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.places import Application, Place, do
+from tests.support.follower import Follower
+from venus.adapters.dialects.contract import Source
+from venus.errors import Refused, VenusError
+
+
+@pytest.fixture
+def tables(place: Place, app: Application) -> None:
+    """Make an application's tables."""
+    t = place.types
+    do(
+        app,
+        f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']} NOT NULL)",
+        f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, customer_id {t['int']} REFERENCES customer (id))",
+        f"CREATE TABLE audit_a (id {t['int']} NOT NULL PRIMARY KEY)",
+        f"CREATE TABLE audit_b (id {t['int']} NOT NULL PRIMARY KEY)",
+        "CREATE INDEX orders_by_customer ON orders (customer_id)",
+    )
+
+
+@pytest.mark.usefixtures("tables")
+def test_uninstalling_leaves_the_catalogue_as_it_was(place: Place, app: Application, source: Source) -> None:
+    before = place.dump()
+    source.install(["*"], [])
+    assert place.dump() != before
+    do(app, "INSERT INTO customer VALUES (1, 'a')")
+    Follower(source).drain()
+    source.uninstall()
+    assert place.dump() == before
+    do(app, "INSERT INTO customer VALUES (2, 'b')", "DELETE FROM customer WHERE id = 1")
+    source.install(["*"], [])
+    source.uninstall()
+    assert place.dump() == before
+
+
+@pytest.mark.usefixtures("tables")
+def test_installing_twice_changes_nothing(place: Place, source: Source) -> None:
+    first = source.install(["*"], [])
+    assert all(not s.exists for s in first)
+    installed = place.dump()
+    second = source.install(["*"], [])
+    assert all(s.exists for s in second)
+    assert place.dump() == installed
+    assert {t.state for t in source.registered()} == {"ACTIVE"}
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_dry_run_shows_what_is_executed_and_changes_nothing(place: Place, source: Source) -> None:
+    before = place.dump()
+    plan = source.install_plan(["*"], [])
+    assert place.dump() == before
+    assert source.install(["*"], []) == plan
+    removal = source.uninstall_plan()
+    installed = place.dump()
+    assert place.dump() == installed
+    assert source.uninstall() == removal
+    assert place.dump() == before
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_check_reads_only(place: Place, source: Source) -> None:
+    before = place.dump()
+    findings = source.check(["*"], [])
+    assert not [f for f in findings if f.blocks]
+    assert place.dump() == before
+
+
+@pytest.mark.usefixtures("tables")
+def test_patterns_choose_the_tables(place: Place, source: Source) -> None:
+    def chosen(include: list[str], exclude: list[str]) -> set[str]:
+        return {t.name for t in source.tables(include, exclude)}
+
+    assert chosen(["*"], []) == {"customer", "orders", "audit_a", "audit_b"}
+    assert chosen(["*"], ["audit_*"]) == {"customer", "orders"}
+    assert chosen([f"{place.namespace}.orders"], []) == {"orders"}
+    assert chosen(["audit_?"], ["audit_b"]) == {"audit_a"}
+    assert chosen(["nothing*"], []) == set()
+
+
+@pytest.mark.usefixtures("tables")
+def test_only_chosen_tables_are_captured_and_more_can_join(app: Application, source: Source) -> None:
+    source.install(["customer"], [])
+    follower = Follower(source)
+    do(app, "INSERT INTO customer VALUES (1, 'a')", "INSERT INTO audit_a VALUES (1)")
+    follower.drain()
+    assert len(follower.rows("customer")) == 1
+    numbers = {t.schema.qualified: t.schema.table_id for t in source.registered()}
+    source.install(["customer", "audit_a"], [])
+    joined = {t.schema.qualified: t.schema.table_id for t in source.registered()}
+    assert numbers.items() < joined.items()
+    follower.read_registry()
+    do(app, "INSERT INTO audit_a VALUES (2)")
+    follower.drain()
+    assert len(follower.rows("audit_a")) == 2
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_dictionary_is_read_whole(place: Place, source: Source) -> None:
+    schemas = {t.name: t for t in source.tables(["*"], [])}
+    orders = schemas["orders"]
+    assert orders.table_id == 0
+    assert orders.namespace == place.namespace
+    assert orders.key == ("id",)
+    assert [c.name for c in orders.columns] == ["id", "customer_id"]
+    assert [(i.name, i.columns, i.unique) for i in orders.indexes] == [("orders_by_customer", ("customer_id",), False)]
+    (reference,) = orders.foreign_keys
+    assert (reference.columns, reference.referred_table, reference.referred_columns) == (
+        ("customer_id",), "customer", ("id",),
+    )  # fmt: skip
+    assert [c.nullable for c in schemas["customer"].columns] == [False, False]
+    assert orders.source_dialect == place.dialect
+
+
+def test_a_table_without_a_key_is_refused_with_the_choices(place: Place, app: Application, source: Source) -> None:
+    t = place.types
+    do(
+        app,
+        f"CREATE TABLE keyless (a {t['int']}, b {t['int']} NOT NULL, c {t['text']})",
+        "CREATE UNIQUE INDEX nearly ON keyless (a, b)",
+    )
+    before = place.dump()
+    blocking = [f for f in source.check(["*"], []) if f.blocks]
+    assert [f.where for f in blocking] == [f"{place.namespace}.keyless"]
+    assert "PRIMARY KEY" in blocking[0].remedy.upper()
+    assert "exclude" in blocking[0].remedy
+    for refuse in (source.install, source.install_plan):
+        with pytest.raises(Refused, match="keyless"):
+            refuse(["*"], [])
+    assert place.dump() == before
+    source.install(["*"], ["keyless"])
+
+
+def test_a_unique_index_over_not_null_columns_is_a_key(place: Place, app: Application, source: Source) -> None:
+    t = place.types
+    do(
+        app,
+        f"CREATE TABLE coded (label {t['text']}, code varchar(8) NOT NULL, n {t['int']} NOT NULL)",
+        "CREATE UNIQUE INDEX coded_key ON coded (n, code)",
+    )
+    source.install(["*"], [])
+    follower = Follower(source)
+    do(app, "INSERT INTO coded VALUES ('x', 'a', 1)", "INSERT INTO coded VALUES ('y', 'b', 1)")
+    follower.drain()
+    do(app, "UPDATE coded SET code = 'c' WHERE code = 'a'")
+    follower.drain()
+    assert set(follower.rows("coded")) == {("1", "b"), ("1", "c")}
+
+
+@pytest.mark.usefixtures("tables")
+def test_names_that_venus_makes_are_short(source: Source) -> None:
+    for step in source.install_plan(["*"], []):
+        for word in step.what.split():
+            assert len(word.split(".")[-1].encode()) <= 30, step.what
+
+
+def test_nothing_works_before_the_installation(source: Source) -> None:
+    with pytest.raises(VenusError):
+        source.state()
+    assert source.uninstall() == []
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_source_without_tables_can_be_installed(source: Source) -> None:
+    source.install(["nothing_like_this"], [])
+    follower = Follower(source)
+    follower.drain()
+    assert follower.cut() is None

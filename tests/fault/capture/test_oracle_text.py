@@ -1,0 +1,227 @@
+"""Writers against the poller, with Oracle's trigger text on MariaDB in Oracle mode: nothing is lost, money stays whole.
+
+The sequence is cached and not ordered, as on a RAC, and the naive poller (`SEQ > last`) reads the same changes: it must
+lose some, or the workload would prove nothing (capture.md 0).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from tests.support.brokers import settings, wait_for
+from tests.support.follower import Follower
+from tests.support.ledger import read_ledger
+from tests.support.mariadb import MariaServer
+from tests.support.oracle_standin import SCHEMA, StandIn
+from venus.adapters.dialects.oracle.source import OracleSource
+from venus.adapters.upper import capture
+from venus.broker.serve import start_in_thread
+from venus.config import Settings
+from venus.errors import Unavailable
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+KEYS, ACCOUNTS, BALANCE, WRITERS = 100, 10, 1000, 6
+SECONDS = [4, pytest.param(60, marks=pytest.mark.slow)]
+Step = Callable[[Any, random.Random], None]
+
+
+@pytest.fixture
+def standin(mariadb_oracle_server: MariaServer) -> StandIn:
+    standin = StandIn(mariadb_oracle_server)
+    standin.prepare()
+    return standin
+
+
+def item_step(cursor: Any, rng: random.Random) -> None:
+    """Change one row in one of the ways there are."""
+    key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), str(rng.random())
+    match rng.choice(("insert", "update", "update", "delete", "move")):
+        case "insert":
+            cursor.execute('INSERT INTO "ITEM" VALUES (%s, %s)', (key, value))
+        case "update":
+            cursor.execute('UPDATE "ITEM" SET "V" = %s WHERE "ID" = %s', (value, key))
+        case "delete":
+            cursor.execute('DELETE FROM "ITEM" WHERE "ID" = %s', (key,))
+        case "move":
+            cursor.execute('UPDATE "ITEM" SET "ID" = %s WHERE "ID" = %s', (other, key))
+
+
+def transfer_step(cursor: Any, rng: random.Random) -> None:
+    """Move money between two tables; the total never changes."""
+    amount = rng.randrange(1, 100)
+    source, target = rng.sample(("GIRO", "SAVINGS"), 2)
+    for table, change in ((source, -amount), (target, amount)):
+        sql = f'UPDATE "{table}" SET "BALANCE" = "BALANCE" + (%s) WHERE "ID" = %s'
+        cursor.execute(sql, (change, rng.randrange(ACCOUNTS)))
+
+
+@contextmanager
+def writers(standin: StandIn, step: Step) -> Iterator[Counter[str]]:
+    """Let the writers work for as long as the block runs."""
+    stop, ended = threading.Event(), Counter[str]()
+    threads = [
+        threading.Thread(target=_write, args=(standin, step, random.Random(n), stop, ended)) for n in range(WRITERS)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield ended
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _write(standin: StandIn, step: Step, rng: random.Random, stop: threading.Event, ended: Counter[str]) -> None:
+    with closing(standin.server.connect(SCHEMA, autocommit=False)) as connection:
+        while not stop.is_set():
+            try:
+                for _ in range(rng.randint(1, 3)):
+                    step(connection.cursor(), rng)
+                stop.wait(rng.uniform(0, 0.05))
+                how = "rollback" if rng.random() < 0.1 else "commit"
+                getattr(connection, how)()
+                ended[how] += 1
+            except (pymysql.IntegrityError, pymysql.OperationalError):  # a key that is taken, a deadlock
+                connection.rollback()
+                ended["refused"] += 1
+
+
+@dataclass(slots=True)
+class Naive:
+    """Reads what has a higher number than the last one read, from a log that nobody consumes."""
+
+    cursor: Any
+    last: int = 0
+    rows: dict[int, str] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        self.cursor.execute("CREATE TABLE N_LOG (SEQ BIGINT AUTO_INCREMENT PRIMARY KEY, K INT NOT NULL)")
+        for event, row in (("INSERT", "NEW"), ("DELETE", "OLD"), ("UPDATE", "NEW")):
+            old = "INSERT INTO N_LOG (K) VALUES (:OLD.ID);" if event == "UPDATE" else ""
+            self.cursor.execute(
+                f'CREATE TRIGGER N_{event} AFTER {event} ON "ITEM" FOR EACH ROW'
+                f" BEGIN {old} INSERT INTO N_LOG (K) VALUES (:{row}.ID); END;"
+            )
+
+    def poll(self) -> None:
+        sql = 'SELECT L.SEQ, L.K, T."V" FROM N_LOG L LEFT JOIN "ITEM" T ON T."ID" = L.K WHERE L.SEQ > %s ORDER BY L.SEQ'
+        self.cursor.execute(sql, (self.last,))
+        for number, key, value in self.cursor.fetchall():
+            self.last = number
+            self.rows.pop(key, None)
+            if value is not None:
+                self.rows[key] = value
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_no_change_of_six_writers_is_lost(seconds: float, standin: StandIn) -> None:
+    with (
+        closing(standin.server.connect(SCHEMA, autocommit=True)) as connection,
+        closing(OracleSource(standin)) as source,
+    ):
+        cursor = connection.cursor()
+        cursor.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40) NOT NULL)')
+        naive = Naive(cursor)
+        naive.prepare()
+        source.install(["ITEM"], [])
+        follower = Follower(source)
+        follower.drain()
+        cuts = 0
+        with writers(standin, item_step) as ended:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                cuts += follower.cut(fill=False) is not None
+                naive.poll()
+        cuts += len(follower.drain())
+        naive.poll()
+        cursor.execute('SELECT "ID", "V" FROM "ITEM"')
+        truth = {int(key): value for key, value in cursor.fetchall()}
+        captured = {int(str(key[0])): row["V"] for key, row in follower.rows("ITEM").items()}
+        assert captured == truth
+        assert naive.rows != truth, "the workload is too tame: even the naive poller lost nothing"
+        assert cuts > seconds
+        assert ended["commit"] > 50
+        assert ended["rollback"] > 0
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(seconds: float, standin: StandIn) -> None:
+    with (
+        closing(standin.server.connect(SCHEMA, autocommit=True)) as connection,
+        closing(OracleSource(standin)) as source,
+    ):
+        cursor = connection.cursor()
+        for table in ("GIRO", "SAVINGS"):
+            cursor.execute(
+                f'CREATE TABLE "{table}" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "BALANCE" NUMBER(9) NOT NULL)'
+            )
+            cursor.executemany(f'INSERT INTO "{table}" VALUES (%s, {BALANCE})', [(n,) for n in range(ACCOUNTS)])
+        source.install(["GIRO", "SAVINGS"], [])
+        follower = Follower(source)
+        follower.drain()
+        totals = []
+        with writers(standin, transfer_step) as ended:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                if follower.cut(fill=False) is not None:
+                    every = [*follower.rows("GIRO").values(), *follower.rows("SAVINGS").values()]
+                    totals.append(sum(int(str(row["BALANCE"])) for row in every))
+        assert ended["commit"] > 20
+        assert len(totals) > seconds
+        assert set(totals) == {2 * ACCOUNTS * BALANCE}
+
+
+def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_path: Path) -> None:
+    """The whole path to the broker: the upper adapter as it is, only the driver is the stand-in's."""
+    with closing(standin.server.connect(SCHEMA, autocommit=True)) as connection:
+        cursor = connection.cursor()
+        cursor.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40) NOT NULL)')
+        cursor.executemany('INSERT INTO "ITEM" VALUES (%s, %s)', [(n, f"before {n}") for n in range(0, KEYS, 2)])
+        with closing(OracleSource(standin)) as source:
+            source.install(["ITEM"], [])
+        fatal: list[BaseException] = []
+        broker = start_in_thread(settings(tmp_path / "broker", review_after_s=0.2), on_fatal=fatal.append)
+        chosen = settings(Path("unused"), address=broker.address)
+        stop, errors = threading.Event(), list[BaseException]()
+        adapter = threading.Thread(target=_capture, args=(chosen, standin, stop, errors))
+        adapter.start()
+        try:
+            with writers(standin, item_step):
+                stop.wait(4)
+
+            def equal() -> bool:
+                cursor.execute('SELECT "ID", "V" FROM "ITEM"')
+                truth = {(str(key),): (value,) for key, value in cursor.fetchall()}
+                try:
+                    ledger = read_ledger(broker.address)
+                except Unavailable:  # nothing has arrived yet
+                    return False
+                return "ITEM" in ledger.schemas and ledger.values("ITEM") == truth
+
+            assert wait_for(equal, 60)
+        finally:
+            stop.set()
+            adapter.join(60)
+            broker.stop()
+        assert not errors
+        assert not fatal
+
+
+def _capture(chosen: Settings, standin: StandIn, stop: threading.Event, errors: list[BaseException]) -> None:
+    try:
+        capture.run_capture(chosen, stop, outside=capture.Outside(source=lambda _: OracleSource(standin)))
+    except BaseException as e:
+        errors.append(e)

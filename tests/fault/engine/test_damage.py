@@ -1,0 +1,148 @@
+"""Damaged files and full disks: refused with a way out, never served, never half written."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Errors, Producer
+from venus.broker.space import Space
+from venus.errors import Corruption, StorageError, StoreFull
+from venus.model import Verdict
+from venus.wire import broker_pb2
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.support.engines"])
+MIB = 1 << 20
+
+
+def commit_and_die(path: Path, batches: int) -> None:
+    """Commit batches and vanish, so that the log of the store is all there is."""
+    producer = Producer(engines.make(path))
+    for number in range(batches):
+        producer.commit(engines.rows(number * 10, 10, b"z" * 50))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def a_store_of_a_killed_broker(path: Path, batches: int) -> Path:
+    process = PROCESSES.Process(target=commit_and_die, args=(path, batches))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    return max((path / "db").glob("*.log"), key=lambda found: found.stat().st_size)
+
+
+@pytest.mark.fault
+def test_a_flipped_byte_in_the_log_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    log = a_store_of_a_killed_broker(tmp_path, 20)
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 0x01
+    log.write_bytes(content)
+
+    with pytest.raises(Corruption) as refused:
+        engines.make(tmp_path)
+
+    assert str(tmp_path / "db") in str(refused.value)
+    assert "venus resync --all" in refused.value.hint
+
+
+@pytest.mark.fault
+def test_a_torn_end_of_the_log_costs_nothing_that_was_answered(tmp_path: Path) -> None:
+    log = a_store_of_a_killed_broker(tmp_path, 20)
+    with log.open("ab") as torn:
+        torn.write(b"\x12\x34\x56\x78\x99")
+
+    engine = engines.make(tmp_path)
+
+    assert engine.status(BUSINESS).businesses[0].next_offset == 200
+    engine.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "small"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(path)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mount is not permitted here: {mounted.stderr.decode().strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + engines.WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.fault
+def test_half_messages_are_refused_before_the_disk_is_full_and_taken_again_later(small_disk: Path) -> None:
+    errors = Errors()
+    engine = engines.make(small_disk / "data", errors=errors, free_bytes_min=40 * MIB, retain_bytes=0)
+    producer = Producer(engine)
+    accepted = 0
+    refused = None
+    while refused is None:
+        message = producer.next_half(engines.rows(accepted * 10, 10, os.urandom(50_000)))
+        try:
+            producer.send(message)
+            accepted += 1
+        except StoreFull as error:
+            refused = error
+    assert "free_bytes_min" in refused.hint
+    assert Space(small_disk, 0).free() > 20 * MIB
+    assert any("MiB free" in alarm for alarm in engine.status().alarms)
+
+    last = broker_pb2.Half(batch_no=message.batch_no - 1, digest=producer.last_digest)
+    producer.decide(last)  # what was accepted can still be decided
+
+    subprocess.run(["mount", "-o", "remount,size=512m", str(small_disk)], check=True)
+    producer.send(message)
+    producer.decide(message)
+    wait_until(lambda: engine.status().businesses[0].materialised_offset == (accepted + 1) * 10)
+    assert len(engines.full_data(engine)) == (accepted + 1) * 10
+    assert errors.fatal == []
+    engine.stop()
+
+
+@pytest.mark.fault
+def test_a_disk_that_is_really_full_stops_the_broker_and_keeps_what_was_answered(small_disk: Path) -> None:
+    errors = Errors()
+    engine = engines.make(small_disk / "data", errors=errors)
+    engine._space._probe = lambda _: 1 << 40  # as with a quota: the file system promises more than it gives
+    producer = Producer(engine)
+    answered = 0
+    failed = None
+    while failed is None:
+        try:
+            producer.commit(engines.rows(answered, 1, os.urandom(MIB // 2)))
+            answered += 1
+        except StorageError as error:
+            failed = error
+    assert not isinstance(failed, StoreFull)
+    wait_until(lambda: len(errors.fatal) == 1)
+    with pytest.raises(StorageError):
+        producer.engine.init(BUSINESS, "later", 0, 0).result(engines.WAIT_S)
+    assert any("restarted" in alarm for alarm in engine.status().alarms)
+    engine.stop()
+
+    subprocess.run(["mount", "-o", "remount,size=512m", str(small_disk)], check=True)
+    engine = engines.make(small_disk / "data")
+    found = engine.status(BUSINESS).businesses[0]
+    assert found.next_offset >= answered
+    assert [i.base_offset for i in engines.queue(engine)] == list(range(found.next_offset))
+    for ref in found.halves:
+        ack = Producer(engine, source_last_batch=found.last_batch)
+        ack.decide(broker_pb2.Half(batch_no=ref.batch_no, digest=ref.digest), Verdict.ROLLBACK)
+    engine.stop()

@@ -1,0 +1,114 @@
+"""kill -9 at every step of every write, in a process of its own: what was answered is there, nothing is there twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from venus.broker.store import KILL_AT_WRITE
+from venus.model import Verdict
+from venus.wire import broker_pb2
+
+BATCHES = 3
+ROWS = 5
+LIFE_S = 240.0
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.support.engines"])
+
+
+def work(path: Path, diary: Path, kill_at: int | None) -> None:
+    """Produce all batches, saying in the diary what was answered; what is undecided at the start is rolled back."""
+    if kill_at is not None:
+        os.environ[KILL_AT_WRITE] = str(kill_at)
+    log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def say(*words: object) -> None:
+        os.write(log, (" ".join(map(str, words)) + "\n").encode())
+
+    engine = engines.make(path)
+    producer = engines.Producer(engine)
+    say("epoch", producer.epoch)
+    for ref in producer.ack.undecided[:1]:
+        say("rollback", ref.batch_no)
+        producer.decide(broker_pb2.Half(batch_no=ref.batch_no, digest=ref.digest), Verdict.ROLLBACK)
+    while producer.batch_no < BATCHES:
+        produce(producer, say)
+    engines.full_data(engine)
+    engine.stop()
+    say("done")
+
+
+def produce(producer: engines.Producer, say: Callable[..., None]) -> None:
+    """Ship and commit the next batch; the second one of the first life is rolled back once."""
+    number, before = producer.batch_no + 1, producer.sequence
+    changes = engines.rows(number * 100, ROWS, b"%d" % number)
+    message = producer.next_half(changes)
+    producer.send(message)
+    say("half", number)
+    if number == 2 and producer.epoch == 1:
+        say("rollback", number)
+        producer.decide(message, Verdict.ROLLBACK)
+        message = engines.half(number, before + 1, changes, cut_end=False)
+        producer.send(message)
+    producer.decide(message)
+    say("commit", number)
+
+
+def run(path: Path, kill_at: int | None) -> list[list[str]]:
+    """Run `work` in a process of its own; return its diary."""
+    diary = path.with_suffix(".diary")
+    process = PROCESSES.Process(target=work, args=(path, diary, kill_at))
+    process.start()
+    process.join(LIFE_S)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return [line.split() for line in diary.read_text().splitlines()] if diary.exists() else []
+
+
+@pytest.mark.fault
+def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    for kill_at in count():
+        path = tmp_path / str(kill_at)
+        told = run(path, kill_at)
+        inspect(path, told)
+        if ["done"] in told:
+            assert kill_at > 3 * 2 * BATCHES, "the hook saw fewer writes than there must be"
+            return
+        told = run(path, None)
+        assert told[-1] == ["done"]
+        inspect(path, told)
+    raise AssertionError("no run was completed")
+
+
+def inspect(path: Path, told: list[list[str]]) -> None:
+    """Check a store against what its process had said before it was killed."""
+    engine = engines.make(path)
+    try:
+        state = engine.status(engines.BUSINESS)
+        found = state.businesses[0] if state.businesses else None
+        committed = max((int(line[1]) for line in told if line[0] == "commit"), default=0)
+        persisted = max((int(line[1]) for line in told if line[0] == "half"), default=0)
+        epochs = [int(line[1]) for line in told if line[0] == "epoch"]
+        if found is None:
+            assert not told
+            return
+        halves = [ref.batch_no for ref in found.halves]
+        assert found.epoch >= max(epochs, default=0)
+        assert found.last_batch >= committed
+        assert max([found.last_batch, *halves]) >= persisted or ["rollback", str(persisted)] in told
+        increments = engines.queue(engine, found.log_start)
+        assert [i.base_offset for i in increments] == list(range(found.log_start, found.next_offset, ROWS))
+        assert engines.full_data(engine) == {
+            b"%08d" % (number * 100 + i): b"%d" % number
+            for number in range(1, found.last_batch + 1)
+            for i in range(ROWS)
+        }
+    finally:
+        engine.stop()

@@ -1,0 +1,125 @@
+"""The connection to the broker is cut, or falls silent, at each step of the protocol."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fault.upper.watched import Hook, watched_producer, watched_source
+from tests.support.brokers import business_status, settings
+from tests.support.ledger import read_ledger
+from tests.support.proxy import Proxy
+from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from venus.adapters.upper.capture import Outside, connect_producer, run_capture
+from venus.adapters.upper.report import CaptureReport
+from venus.broker.serve import RunningBroker, start_in_thread
+from venus.config import Capture, Settings
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+T = 2
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    fatal: list[BaseException] = []
+    running = start_in_thread(settings(tmp_path_factory.mktemp("broker")), on_fatal=fatal.append)
+    yield running
+    running.stop()
+    assert not fatal
+
+
+def _database() -> ScriptedDatabase:
+    database = ScriptedDatabase("customer", filled=False)
+    for n in range(5):
+        database.put(T, f"filled{n}", "1", logged=False)
+        database.put(T, f"logged{n}", "1")
+    return database
+
+
+def _run(chosen: Settings, database: ScriptedDatabase, hook: Hook, said: Callable[[CaptureReport], None]) -> None:
+    """Capture to the end: one deed when idle first, and stop when idle again."""
+    stop, deeds = threading.Event(), [lambda: database.put(T, "late", "1"), lambda: database.delete(T, "filled0")]
+
+    def idle() -> None:
+        if deeds:
+            deeds.pop()()
+        elif all(t.fill.done for t in database.tables.values()):
+            stop.set()
+
+    outside = Outside(
+        source=lambda _: watched_source(ScriptedSource(database, Script(), idle=idle), hook),
+        ingest=lambda s: watched_producer(connect_producer(s), hook),
+    )
+    run_capture(chosen, stop, report=said, outside=outside)
+
+
+def _settings(address: str, business: str) -> Settings:
+    return Settings.model_validate(
+        {
+            "business": {"name": business},
+            "broker": {"address": address, "data_dir": Path("unused")},
+            "capture": Capture(batch_rows_max=3, heartbeat_s=3600, cut_timeout_s=0.5),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def steps(broker: RunningBroker) -> list[str]:
+    """Return the steps of an undisturbed run."""
+    seen: list[str] = []
+    _run(_settings(broker.address, "steps"), _database(), seen.append, lambda report: None)
+    return seen
+
+
+def _check(broker: RunningBroker, database: ScriptedDatabase, business: str) -> None:
+    ledger = read_ledger(broker.address, business)
+    found = {k: row for k, (_, row) in ledger.tables[T].items()}
+    assert found == database.tables[T].rows
+    assert not business_status(broker.address, business).halves
+
+
+def _disturbed(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None]) -> None:
+    """Disturb the connection at one step of a run; whatever that leaves undecided is decided by the next start."""
+    business, database, passed = f"{disturb.__name__}{at}", _database(), 0
+    with Proxy(broker.address) as proxy:
+
+        def hook(step: str) -> None:
+            nonlocal passed
+            if passed == at:
+                disturb(proxy)
+            passed += 1
+
+        def said(report: CaptureReport) -> None:
+            if report.last_error:
+                proxy.resume()
+
+        _run(_settings(proxy.address, business), database, hook, said)
+    assert passed > at
+    _run(_settings(broker.address, business), database, lambda step: None, lambda report: None)
+    _check(broker, database, business)
+
+
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_cut_connection_at_any_step_loses_and_doubles_nothing(
+    broker: RunningBroker, steps: list[str], stride: int
+) -> None:
+    assert steps.count("cut.commit.after") >= 4
+    for at in range(0, len(steps), stride):
+        _disturbed(broker, at, Proxy.cut)
+
+
+ONE_OF_EACH = ("producer.send_half.before", "producer.wait_persisted.before", "cut.commit.before", "cut.commit.after")
+
+
+@pytest.mark.parametrize("wanted", [ONE_OF_EACH, pytest.param(("",), marks=pytest.mark.slow)], ids=["few", "all"])
+def test_a_connection_that_falls_silent_at_any_step_loses_and_doubles_nothing(
+    broker: RunningBroker, steps: list[str], wanted: tuple[str, ...]
+) -> None:
+    """What the old stream still has in it arrives when the new one has taken over: it is fenced."""
+    second = [[n for n, step in enumerate(steps) if step == name][1:2] for name in wanted if name]
+    for at in [n for found in second for n in found] or range(len(steps)):
+        _disturbed(broker, at, Proxy.silence)

@@ -1,0 +1,215 @@
+"""Rows in the store: both paths, floors, the scavenger, and what happens when the full data cannot keep up."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
+from venus.broker import full, keys, materialise
+from venus.broker.engine import Engine
+from venus.broker.state import Business, Materialised, decode_materialised
+from venus.broker.store import Store
+from venus.model import ChangeKind
+
+DAY_S = 86_400.0
+
+
+def the_business(engine: Engine) -> Business:
+    (business,) = engine._all()
+    return business
+
+
+def caught_up(engine: Engine) -> None:
+    business = the_business(engine)
+    engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
+
+
+def stored(engine: Engine, table_id: int = 1) -> dict[bytes, bytes]:
+    prefix = keys.row_prefix(the_business(engine).number, table_id)
+    return {key[len(prefix) :]: value for key, value in engine._store.scan_prefix(keys.ROW, prefix)}
+
+
+def again_from_the_start(engine: Engine) -> None:
+    """Let the materialiser meet every batch once more, with its rows already there."""
+    business = the_business(engine)
+    caught_up(engine)
+    reached = business.materialised
+    business.materialised = Materialised(sequence=reached.sequence, floors=reached.floors)
+    engine._materialiser.notice(business)
+    caught_up(engine)
+
+
+def test_batches_that_come_twice_change_nothing(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 20, b"old"))
+    producer.commit([(b"%08d" % n, None) for n in range(5)])
+    producer.commit(engines.rows(3, 4, b"new"))
+    producer.commit(engines.rows(50, 2), markers=[(ChangeKind.TRUNCATE, 0)])
+    producer.commit([*engines.rows(60, 2, b"first"), *engines.rows(60, 2, b"second")])
+    caught_up(engine)
+    before = stored(engine)
+
+    again_from_the_start(engine)
+
+    assert stored(engine) == before
+    assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 35
+    assert engines.full_data(engine) == {
+        b"%08d" % 50: b"x",
+        b"%08d" % 51: b"x",
+        b"%08d" % 60: b"second",
+        b"%08d" % 61: b"second",
+    }
+    engine.stop()
+
+
+def test_rows_and_their_offset_survive_together(tmp_path: Path) -> None:
+    for life in range(4):
+        engine = engines.make(tmp_path)
+        producer = Producer(engine)
+        for n in range(5):
+            producer.commit(engines.rows(n, 10, b"%d" % life))
+        engine.stop()
+
+    engine = engines.make(tmp_path)
+    caught_up(engine)
+    assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 0  # nothing was done twice
+    assert len(engines.full_data(engine)) == 14
+    engine.stop()
+
+
+def test_rows_under_a_floor_are_removed_for_good(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = engines.make(tmp_path, clock)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 300))
+    begin = producer.sequence + 1
+    producer.commit([], markers=[(ChangeKind.SWEEP_BEGIN, 0)])
+    producer.commit(engines.rows(100, 50))
+    producer.commit([], markers=[(ChangeKind.SWEEP_END, begin)])
+
+    engines.wait_until(lambda: len(stored(engine)) == 50)
+
+    assert engine.status(BUSINESS).businesses[0].counters["scavenged_rows"] == 250
+    assert len(engines.full_data(engine)) == 50
+    engine.stop()
+
+
+def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = engines.make(tmp_path, clock)
+    producer = Producer(engine)
+    engine.attach(BUSINESS, "slow", 0)
+    producer.commit(engines.rows(0, 30))
+    producer.commit([(b"%08d" % n, None) for n in range(20)])
+    caught_up(engine)
+    clock.now_s += 2 * DAY_S
+    producer.commit(engines.rows(100, 1))
+    settle(engine)
+    assert len(stored(engine)) == 31  # the slow consumer has not seen the deletions
+
+    engine.acknowledge(BUSINESS, "slow", 51)
+    settle(engine)
+    assert len(stored(engine)) == 31  # nobody can say yet that a day is over since the last of them
+    clock.now_s += 2 * DAY_S
+
+    engines.wait_until(lambda: len(stored(engine)) == 11)
+    assert not any(value[full.HEADER_BYTES - 1] & 1 for value in stored(engine).values())
+    assert len(engines.full_data(engine)) == 11
+    engine.stop()
+
+
+def settle(engine: Engine) -> None:
+    """Let the materialising thread have a few idle rounds."""
+    rounds = threading.Semaphore(0)
+    step = engine._scavenger.step
+
+    def counted(*, busy: bool) -> None:
+        step(busy=busy)
+        rounds.release()
+
+    engine._scavenger.step = counted  # type: ignore[method-assign]
+    try:
+        for _ in range(3):
+            assert rounds.acquire(timeout=WAIT_S)
+    finally:
+        engine._scavenger.step = step  # type: ignore[method-assign]
+
+
+def test_producers_wait_while_the_full_data_is_too_far_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(materialise, "THROTTLE_WAIT_S", WAIT_S)
+    gate = threading.Event()
+    engine = engines.make(tmp_path, buffer_bytes_max=50_000)
+    step = engine._materialiser.step
+
+    def slow(business: Business, *, one_batch: bool = False) -> bool:
+        gate.wait(WAIT_S)
+        return step(business, one_batch=one_batch)
+
+    monkeypatch.setattr(engine._materialiser, "step", slow)
+    producer = Producer(engine)
+    for n in range(5):
+        producer.commit(engines.rows(n * 10, 10, b"w" * 1000))
+    late = engine.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(0, 1))])
+    with pytest.raises(TimeoutError):
+        late.result(0.5)
+    assert any("behind" in alarm for alarm in engine.status(BUSINESS).businesses[0].alarms)
+
+    gate.set()
+
+    assert late.result(WAIT_S).through == 6
+    caught_up(engine)
+    engine.stop()
+
+
+def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    message = producer.next_half(engines.rows(0, 10))
+    producer.send(message)
+    engine._space._probe = lambda _path: (1 << 20) - 1
+    producer.decide(message)
+    engines.wait_until(lambda: engine._materialiser.paused)
+    assert the_business(engine).materialised.offset == 0
+
+    engine._space._probe = lambda _path: 1 << 30
+
+    caught_up(engine)
+    assert not engine._materialiser.paused
+    assert len(engines.full_data(engine)) == 10
+    engine.stop()
+
+
+def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for it while a step runs that goes on into the next cut."""
+    monkeypatch.setattr(materialise, "STEP_BYTES_MAX", 2500)
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    cut = [producer.next_half(engines.rows(n, 10, b"c" * 80), cut=2, cut_end=n == 3) for n in range(4)]
+    cut[0] = engines.half(1, 1, engines.rows(0, 10, b"c" * 80))
+    asked: list[Future[None]] = []
+    work = engine._materialiser._batch
+
+    def asking(business: Business, *args: Any, **options: Any) -> Any:
+        if not asked:
+            asked.append(engine._materialiser.checkpoint(business, tmp_path / "copy"))
+            producer.send(*cut[1:])
+            producer.decide(cut[-1])
+        return work(business, *args, **options)
+
+    monkeypatch.setattr(engine._materialiser, "_batch", asking)
+    producer.send(cut[0])
+    producer.decide(cut[0])
+    engines.wait_until(lambda: bool(asked))
+    asked[0].result(WAIT_S)
+
+    copy = Store(tmp_path / "copy", read_only=True)
+    assert decode_materialised(copy.get(keys.STATE, keys.materialised_key(1))).offset == 40
+    copy.close()
+    engine.stop()

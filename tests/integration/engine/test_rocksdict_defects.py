@@ -1,0 +1,187 @@
+"""The defects of rocksdict 0.3.29 that store.py stays clear of; a version that mends one fails here and may be used.
+
+Not run: `set_iterate_upper_bound` keeps a pointer into freed memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import Checkpoint, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
+
+from venus.broker import keys, store
+from venus.broker.store import Store
+from venus.errors import Corruption, StorageError
+
+
+def options() -> Options:
+    found = Options(raw_mode=True)
+    found.create_if_missing(True)
+    return found
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Any:
+    opened = Rdict(str(tmp_path / "db"), options())
+    for n in range(10):
+        opened[b"%d" % n] = b"old"
+    yield opened
+    opened.close()
+
+
+def collect(cursor: Any) -> list[tuple[bytes, bytes]]:
+    found = []
+    cursor.seek_to_first()
+    while cursor.valid():
+        found.append((cursor.key(), cursor.value()))
+        cursor.next()
+    cursor.status()
+    return found
+
+
+def test_the_lower_bound_is_taken_for_the_upper_one(db: Any) -> None:
+    read = ReadOptions()
+    read.set_iterate_lower_bound(b"3")
+
+    assert [key for key, _ in collect(db.iter(read))] == [b"0", b"1", b"2"]
+
+
+def test_the_iterator_of_a_snapshot_sees_what_was_written_after_it(db: Any) -> None:
+    view = db.snapshot()
+    db[b"5"] = b"new"
+
+    assert view[b"5"] == b"old"
+    assert dict(collect(view.iter()))[b"5"] == b"new"
+    del view
+
+
+def test_an_iterator_of_the_store_does_not_see_what_was_written_after_it(tmp_path: Path) -> None:
+    opened = Store(tmp_path / "db")
+    put(opened, {b"1": b"old", b"2": b"old"})
+    walk = opened.scan(keys.STATE, b"", b"")
+    first = next(walk)
+
+    put(opened, {b"2": b"new"})
+
+    assert [first, *walk] == [(b"1", b"old"), (b"2", b"old")]
+    opened.close()
+
+
+def test_a_write_batch_can_be_used_once(db: Any) -> None:
+    batch = WriteBatch(raw_mode=True)
+    batch.put(b"a", b"b")
+    db.write(batch)
+
+    with pytest.raises(Exception, match="consumed"):
+        db.write(batch)
+
+
+def test_a_checkpoint_object_keeps_the_lock_and_the_store_drops_it(tmp_path: Path) -> None:
+    held = Rdict(str(tmp_path / "held"), options())
+    maker = Checkpoint(held)
+    maker.create_checkpoint(str(tmp_path / "copy"))
+    held.close()
+    with pytest.raises(Exception, match="lock"):
+        Rdict(str(tmp_path / "held"), options())
+    del maker
+
+    opened = Store(tmp_path / "db")
+    opened.checkpoint(tmp_path / "copies" / "1")
+    opened.close()
+
+    Store(tmp_path / "db").close()
+
+
+def damage_files(path: Path) -> None:
+    for table in path.glob("*.sst"):
+        content = bytearray(table.read_bytes())
+        for at in range(64, len(content) // 2, 97):
+            content[at] ^= 0xFF
+        table.write_bytes(content)
+
+
+def test_items_end_early_on_a_damaged_file_and_the_store_does_not(tmp_path: Path) -> None:
+    opened = Store(tmp_path / "db")
+    put(opened, {b"%06d" % n: b"x" * 100 for n in range(5000)})
+    opened.checkpoint(tmp_path / "copy")
+    opened.close()
+    damage_files(tmp_path / "copy")
+
+    copy = Store(tmp_path / "copy", read_only=True)
+
+    silent = list(copy._views[keys.STATE].items())
+    assert len(silent) < 5000
+    with pytest.raises(Corruption):
+        list(copy.scan(keys.STATE, b"", b""))
+    with pytest.raises(Corruption):
+        copy.range(keys.STATE, b"", b"", rows_max=10**6, bytes_max=1 << 30)
+    with pytest.raises(Corruption):
+        copy.count(keys.STATE, b"", b"", every=10)
+    with pytest.raises(Corruption):
+        copy.look_up(keys.STATE, [b"%06d" % n for n in range(5000)])
+    copy.close()
+
+
+def put(opened: Store, content: dict[bytes, bytes]) -> None:
+    batch = opened.batch()
+    for key, value in content.items():
+        batch.put(keys.STATE, key, value)
+    opened.write(batch, durable=True)
+
+
+WRITE_AND_DIE = """
+import os, sys
+from rocksdict import Options, Rdict
+options = Options(raw_mode=True)
+options.create_if_missing(True)
+db = Rdict(sys.argv[1], options)
+for n in range(1000):
+    db[b"%04d" % n] = b"x" * 50
+db.flush_wal(True)
+os._exit(0)
+"""
+
+
+def test_the_default_recovery_drops_half_of_a_damaged_log_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], check=True, timeout=120)
+    log = max(path.glob("*.log"), key=lambda found: found.stat().st_size)
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    log.write_bytes(content)
+
+    strict = options()
+    strict.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    with pytest.raises(Exception, match="Corruption"):
+        Rdict(str(path), strict)
+
+    careless = Rdict(str(path), options())
+    assert 300 < len(list(careless.keys())) < 700
+    careless.close()
+
+
+def test_a_second_broker_is_refused_with_a_reason(tmp_path: Path) -> None:
+    opened = Store(tmp_path / "db")
+
+    with pytest.raises(StorageError, match="in use by another broker"):
+        Store(tmp_path / "db")
+
+    opened.close()
+
+
+def test_the_store_uses_none_of_the_broken_calls() -> None:
+    banned = {"items", "values", "keys", "snapshot", "set_iterate_lower_bound", "set_iterate_upper_bound", "sync"}
+    tree = ast.parse(inspect.getsource(store))
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "keys")
+    }
+
+    assert not used & banned

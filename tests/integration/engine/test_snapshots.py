@@ -1,0 +1,316 @@
+"""The full interface: snapshot plus increments is the source, under load, across restarts, never cut short."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Clock, Producer
+from venus.broker import splits
+from venus.broker.engine import Engine
+from venus.broker.snapshot import Snapshots
+from venus.broker.state import Materialised
+from venus.broker.store import Store
+from venus.errors import Corruption, Overloaded, SnapshotExpired, Unavailable
+from venus.model import ChangeKind
+from venus.wire import broker_pb2, change_pb2
+
+KEYS = 400
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, clock: Clock) -> Iterator[Engine]:
+    opened = engines.make(tmp_path, clock)
+    yield opened
+    opened.stop()
+
+
+def open_snapshot(engine: Engine, **options: object) -> broker_pb2.Snapshot:
+    return engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business=BUSINESS, **options))  # type: ignore[arg-type]
+
+
+class Load(threading.Thread):
+    """A source under load, and what it has: cuts of several batches, so that a cut has an inside."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.rows: dict[bytes, bytes] = {}
+        self._producer = Producer(engine)
+        self._random = random.Random(seed)
+        self._stop_now = threading.Event()
+        self.cuts = 0
+
+    def run(self) -> None:
+        while not self._stop_now.is_set():
+            self.cut()
+
+    def cut(self) -> None:
+        first = self._producer.batch_no + 1
+        batches = self._random.randrange(1, 4)
+        halves = [
+            self._producer.next_half(self._changes(), cut=first, cut_end=i == batches - 1) for i in range(batches)
+        ]
+        self._producer.send(*halves)
+        self._producer.decide(halves[-1])
+        self.cuts += 1
+
+    def end(self) -> None:
+        self._stop_now.set()
+        self.join(engines.WAIT_S)
+
+    def _changes(self) -> list[tuple[bytes, bytes | None]]:
+        chosen = self._random.sample(range(KEYS), 12)
+        return [self._change(b"%05d" % n) for n in chosen]
+
+    def _change(self, record_id: bytes) -> tuple[bytes, bytes | None]:
+        if record_id in self.rows and self._random.random() < 0.4:
+            del self.rows[record_id]
+            return record_id, None
+        self.rows[record_id] = b"%d" % self._random.randrange(10**9)
+        return record_id, self.rows[record_id]
+
+
+def hand_over(engine: Engine, clock: Clock, snapshots: int) -> tuple[int, int, int]:
+    """Load under load, each time; return mismatches, deletions that met no row, and cuts seen half."""
+    load = Load(engine, seed=snapshots)
+    load.cut()
+    load.start()
+    taken = []
+    for _ in range(snapshots):
+        before = load.cuts
+        wait_until(lambda before=before: load.cuts > before + 3)  # type: ignore[misc]
+        clock.now_s += 31  # not shared
+        snapshot = open_snapshot(engine, splits=4)
+        found: dict[bytes, bytes] = {}
+        for split in snapshot.splits:
+            for chunk in engines.chunks(engine, snapshot, split):
+                found.update(engines.rows_of(chunk))
+        engine.close_snapshot(snapshot.snapshot_id)
+        taken.append((snapshot, found))
+    load.end()
+    wrong = missing = halved = 0
+    for snapshot, found in taken:
+        increments = engines.queue(engine, snapshot.offset)
+        halved += bool(increments) and increments[0].base_offset != snapshot.offset
+        body = change_pb2.BatchBody.FromString(increments[0].body) if increments else None
+        halved += body is not None and body.cut != body.batch_no
+        missing += sum(engines.apply(found, increment) for increment in increments)
+        wrong += found != load.rows
+    return wrong, missing, halved
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + engines.WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_snapshot_plus_increments_is_the_source_under_load(engine: Engine, clock: Clock) -> None:
+    assert hand_over(engine, clock, 12) == (0, 0, 0)
+
+
+def test_an_offset_read_outside_the_checkpoint_is_noticed(
+    engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outside(_self: Snapshots, _store: Store, number: int) -> Materialised:
+        time.sleep(0.02)
+        (business,) = (found for found in engine._all() if found.number == number)
+        return business.materialised
+
+    monkeypatch.setattr(Snapshots, "_reached", outside)
+
+    assert hand_over(engine, clock, 6) != (0, 0, 0)
+
+
+def test_splits_cover_every_row_once_and_chunks_are_ordered(engine: Engine) -> None:
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3000, b"x" * 50))
+    producer.commit([(b"%08d" % n, None) for n in range(0, 3000, 3)], table_id=1)
+    producer.commit(engines.rows(0, 10), table_id=2)
+
+    snapshot = open_snapshot(engine, splits=6)
+
+    first = [split for split in snapshot.splits if split.table_id == 1]
+    assert len(snapshot.splits) >= 6
+    assert (first[0].low, first[-1].high) == (b"", b"")
+    assert [split.high for split in first[:-1]] == [split.low for split in first[1:]]
+    seen: list[bytes] = []
+    for split in first:
+        found = engines.chunks(engine, snapshot, split)
+        assert [chunk.end for chunk in found] == [False] * (len(found) - 1) + [True]
+        rows = [pair for chunk in found for pair in engines.rows_of(chunk).items()]
+        digest = sum(xxhash.xxh3_64_intdigest(record_id + row) for record_id, row in rows) % 2**64
+        assert (found[-1].rows, found[-1].rows_digest) == (len(rows), digest)
+        seen += [record_id for record_id, _ in rows]
+    assert seen == [b"%08d" % n for n in range(3000) if n % 3]
+    assert {schema.table_id for schema in snapshot.schemas} == {1, 2}
+
+
+def test_reading_resumes_behind_any_row(engine: Engine) -> None:
+    Producer(engine).commit(engines.rows(0, 2000, b"x" * 50))
+    snapshot = open_snapshot(engine)
+    (split,) = snapshot.splits
+    begun = engines.chunks(engine, snapshot, split)[0]
+
+    request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, after=begun.last)
+    rest = [broker_pb2.ChunkBody.FromString(chunk.body) for chunk in engine.read_split(request)]
+
+    first = list(engines.rows_of(begun))
+    then = [record_id for chunk in rest for record_id in engines.rows_of(chunk)]
+    assert first + then == [b"%08d" % n for n in range(2000)]
+
+
+def test_each_row_comes_with_its_schema_version_and_its_sequence(engine: Engine) -> None:
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 4))
+    producer.commit(engines.rows(2, 4), version=2)
+
+    snapshot = open_snapshot(engine)
+    (chunk,) = engines.chunks(engine, snapshot, snapshot.splits[0])
+
+    found = {
+        table.schema_version: (table.count, list(memoryview(numbers).cast("Q")))
+        for table, numbers in zip(chunk.tables, chunk.sequences, strict=True)
+    }
+    assert found == {1: (2, [1, 2]), 2: (4, [5, 6, 7, 8])}
+    assert [schema.version for schema in snapshot.schemas] == [1, 2]
+    assert (snapshot.offset, snapshot.sequence, snapshot.epoch) == (8, 8, 1)
+
+
+def test_truncated_and_swept_rows_are_left_out(engine: Engine) -> None:
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 10))
+    producer.commit(engines.rows(20, 3), markers=[(ChangeKind.TRUNCATE, 0)])
+    assert len(engines.full_data(engine)) == 3
+    begin = producer.sequence + 1
+    producer.commit([], markers=[(ChangeKind.SWEEP_BEGIN, 0)])
+    producer.commit(engines.rows(21, 1, b"again"))
+    producer.commit([], markers=[(ChangeKind.SWEEP_END, begin)])
+
+    assert engines.full_data(engine) == {b"%08d" % 21: b"again"}
+
+
+def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock)
+    Producer(engine).commit(engines.rows(0, 100))
+    snapshot = open_snapshot(engine, lease_s=600)
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock)
+    clock.now_s += 500
+    assert len(engines.chunks(engine, snapshot, snapshot.splits[0])) == 1  # reading renews
+    clock.now_s += 500
+    assert engine.renew(snapshot.snapshot_id).offset == 100
+    clock.now_s += 601
+
+    with pytest.raises(SnapshotExpired):
+        engines.chunks(engine, snapshot, snapshot.splits[0])
+    wait_until(lambda: not list((tmp_path / "snapshots").iterdir()))
+    engine.stop()
+
+
+def test_young_snapshots_are_shared_and_the_last_one_removes_the_files(
+    engine: Engine, clock: Clock, tmp_path: Path
+) -> None:
+    Producer(engine).commit(engines.rows(0, 10))
+    first, second = open_snapshot(engine), open_snapshot(engine)
+
+    assert first.snapshot_id != second.snapshot_id
+    assert len(list((tmp_path / "snapshots").iterdir())) == 1
+    engine.close_snapshot(first.snapshot_id)
+    assert len(engines.chunks(engine, second, second.splits[0])) == 1
+    engine.close_snapshot(second.snapshot_id)
+    assert not list((tmp_path / "snapshots").iterdir())
+
+
+def test_only_so_many_checkpoints_at_once(engine: Engine, clock: Clock) -> None:
+    Producer(engine).commit(engines.rows(0, 10))
+    for _ in range(4):
+        clock.now_s += 31
+        open_snapshot(engine)
+    clock.now_s += 31
+
+    with pytest.raises(Overloaded):
+        open_snapshot(engine)
+
+
+def test_what_a_crash_left_behind_is_removed(tmp_path: Path, clock: Clock) -> None:
+    orphan = tmp_path / "snapshots" / "orphan"
+    orphan.mkdir(parents=True)
+
+    engines.make(tmp_path, clock).stop()
+
+    assert not orphan.exists()
+
+
+def test_a_damaged_file_aborts_the_reading(engine: Engine, tmp_path: Path) -> None:
+    Producer(engine).commit(engines.rows(0, 3000, b"y" * 90))
+    snapshot = open_snapshot(engine)
+    (directory,) = (tmp_path / "snapshots").iterdir()
+    for table in directory.glob("*.sst"):
+        content = bytearray(table.read_bytes())
+        for at in range(0, max(0, len(content) - 4096), 50):
+            content[at] ^= 0x55
+        table.write_bytes(content)
+
+    with pytest.raises(Corruption):
+        engines.chunks(engine, snapshot, snapshot.splits[0])
+
+
+def test_a_business_nobody_has_heard_of_has_no_snapshot(engine: Engine) -> None:
+    with pytest.raises(Unavailable, match="never heard"):
+        engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business="mian"))
+
+
+def test_a_small_table_is_cut_too_and_no_split_is_empty(engine: Engine) -> None:
+    Producer(engine).commit(engines.rows(0, 10))
+
+    snapshot = open_snapshot(engine, splits=5)
+
+    counts = [sum(len(engines.rows_of(c)) for c in engines.chunks(engine, snapshot, s)) for s in snapshot.splits]
+    assert counts == [2] * 5
+
+
+def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "COUNTED_ROWS_MAX", 100)
+    producer = Producer(engine)
+    for n in range(4):
+        producer.commit(engines.rows(n * 1000, 1000, b"z" * 40))
+    producer.commit(engines.rows(0, 10), table_id=2)
+
+    snapshot = open_snapshot(engine, splits=8)
+
+    counts = [
+        sum(len(engines.rows_of(c)) for c in engines.chunks(engine, snapshot, s))
+        for s in snapshot.splits
+        if s.table_id == 1
+    ]
+    assert len(counts) >= 4
+    assert sum(counts) == 4000
+    assert max(counts) < 2500
+
+
+def test_a_snapshot_that_is_asked_for_while_the_broker_stops_is_no_failure(tmp_path: Path) -> None:
+    errors = engines.Errors()
+    engine = engines.make(tmp_path, errors=errors)
+    Producer(engine).commit(engines.rows(0, 10))
+    engine._materialiser.stop()
+
+    with pytest.raises(Unavailable):
+        open_snapshot(engine)
+
+    engine.stop()
+    assert errors.fatal == []

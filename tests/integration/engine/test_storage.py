@@ -1,0 +1,178 @@
+"""The storage thread on a real store: groups, what is answered when, errors, and replay."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, WAIT_S, Errors, Producer
+from venus.broker import keys, replay, state
+from venus.broker.state import load_all
+from venus.broker.store import Store
+from venus.errors import (
+    Overloaded,
+)
+from venus.model import Verdict
+
+
+def test_too_many_unsaved_bytes_are_refused_and_taken_later(tmp_path: Path) -> None:
+    hold, go = threading.Event(), threading.Event()
+
+    def on_write(step: str) -> None:
+        if step == "before" and hold.is_set():
+            go.wait(WAIT_S)
+
+    engine = engines.make(tmp_path, buffer_bytes_max=40_000, on_write=on_write)
+    producer = Producer(engine)
+    halves = [producer.next_half(engines.rows(n, 10, b"q" * 1000)) for n in range(8)]
+    hold.set()
+    futures = [engine.halves(BUSINESS, producer.epoch, [message]) for message in halves]
+    refused = [future for future in futures if future.done()]
+    assert refused
+    with pytest.raises(Overloaded):
+        refused[0].result()
+    hold.clear()
+    go.set()
+    for future in futures[: len(futures) - len(refused)]:
+        future.result(WAIT_S)
+    for message in halves:
+        producer.send(message)
+    assert producer.decide(halves[-1]).next_offset == 80
+    engine.stop()
+
+
+def test_nothing_is_answered_before_the_fsync(tmp_path: Path) -> None:
+    steps: list[str] = []
+    engine = engines.make(tmp_path, on_write=steps.append)
+    producer = Producer(engine)
+    message = producer.next_half(engines.rows(0, 1))
+    told = threading.Event()
+    at: list[int] = []
+
+    def answered(_future: object) -> None:
+        at.append(len(steps))
+        told.set()
+
+    before = len(steps)
+    engine.halves(BUSINESS, producer.epoch, [message]).add_done_callback(answered)
+    assert told.wait(WAIT_S)
+
+    assert steps[before : at[0]].count("flushed") == 1
+    engine.stop()
+
+
+def test_an_error_of_the_store_stops_everything(tmp_path: Path) -> None:
+    errors = Errors()
+    broken = threading.Event()
+
+    def on_write(step: str) -> None:
+        if broken.is_set():
+            raise OSError("the disk is gone")
+
+    engine = engines.make(tmp_path, errors=errors, on_write=on_write)
+    producer = Producer(engine)
+    broken.set()
+    with pytest.raises(Exception, match="disk is gone"):
+        producer.commit(engines.rows(0, 1))
+    broken.clear()
+
+    with pytest.raises(Exception, match="stopped"):
+        producer.commit(engines.rows(0, 1))
+    engines.wait_until(lambda: len(errors.fatal) == 1)
+    engine.stop()
+
+
+def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
+    """Drop everything that is derived, replay the log into it, and find the same."""
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    for n in range(5):
+        producer.commit(engines.rows(n, 3))
+    gone = producer.next_half(engines.rows(9, 3))
+    producer.send(gone)
+    producer.decide(gone, Verdict.ROLLBACK)
+    producer = Producer(engine)
+    producer.commit(engines.rows(9, 3), version=2)
+    producer.send(producer.next_half(engines.rows(10, 3)))
+    engine.attach(BUSINESS, "target", 6)
+    engine.stop()
+    store = Store(tmp_path / "db")
+    wanted = derived(store)
+    (business,) = load_all(store, 6.0)
+
+    blank = state.Business(business.number, business.name, business.reviews)
+    batch = store.batch()
+    batch.delete_range(keys.QUEUE, b"", b"\xff")
+    for prefix in (keys.HALF, keys.TABLE, keys.SCHEMA, keys.CONSUMER, keys.CORE):
+        batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
+    store.write(batch, durable=True)
+    assert replay.replay(store, blank) == business.log_end - 1
+
+    assert derived(store) == wanted
+    store.close()
+
+
+def derived(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
+    found = {prefix.decode(): list(store.scan_prefix(keys.STATE, prefix)) for prefix in
+             (keys.HALF, keys.TABLE, keys.SCHEMA, keys.CONSUMER, keys.CORE)}  # fmt: skip
+    found["queue"] = list(store.scan(keys.QUEUE, b"", b""))
+    return found
+
+
+class Recorder:
+    """Stands before the database and notes what is asked of it."""
+
+    def __init__(self, inner: Any, steps: list[str]) -> None:
+        self._inner = inner
+        self._steps = steps
+
+    def write(self, batch: Any) -> None:
+        self._inner.write(batch)
+        self._steps.append("write")
+
+    def flush_wal(self, sync: bool) -> None:
+        self._inner.flush_wal(sync)
+        self._steps.append(f"flush_wal({sync})")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_an_answer_comes_after_the_log_is_on_disk(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    steps: list[str] = []
+    engine._store._db = Recorder(engine._store._db, steps)
+    message = producer.next_half(engines.rows(0, 1))
+
+    for ask in (
+        lambda: engine.halves(BUSINESS, producer.epoch, [message]),
+        lambda: engine.decide(BUSINESS, producer.epoch, 1, message.digest, Verdict.COMMIT),
+        lambda: engine.init(BUSINESS, "next", 0, 1),
+    ):
+        steps.clear()
+        future: Future[Any] = ask()
+        future.add_done_callback(lambda _done: steps.append("answer"))
+        future.result(WAIT_S)
+        engines.wait_until(lambda: "answer" in steps)
+        assert "flush_wal(True)" in steps[: steps.index("answer")]
+    engine.stop()
+
+
+def test_a_listener_that_fails_stops_nothing(tmp_path: Path) -> None:
+    errors = Errors()
+    engine = engines.make(tmp_path, errors=errors)
+
+    def failing(_business: str, _offset: int) -> None:
+        raise RuntimeError("the loop is closed")
+
+    engine.on_commit(failing)
+
+    assert Producer(engine).commit(engines.rows(0, 1)).next_offset == 1
+    assert errors.fatal == []
+    engine.stop()

@@ -1,0 +1,105 @@
+"""A database on MariaDB with an application in it and a source beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+from tests.support.follower import Follower
+from tests.support.mariadb import MariaServer
+from venus.adapters.dialects.mysql.source import MysqlSource
+
+
+@dataclass(slots=True)
+class Clock:
+    """Time that a test moves."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(slots=True)
+class Shop:
+    """The application's session, and a follower of what is captured."""
+
+    server: MariaServer
+    url: str
+    app: Any
+    clock: Clock = field(default_factory=Clock)
+    options: str = ""
+    _source: MysqlSource | None = None
+    _follower: Follower | None = None
+
+    @property
+    def database(self) -> str:
+        return str(sqlalchemy.make_url(self.url).database)
+
+    @property
+    def source(self) -> MysqlSource:
+        if self._source is None:
+            self._source = MysqlSource(self.url + self.options, monotonic=self.clock)
+        return self._source
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Have the application run statements, each a transaction of its own; return the last one's rows."""
+        rows: list[tuple[Any, ...]] = []
+        with self.app.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+                rows = list(cursor.fetchall())
+        return rows
+
+    def capture(self, *include: str) -> Follower:
+        """Install, and read what is there already."""
+        self.source.install(include or ["*"], [])
+        self._follower = Follower(self.source)
+        self._follower.drain()
+        return self._follower
+
+    def same(self, follower: Follower, *tables: str) -> None:
+        """Check that what is captured is what is there, by the text of every value."""
+        for table in tables:
+            columns = [c.name for c in self.schema(follower, table).columns]
+            texts = ", ".join(f"CAST(`{c}` AS CHAR)" for c in columns)
+            there = {tuple(row) for row in self.run(f"SELECT {texts} FROM `{table}`")}
+            assert {tuple(row[c] for c in columns) for row in follower.rows(table).values()} == there, table
+
+    def schema(self, follower: Follower, table: str) -> Any:
+        return max((s for s in follower.schemas.values() if s.name == table), key=lambda s: s.version)
+
+    def state(self, table: str) -> tuple[str, str]:
+        (found,) = [t for t in self.source.registered() if t.schema.name == table]
+        return found.state, found.reason
+
+    def wait_for(self, query: str) -> None:
+        """Return when the administrator's query finds something."""
+        deadline = time.monotonic() + 60
+        while not self.server.execute(query):
+            assert time.monotonic() < deadline, query
+
+    def restart(self) -> None:
+        """Begin again as another process would."""
+        if self._source is not None:
+            self._source.close()
+        self._source = None
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+        self.app.close()
+
+
+@pytest.fixture
+def shop(mariadb_server: MariaServer, mariadb_database: str) -> Iterator[Shop]:
+    """Make a database whose text is compared without regard to case and trailing blanks, MariaDB's usual way."""
+    name = sqlalchemy.make_url(mariadb_database).database
+    shop = Shop(mariadb_server, mariadb_database, mariadb_server.connect(name, autocommit=True, local_infile=True))
+    yield shop
+    shop.close()

@@ -1,0 +1,161 @@
+"""Installing and removing on a database whose DDL commits by itself; what check says and what it asks for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from tests.integration.mysql.conftest import Shop
+from tests.support.follower import Follower
+from tests.support.mariadb import catalogue
+from venus.adapters.dialects.mysql import install
+from venus.adapters.dialects.mysql.connection import Connection
+from venus.errors import DatabaseUnavailable, Refused
+
+TABLES = (
+    "CREATE TABLE up (id int PRIMARY KEY)",
+    "CREATE TABLE down (id int PRIMARY KEY, up_id int, FOREIGN KEY (up_id) REFERENCES up (id) ON DELETE CASCADE)",
+    "CREATE VIEW seen AS SELECT * FROM up",
+    "CREATE TRIGGER theirs AFTER INSERT ON up FOR EACH ROW INSERT INTO down VALUES (NEW.id + 100, NEW.id)",
+)
+
+
+class Cut(Exception):
+    """The power is gone."""
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let so many statements of an installation through."""
+    real = install.run_patiently
+    done: list[str] = []
+
+    def run(connection: Connection, sql: str) -> None:
+        if len(done) == after:
+            raise Cut
+        done.append(sql)
+        real(connection, sql)
+
+    monkeypatch.setattr(install, "run_patiently", run)
+
+
+def test_an_installation_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.run(*TABLES)
+    before = catalogue(shop.server, shop.database)
+    steps = len(shop.source.install_plan(["*"], []))
+    for after in range(steps):
+        with monkeypatch.context() as patch, suppress(Cut):
+            failing(patch, after)
+            shop.source.install(["*"], [])
+        shop.run(f"INSERT INTO up VALUES ({after})")
+        if after % 3:  # the next attempt begins where this one was cut off
+            continue
+        shop.source.uninstall()
+        assert catalogue(shop.server, shop.database) == before, after
+    follower = shop.capture()
+    assert {t.state for t in shop.source.registered()} == {"ACTIVE"}
+    shop.run("DELETE FROM up WHERE id < 3", "INSERT INTO up VALUES (900)")
+    follower.drain()
+    shop.same(follower, "up", "down")
+
+
+def test_a_removal_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.run(*TABLES)
+    before = catalogue(shop.server, shop.database)
+    for after in range(0, 19, 3):
+        shop.source.install(["*"], [])
+        assert len(shop.source.uninstall_plan()) > after
+        with monkeypatch.context() as patch, suppress(Cut):
+            failing(patch, after)
+            shop.source.uninstall()
+            pytest.fail("it was not cut off")
+        shop.run(f"INSERT INTO up VALUES ({after})")
+        shop.source.uninstall()
+        assert catalogue(shop.server, shop.database) == before, after
+
+
+def test_an_open_writer_delays_the_installation_and_is_not_lost(shop: Shop) -> None:
+    shop.run("CREATE TABLE item (id int PRIMARY KEY)")
+    writer = shop.server.connect(shop.database)
+    try:
+        writer.cursor().execute("INSERT INTO item VALUES (1)")
+        object.__setattr__(shop.source._writer.options, "install_attempts", 1)
+        with pytest.raises(DatabaseUnavailable, match="in use"):
+            shop.source.install(["*"], [])
+        shop.run("INSERT INTO item VALUES (2)")  # the application is not held up
+        writer.commit()
+    finally:
+        writer.close()
+    follower = shop.capture()
+    shop.same(follower, "item")
+
+
+def test_missing_privileges_are_asked_for_as_grants_that_suffice(shop: Shop) -> None:
+    shop.run("CREATE TABLE item (id int PRIMARY KEY)")
+    shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
+    shop.server.execute(f"GRANT SELECT ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
+    shop.url = shop.server.url(shop.database, "venus", "pw")
+    findings = [f for f in shop.source.check(["*"], []) if f.where == "privileges"]
+    assert [f.blocks for f in findings] == [True, False]
+    with pytest.raises(Refused, match="TRIGGER"):
+        shop.source.install(["*"], [])
+    for finding in findings:
+        shop.server.execute(finding.remedy)
+    shop.restart()
+    assert shop.source.check(["*"], []) == []
+    follower = shop.capture()
+    shop.run("INSERT INTO item VALUES (1)")
+    follower.drain()
+    shop.same(follower, "item")
+    shop.source.uninstall()
+
+
+def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -> None:
+    shop.run("CREATE TABLE item (id int PRIMARY KEY)")
+    shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
+    shop.server.execute(f"GRANT ALL ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
+    shop.url = shop.server.url(shop.database, "venus", "pw")
+    (finding,) = shop.source.check(["*"], [])
+    assert "TRUNCATE" in finding.message
+    follower = shop.capture()
+    shop.run("INSERT INTO item VALUES (1)")
+    assert shop.source.backlog()[follower.table_id("item")] == (1, 0)
+    follower.drain()
+    shop.same(follower, "item")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("CREATE TABLE x (id int PRIMARY KEY) ENGINE=MyISAM", "no transactions"),
+        ("CREATE TABLE x (id int PRIMARY KEY, p point)", "spatial"),
+        ("CREATE TABLE x (id double PRIMARY KEY)", "no usable key"),
+        ("CREATE TABLE x (t text, PRIMARY KEY (t(10)))", "no usable key"),
+        ("CREATE TABLE x (id int UNIQUE)", "no usable key"),
+    ],
+)
+def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, table: str, said: str) -> None:
+    shop.run(table)
+    (finding,) = [f for f in shop.source.check(["*"], []) if f.blocks]
+    assert said in finding.message
+    assert "exclude" in finding.remedy
+    with pytest.raises(Refused):
+        shop.source.install(["*"], [])
+    shop.source.install(["*"], ["x"])
+
+
+def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop) -> None:
+    shop.run("CREATE TABLE item (id int PRIMARY KEY, code int NOT NULL UNIQUE)", "INSERT INTO item VALUES (1, 1)")
+    follower = shop.capture()
+    shop.run("ALTER TABLE item DROP PRIMARY KEY, DROP COLUMN id")
+    shop.source.refresh_schemas()
+    assert "its key was (id)" in shop.state("item")[1]
+    shop.run("INSERT INTO item VALUES (2)")
+    shop.source.install(["*"], [])
+    shop.source.restart_fill(follower.table_id("item"))
+    shop.restart()
+    again = Follower(shop.source)
+    again.drain()
+    shop.run("INSERT INTO item VALUES (3)")
+    again.drain()
+    assert set(again.rows("item")) == {("1",), ("2",), ("3",)}

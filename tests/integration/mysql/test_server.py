@@ -1,0 +1,17 @@
+"""The server that the other tests here use starts, and has the sql_mode that is asked for."""
+
+from __future__ import annotations
+
+from tests.support.mariadb import MariaServer
+
+
+def test_it_runs_with_its_own_defaults(mariadb_server: MariaServer, mariadb_database: str) -> None:
+    ((mode, isolation),) = mariadb_server.execute("SELECT @@global.sql_mode, @@tx_isolation")
+    assert "STRICT_TRANS_TABLES" in mode
+    assert isolation == "REPEATABLE-READ"
+
+
+def test_it_speaks_oracle(mariadb_oracle_server: MariaServer) -> None:
+    ((mode, empty),) = mariadb_oracle_server.execute("SELECT @@global.sql_mode, '' IS NULL FROM dual")
+    assert "ORACLE" in mode
+    assert empty == 1

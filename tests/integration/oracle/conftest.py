@@ -1,0 +1,36 @@
+"""A stand-in with a small shop, and the Oracle dialect on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.mariadb import MariaServer
+from tests.support.oracle_standin import SCHEMA, StandIn
+from venus.adapters.dialects.oracle.source import OracleSource
+
+
+@pytest.fixture
+def standin(mariadb_oracle_server: MariaServer) -> StandIn:
+    """Make an empty schema."""
+    standin = StandIn(mariadb_oracle_server)
+    standin.prepare()
+    return standin
+
+
+@pytest.fixture
+def application(standin: StandIn) -> Iterator[Any]:
+    """Open a session of the application, which commits by itself."""
+    connection = standin.server.connect(SCHEMA, autocommit=True)
+    yield connection.cursor()
+    connection.close()
+
+
+@pytest.fixture
+def source(standin: StandIn) -> Iterator[OracleSource]:
+    """Open the source."""
+    source = OracleSource(standin)
+    yield source
+    source.close()

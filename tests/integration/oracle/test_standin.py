@@ -1,0 +1,167 @@
+"""The Oracle dialect's own statements on MariaDB in Oracle mode: triggers as generated, cuts, local transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.oracle_standin import StandIn, adapted
+from venus.adapters.dialects.oracle.source import OracleSource
+from venus.errors import Fenced, SourceError
+from venus.model import BatchNo, Epoch
+
+pytestmark = pytest.mark.integration
+
+ENROLL = """CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(10) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL,
+    "GRADE" NUMBER(5,2), "SEEN" DATE, "ESSAY" CLOB, "SCAN" BLOB, PRIMARY KEY ("STUDENT_ID", "COURSE"))"""
+
+#: As if the trigger for UPDATE had been made with errors.
+BROKEN_U = """CREATE OR REPLACE VIEW USER_OBJECTS AS
+  SELECT table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, 'VALID' AS STATUS
+    FROM information_schema.tables WHERE table_schema = 'APP'
+  UNION ALL SELECT TRIGGER_NAME, 'TRIGGER', CASE WHEN TRIGGER_NAME = 'VENUS_U_00002' THEN 'INVALID' ELSE 'VALID' END
+    FROM USER_TRIGGERS"""
+
+
+@pytest.fixture
+def enroll(application: Any, source: OracleSource) -> Follower:
+    application.execute(ENROLL)
+    application.execute("""INSERT INTO "ENROLL" VALUES (1, 'Math', 9.5, '2026-11-20 08:30:00', 'text', x'00ff')""")
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    return follower
+
+
+def test_rows_that_were_there_are_filled_in_canonical_text(enroll: Follower) -> None:
+    row = enroll.rows("ENROLL")["1", "Math"]
+    assert row["GRADE"] == "9.50"
+    assert row["SEEN"] == "2026-11-20 08:30:00"
+    assert row["ESSAY"] == "text"
+    assert row["SCAN"] == b"\x00\xff"
+
+
+def test_the_triggers_run_as_they_are_generated(enroll: Follower, standin: StandIn) -> None:
+    made = [s for s in standin.said if s.startswith("CREATE OR REPLACE TRIGGER VENUS_") and "DDL_TRG" not in s]
+    assert len(made) == 6
+    for text in made:
+        assert adapted(text) == text.replace("\nDISABLE\n", "\n")
+
+
+def test_insert_update_delete_and_a_new_key(enroll: Follower, application: Any) -> None:
+    application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (2, 'Math'), (3, 'Art')""")
+    application.execute("""UPDATE "ENROLL" SET "GRADE" = 7 WHERE "STUDENT_ID" = 2""")
+    application.execute("""UPDATE "ENROLL" SET "COURSE" = 'Physics' WHERE "STUDENT_ID" = 1""")
+    application.execute("""DELETE FROM "ENROLL" WHERE "STUDENT_ID" = 3""")
+    enroll.drain()
+    rows = enroll.rows("ENROLL")
+    assert set(rows) == {("1", "Physics"), ("2", "Math")}
+    assert rows["2", "Math"]["GRADE"] == "7.00"
+
+
+def test_only_the_case_of_a_key_changes(enroll: Follower, application: Any) -> None:
+    application.execute("""UPDATE "ENROLL" SET "COURSE" = 'MATH'""")
+    enroll.drain()
+    assert set(enroll.rows("ENROLL")) == {("1", "MATH")}
+
+
+def test_a_fill_goes_on_behind_its_last_row(application: Any, source: OracleSource) -> None:
+    application.execute(ENROLL)
+    for student in range(1, 8):
+        application.execute(
+            """INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (%s, 'a'), (%s, 'b')""", [student] * 2
+        )
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain(fill_rows=3)
+    assert len(follower.rows("ENROLL")) == 14
+
+
+def test_a_late_commit_inside_the_range_is_not_lost(enroll: Follower, standin: StandIn, application: Any) -> None:
+    late = standin.server.connect("APP", autocommit=False)
+    late.cursor().execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (10, 'late')""")
+    application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (11, 'soon')""")
+    enroll.drain()
+    assert ("10", "late") not in enroll.rows("ENROLL")
+    late.commit()
+    late.close()
+    enroll.drain()
+    assert {("10", "late"), ("11", "soon")} <= set(enroll.rows("ENROLL"))
+
+
+def test_an_older_epoch_is_fenced_and_leaves_the_log(enroll: Follower, source: OracleSource, application: Any) -> None:
+    application.execute("""DELETE FROM "ENROLL" """)
+    cut = source.open_cut([])
+    assert cut is not None
+    seen = enroll.read(cut, [], rows_max=100, bytes_max=10_000, fill_rows=100)
+    OracleSource(source._writer._driver).raise_epoch(Epoch(enroll.epoch + 1))
+    with pytest.raises(Fenced):
+        cut.commit(enroll.epoch, seen.batches, [], BatchNo(0))
+    assert sum(waiting for waiting, _ in source.backlog().values()) == 1
+    assert source.batches([seen.batches[0].batch_no]) == {}
+
+
+def test_log_rows_that_somebody_else_removed_are_told(enroll: Follower, source: OracleSource, application: Any) -> None:
+    application.execute("""DELETE FROM "ENROLL" """)
+    cut = source.open_cut([])
+    assert cut is not None
+    seen = enroll.read(cut, [], rows_max=100, bytes_max=10_000, fill_rows=100)
+    application.execute("DELETE FROM VENUS_L_00002")
+    with pytest.raises(SourceError, match="have gone meanwhile"):
+        cut.commit(enroll.epoch, seen.batches, [], BatchNo(0))
+    assert source.batches([seen.batches[0].batch_no]) == {}
+
+
+def test_a_noted_truncate_empties_the_table(enroll: Follower, application: Any) -> None:
+    application.execute('TRUNCATE TABLE "ENROLL"')
+    # what the DDL trigger writes, which MariaDB does not have
+    application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ENROLL')")
+    application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (5, 'new')""")
+    enroll.drain()
+    assert set(enroll.rows("ENROLL")) == {("5", "new")}
+    application.execute("SELECT COUNT(*) FROM VENUS_DDL")
+    assert application.fetchall() == ((0,),)
+
+
+def test_a_new_column_is_a_new_version_and_is_filled(enroll: Follower, application: Any) -> None:
+    application.execute("""ALTER TABLE "ENROLL" ADD "ROOM" VARCHAR2(10) DEFAULT 'A1'""")
+    assert enroll.cut() is None  # finds the new version, and nothing that has changed
+    enroll.drain()
+    assert enroll.rows("ENROLL")["1", "Math"]["ROOM"] == "A1"
+
+
+def test_a_dropped_trigger_marks_its_table_and_install_mends_it(
+    enroll: Follower, source: OracleSource, application: Any
+) -> None:
+    application.execute("DROP TRIGGER VENUS_U_00002")
+    source.refresh_schemas()
+    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    assert state.state == "RESYNC"
+    assert "VENUS_U_00002" in state.reason
+    done = source.install(["*"], [])
+    assert [s.what for s in done if not s.exists and s.what.startswith("trigger")] == ["trigger VENUS_U_00002"]
+    source.restart_fill(state.schema.table_id)
+    assert {t.schema.name: t.state for t in source.registered()}["ENROLL"] == "ACTIVE"
+
+
+def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, source: OracleSource) -> None:
+    application.execute(ENROLL)
+    application.execute(BROKEN_U)
+    application.execute("INSERT INTO USER_ERRORS VALUES ('VENUS_U_00002', 3, 5, 'PLS-00201: no such thing', 1)")
+    with pytest.raises(SourceError, match=r"VENUS_U_00002 does not compile.*PLS-00201"):
+        source.install(["*"], [])
+    application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")
+    assert application.fetchall() == ()
+    assert {t.schema.name: t.state for t in source.registered()}["ENROLL"] == "PAUSED"
+
+
+def test_uninstall_leaves_nothing(enroll: Follower, source: OracleSource, application: Any) -> None:
+    source.uninstall()
+    application.execute(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = 'APP' AND table_name LIKE 'VENUS%'"
+    )
+    assert application.fetchall() == ()
+    application.execute("SELECT trigger_name FROM information_schema.triggers")
+    assert application.fetchall() == ()

@@ -1,0 +1,78 @@
+"""A database, a session of its application, and its source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.postgres import libpq
+from venus.adapters.dialects.postgresql.source import PostgresSource
+
+
+class Sql:
+    """A session that commits every statement by itself."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg2.connect(libpq(url))
+        self.connection.autocommit = True
+
+    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        cursor = self.connection.cursor()
+        cursor.execute(statement, values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def wait_for_a_waiter(self) -> None:
+        """Return when some session waits for a lock."""
+        deadline = time.monotonic() + 60
+        while not self("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert time.monotonic() < deadline, "nobody waits"
+
+
+@pytest.fixture
+def sql(database: str) -> Iterator[Sql]:
+    session = Sql(database)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def another(database: str) -> Iterator[Callable[[], Sql]]:
+    """Open more sessions."""
+    sessions: list[Sql] = []
+
+    def make() -> Sql:
+        sessions.append(Sql(database))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[PostgresSource]:
+    source = PostgresSource(database)
+    yield source
+    source.close()
+
+
+@pytest.fixture
+def capture(source: PostgresSource) -> Callable[[], Follower]:
+    """Install on what there is, and fill."""
+
+    def start() -> Follower:
+        source.install(["*"], [])
+        follower = Follower(source)
+        follower.drain()
+        return follower
+
+    return start

@@ -1,0 +1,242 @@
+"""How a cut reads: plans, memory, what happens in between, and who else is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.postgresql.conftest import Sql
+from tests.support.follower import Follower
+from venus.adapters.dialects.postgresql import cut, cutsql
+from venus.adapters.dialects.postgresql.connection import Conflict, Connection
+from venus.adapters.dialects.postgresql.registry import load
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.errors import DatabaseUnavailable, VenusError
+from venus.model import BatchNo
+
+Start = Callable[[], Follower]
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def plan_of(connection: Connection, rows: int, pages: int) -> str:
+    """Explain the statement that a cut of so many rows runs."""
+    (captured,) = [c for c in load(connection)[0] if c.schema.name == "big"]
+    assert captured.table is not None
+    text = cutsql.changes(captured.table, captured.schema, inserts_only=False)
+    query = re.sub(r"\) TO STDOUT$", "", text.strip().removeprefix("COPY ("))
+    with connection.transaction():
+        connection.run(cutsql.plan(rows, pages))
+        return "\n".join(r[0] for r in connection.rows("EXPLAIN " + query))
+
+
+@pytest.mark.parametrize("logged", [1, 1000])
+def test_few_changes_of_a_large_table_are_read_through_its_key(
+    logged: int, sql: Sql, capture: Start, database: str
+) -> None:
+    sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
+    sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
+    capture()
+    # the planner's statistics of a log table are of another moment: here of one with very many rows
+    sql("UPDATE big SET v = 'y'")
+    sql("ANALYZE venus.l_00002; ANALYZE big; DELETE FROM venus.l_00002")
+    sql(f"UPDATE big SET v = 'z' WHERE id <= {logged}")
+    connection = Connection(database)
+    plan = plan_of(connection, logged, 1000)
+    connection.close()
+    assert "Nested Loop" in plan
+    assert "Index Scan using big_pkey" in plan
+    assert "Seq Scan on big" not in plan
+
+
+def test_many_changes_are_read_in_one_pass(sql: Sql, capture: Start, database: str) -> None:
+    sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
+    sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
+    capture()
+    sql("ANALYZE venus.l_00002")  # it is empty now: the planner believes in one row
+    sql("UPDATE big SET v = 'y'")
+    connection = Connection(database)
+    plan = plan_of(connection, 100_000, 1000)
+    connection.close()
+    assert "Hash" in plan
+    assert "Nested Loop" not in plan
+
+
+def test_a_fill_reads_each_chunk_through_the_key(sql: Sql, capture: Start, database: str) -> None:
+    sql("CREATE TABLE big (a int, b text, v text, PRIMARY KEY (a, b))")
+    sql("INSERT INTO big SELECT i % 7, i, 'x' FROM generate_series(1, 50000) i; ANALYZE big")
+    capture()
+    connection = Connection(database)
+    (captured,) = [c for c in load(connection)[0] if c.schema.name == "big"]
+    assert captured.table is not None
+    text = cutsql.fill(captured.table, captured.schema, cutsql.cursor_of(["3", "17"]), 20_000)
+    with connection.transaction():
+        connection.run(statement("cut", "fill_plan"))
+        plan = connection.rows("EXPLAIN " + re.sub(r"\) TO STDOUT$", "", text.strip().removeprefix("COPY (")))
+    connection.close()
+    told = "\n".join(r[0] for r in plan)
+    assert "Index Scan using big_pkey" in told
+    assert "Index Cond: (ROW(a, b) > ROW(3, '17'::text))" in told
+    assert "Sort" not in told
+
+
+# -- between snapshot and lock ---------------------------------------------------------------------------------------
+
+
+class Meddling(Connection):
+    """Lets something happen just before the cut locks its tables."""
+
+    meddle: Callable[[], object] = staticmethod(lambda: None)
+
+    def run(self, text: str, params: object = None) -> int:
+        if "LOCK TABLE" in text:
+            self.meddle()
+        return super().run(text, params)  # type: ignore[arg-type]
+
+
+def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
+    sql: Sql, capture: Start, database: str
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    sql("INSERT INTO item VALUES (1), (2)")
+    connection = Meddling(database)
+    captured, mark = load(connection)
+    connection.run(cutsql.dirty([c.schema.table_id for c in captured]))
+    connection.meddle = lambda: sql("TRUNCATE item")
+    with pytest.raises(Conflict, match="truncated"):
+        cut.open_cut(connection, captured, mark, [], cut.FillPace())
+    connection.close()
+    assert follower.source.backlog()[2][0] == 3
+    follower.drain()
+    assert follower.rows("item") == {}
+
+
+def test_ddl_between_registry_and_read_is_a_schema_change(sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY, v int)")
+    follower = capture()
+    sql("INSERT INTO item VALUES (1, 5)")
+    sql("ALTER TABLE item ALTER COLUMN v TYPE text USING 'five'")
+    with pytest.raises(VenusError) as raised:
+        follower.source.open_cut([])
+    assert raised.value.retryable
+    follower.drain()
+    assert follower.rows("item") == {("1",): {"id": "1", "v": "five"}}
+
+
+# -- who else is there -----------------------------------------------------------------------------------------------
+
+
+def test_a_hung_instance_cannot_block_its_successor_for_ever(sql: Sql, capture: Start, database: str) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    capture()
+    sql("INSERT INTO item VALUES (1), (2)")
+    hung = PostgresSource(f"{database}&venus_idle_timeout_s=0.5")
+    zombie = Follower(hung)
+    open_cut = zombie.open([])
+    assert open_cut is not None
+    seen = zombie.read(open_cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
+    fresh = PostgresSource(database)
+    successor = Follower(fresh)
+    successor.drain()
+    assert len(successor.rows("item")) == 2
+    with pytest.raises(DatabaseUnavailable):
+        open_cut.commit(zombie.epoch, seen.batches, [], BatchNo(0))
+    hung.close()
+    fresh.close()
+
+
+def test_a_review_waits_for_an_instance_that_is_just_committing(
+    sql: Sql, another: Callable[[], Sql], capture: Start
+) -> None:
+    follower = capture()
+    committing = another()
+    committing("BEGIN")
+    committing("UPDATE venus.checkpoint SET last_batch = 77")
+    committing("INSERT INTO venus.batch VALUES (77, 1, 1, 1, '00000000000000ff')")
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.append(follower.source.batches([BatchNo(77)])))
+    thread.start()
+    sql.wait_for_a_waiter()
+    assert thread.is_alive()
+    committing("COMMIT")
+    thread.join()
+    (answer,) = answers
+    assert BatchNo(77) in answer  # type: ignore[operator]
+
+
+def test_the_backlog_names_the_age_of_what_blocks(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    writer = another()
+    writer("BEGIN")
+    writer("INSERT INTO item VALUES (1)")
+    deadline = time.monotonic() + 30
+    while follower.source.backlog()[follower.table_id("item")] != (0, 1):
+        assert time.monotonic() < deadline
+    writer("COMMIT")
+    assert follower.source.backlog()[follower.table_id("item")] == (1, 0)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+READER = """
+import sys
+from tests.support.memory import peak_bytes
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.model import BatchNo, BatchRecord, Sequence
+source = PostgresSource(sys.argv[1])
+state = source.raise_epoch(source.state().epoch + 1)
+cut = source.open_cut([])
+count = sections = 0
+for section in cut.sections(rows_max=5000, bytes_max=1 << 20):
+    count += section.count
+    sections += 1
+record = BatchRecord(batch_no=state.last_batch + 1, epoch=state.epoch, first_sequence=state.next_sequence,
+                     last_sequence=state.next_sequence + count - 1, digest=1)
+cut.commit(state.epoch, [record], [], BatchNo(0))
+print(count, sections, peak_bytes() >> 20)
+"""
+
+
+def test_a_transaction_of_a_million_rows_is_one_cut_in_little_memory(sql: Sql, capture: Start, database: str) -> None:
+    sql("CREATE TABLE big (id int PRIMARY KEY, v text, n numeric(10,2))")
+    capture()
+    sql("INSERT INTO big SELECT i, repeat('x', 60), i / 100.0 FROM generate_series(1, 1000000) i")
+    run = subprocess.run([sys.executable, "-c", READER, database], check=True, capture_output=True, text=True)
+    count, sections, megabytes = map(int, run.stdout.split())
+    assert (count, sections >= 200) == (1_000_000, True)
+    assert megabytes < 256
+
+
+def test_the_application_never_loses_a_deadlock_against_a_cut(
+    sql: Sql, another: Callable[[], Sql], capture: Start, database: str
+) -> None:
+    for name in ("a", "b"):
+        sql(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    capture()
+    sql("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
+    application, source = another(), PostgresSource(database)
+    assert source.state()  # connected
+    application("BEGIN")
+    application("TRUNCATE b")
+    cuts: list[object] = []
+    reader = threading.Thread(target=lambda: cuts.append(source.open_cut([])))
+    reader.start()  # takes a, and waits for b
+    reader.join(1.5)  # the server looks for a deadlock one second after a wait began: the application's would be next
+    application("TRUNCATE a")
+    application("COMMIT")
+    reader.join(60)
+    assert cuts == [None], "the cut gave way"
+    cut = source.open_cut([])
+    assert cut is not None
+    cut.rollback()
+    source.close()

@@ -1,0 +1,197 @@
+"""Installing beside a working application, with the rights that a DBA gives (features.md 1-6)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy
+
+from tests.integration.postgresql.conftest import Sql
+from tests.support.follower import Follower
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.errors import ConfigError, DatabaseUnavailable, Refused
+
+ROLE = "venus_test_role"
+
+
+@pytest.fixture
+def role(sql: Sql, database: str) -> Iterator[str]:
+    """Make a role without any rights, and give the URL by which it connects."""
+    sql(f"DROP ROLE IF EXISTS {ROLE}")
+    sql(f"CREATE ROLE {ROLE} LOGIN")
+    sql("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    yield sqlalchemy.make_url(database).set(username=ROLE).render_as_string(hide_password=False)
+    sql(f"DROP OWNED BY {ROLE} CASCADE")
+    sql(f"DROP ROLE {ROLE}")
+
+
+def test_the_missing_grants_are_named_and_are_enough(sql: Sql, role: str) -> None:
+    sql('CREATE TABLE "Item" (id int PRIMARY KEY)')
+    source = PostgresSource(role)
+    try:
+        with pytest.raises(Refused) as refused:
+            source.install(["*"], [])
+        assert 'GRANT SELECT, TRIGGER ON "public"."Item"' in refused.value.hint
+        grants = [f.remedy for f in source.check(["*"], []) if f.remedy.startswith("GRANT")]
+        for grant in grants:
+            sql(grant)
+        assert [f for f in source.check(["*"], []) if f.blocks or "GRANT" in f.remedy] == []
+        source.install(["*"], [])
+        follower = Follower(source)
+        sql('INSERT INTO "Item" VALUES (1)')
+        follower.drain()
+        assert follower.rows("Item") == {("1",): {"id": "1"}}
+        source.uninstall()  # without owning the table
+    finally:
+        source.close()
+    assert sql("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'venus%'") == [(0,)]
+
+
+def test_row_security_that_would_hide_rows_blocks(sql: Sql, role: str) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    sql("ALTER TABLE item ENABLE ROW LEVEL SECURITY")
+    sql(f"GRANT SELECT, TRIGGER ON item TO {ROLE}; GRANT USAGE ON SCHEMA public TO {ROLE}")
+    source = PostgresSource(role)
+    try:
+        blocking = [f for f in source.check(["*"], []) if f.blocks and "row security" in f.message]
+        assert [f.remedy for f in blocking] == [f'ALTER ROLE "{ROLE}" BYPASSRLS;']
+    finally:
+        source.close()
+
+
+def test_what_cannot_be_captured_is_said(sql: Sql, source: PostgresSource) -> None:
+    sql("CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY)")
+    sql("CREATE TABLE pointing (id int PRIMARY KEY, what regclass)")
+    sql("CREATE DOMAIN lo AS oid")
+    sql("CREATE TABLE with_objects (id int PRIMARY KEY, picture lo)")
+    sql("CREATE TEMP TABLE passing (id int)")
+    findings = source.check(["*", "typo*"], [])
+    blocking = {f.where: f.message for f in findings if f.blocks}
+    assert blocking.keys() == {"public.pointing.what", "public.with_objects.picture"}
+    notes = {f.where: f.message for f in findings if not f.blocks}
+    assert "unlogged" in notes["public.fleeting"]
+    assert "no table matches" in notes["typo*"]
+    assert "3 tables" in notes["tables"]
+    with pytest.raises(Refused, match="regclass"):
+        source.install(["*"], [])
+
+
+def test_writers_with_triggers_off_are_noticed(sql: Sql, source: PostgresSource, database: str) -> None:
+    name = sqlalchemy.make_url(database).database
+    sql(f"ALTER DATABASE {name} SET session_replication_role = replica")
+    found = [f for f in source.check(["*"], []) if "session_replication_role" in f.message]
+    assert len(found) == 1
+    assert "venus_always=true" in found[0].remedy
+
+
+def test_a_transaction_that_wrote_before_the_installation_loses_nothing(
+    sql: Sql, another: Callable[[], Sql], source: PostgresSource
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
+    sql("INSERT INTO item VALUES (1, 'old')")
+    writer = another()
+    writer("BEGIN")
+    writer("UPDATE item SET v = 'new' WHERE id = 1")
+    writer("INSERT INTO item VALUES (2, 'new')")
+    done = threading.Event()
+
+    def install() -> None:
+        source.install(["*"], [])
+        done.set()
+
+    thread = threading.Thread(target=install)
+    thread.start()
+    sql.wait_for_a_waiter()
+    assert not done.is_set()
+    writer("COMMIT")
+    thread.join()
+    assert done.is_set()
+    follower = Follower(source)
+    follower.drain()
+    assert {k: r["v"] for k, r in follower.rows("item").items()} == {("1",): "new", ("2",): "new"}
+
+
+def test_a_transaction_that_writes_after_the_installation_loses_nothing(
+    sql: Sql, another: Callable[[], Sql], source: PostgresSource
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
+    sql("INSERT INTO item VALUES (1, 'old')")
+    writer = another()
+    writer("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    assert writer("SELECT v FROM item") == [("old",)]  # its snapshot is older than the triggers
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    writer("UPDATE item SET v = 'new' WHERE id = 1")
+    writer("INSERT INTO item VALUES (2, 'new')")
+    writer("COMMIT")
+    follower.drain()
+    assert {k: r["v"] for k, r in follower.rows("item").items()} == {("1",): "new", ("2",): "new"}
+
+
+def test_installing_does_not_stop_the_application_behind_a_long_transaction(
+    sql: Sql, another: Callable[[], Sql], database: str
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    long = another()
+    long("SET application_name = 'month end'")
+    long("BEGIN")
+    long("INSERT INTO item VALUES (1)")
+    source = PostgresSource(f"{database}&venus_install_lock_timeout_s=0.1&venus_install_attempts=2")
+    try:
+        began = time.monotonic()
+        with pytest.raises(DatabaseUnavailable, match=r"month end.* on .*item") as refused:
+            source.install(["*"], [])
+        assert time.monotonic() - began < 10  # two short attempts, not two waits for a lock
+        assert refused.value.exit_code == 75
+        assert sql("SELECT to_regnamespace('venus')") == [(None,)]
+        long("COMMIT")
+        source.install(["*"], [])
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("query", ["venus_typo=1", "venus_lock_timeout_s=soon", "venus_always=1"])
+def test_a_wrong_option_in_the_url_is_named(query: str) -> None:
+    with pytest.raises(ConfigError, match=r"venus_|soon"):
+        PostgresSource(f"postgresql://u:secret@127.0.0.1:1/x?{query}")
+
+
+def test_the_password_is_never_in_a_message() -> None:
+    with pytest.raises(DatabaseUnavailable) as refused:
+        PostgresSource("postgresql://u:hunter2@127.0.0.1:1/x")
+    assert "hunter2" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSource) -> None:
+    sql("CREATE TYPE mood AS ENUM ('a')")
+    sql(
+        "CREATE TABLE t (id bigserial PRIMARY KEY, n numeric(12,3) DEFAULT 1.5, s varchar(20) DEFAULT 'it''s',"
+        " at timestamptz(3) DEFAULT now(), r int DEFAULT floor(random() * 3), m mood DEFAULT 'a', a int[],"
+        " b boolean DEFAULT true, c char(3), u uuid DEFAULT gen_random_uuid())"
+    )
+    sql("COMMENT ON TABLE t IS 'the table'; COMMENT ON COLUMN t.n IS 'a number'")
+    sql(
+        "CREATE INDEX plain ON t (n DESC, s); CREATE INDEX part ON t (n) WHERE n > 1; CREATE INDEX expr ON t (lower(s))"
+    )
+    (schema,) = source.tables(["t"], [])
+    columns = {c.name: c for c in schema.columns}
+    assert schema.comment == "the table"
+    assert columns["n"].comment == "a number"
+    assert {n: c.default_sql for n, c in columns.items()} == {
+        "id": "", "n": "1.5", "s": "'it''s'", "at": "CURRENT_TIMESTAMP", "r": "", "m": "'a'", "a": "", "b": "true",
+        "c": "", "u": "",
+    }  # fmt: skip
+    assert columns["id"].identity
+    assert [i.name for i in schema.indexes] == ["plain"]
+    kinds = {n: (c.type.kind.name, c.type.precision, c.type.scale, c.type.length) for n, c in columns.items()}
+    assert kinds["n"] == ("DECIMAL", 12, 3, 0)
+    assert kinds["s"] == ("TEXT", 0, 0, 20)
+    assert kinds["at"] == ("TIMESTAMPTZ", 3, 0, 0)
+    assert kinds["c"] == ("CHAR", 0, 0, 3)
+    assert columns["m"].type.name == "public.mood"
+    assert columns["a"].type.element is not None
+    assert [c.number for c in schema.columns] == list(range(1, 11))

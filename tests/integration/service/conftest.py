@@ -1,0 +1,34 @@
+"""A broker in a thread, on free ports of the loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.brokers import settings
+from venus.broker.serve import RunningBroker, start_in_thread
+
+StartBroker = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    running: list[RunningBroker] = []
+    fatal: list[BaseException] = []
+
+    def start(*, limits: Any = None, **options: Any) -> RunningBroker:
+        running.append(start_in_thread(settings(tmp_path / "data", **options), limits=limits, on_fatal=fatal.append))
+        return running[-1]
+
+    yield start
+    for broker in running:
+        broker.stop()
+    assert not fatal
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> RunningBroker:
+    return start_broker()

@@ -1,0 +1,97 @@
+"""Status page, metrics and health of a running broker."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.integration.service.conftest import StartBroker
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, fill, take, wait_for
+from venus.broker.serve import RunningBroker
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+
+pytestmark = pytest.mark.integration
+
+
+def get(broker: RunningBroker, path: str) -> str:
+    with urlopen(f"http://{broker.http_address}{path}", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def metric(text: str, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    assert found, f"{name} is not in\n{text}"
+    return float(found[1])
+
+
+def test_metrics_say_what_was_committed_and_who_is_behind(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 10, rows=7)
+    with (
+        Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader,
+        Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
+    ):
+        reader.open(0, 0)
+        take(reader, 70)
+        reader.acknowledge(21)
+        sender.connect(0, 0)
+        sender.send_half(half(11, rows=7))
+        sender.wait_persisted(11)
+        labels = f'{{business="{BUSINESS}",group="g"}}'
+        wait_for(lambda: metric(get(broker, "/metrics"), f"venus_consumer_acknowledged{labels}") == 21)
+        text = get(broker, "/metrics")
+        assert metric(text, f'venus_next_offset{{business="{BUSINESS}"}}') == 70
+        assert metric(text, f"venus_consumer_backlog_rows{labels}") == 49
+        assert metric(text, f"venus_consumer_backlog_bytes{labels}") > 0
+        assert metric(text, f"venus_consumer_backlog_age_seconds{labels}") > 0
+        assert metric(text, f"venus_consumer_connected{labels}") == 1
+        assert metric(text, f'venus_halves{{business="{BUSINESS}"}}') == 1
+        assert metric(text, f'venus_oldest_half_age_seconds{{business="{BUSINESS}"}}') >= 0
+        assert metric(text, f'venus_producer_connected{{business="{BUSINESS}"}}') == 1
+        assert metric(text, f'venus_table_changes_total{{business="{BUSINESS}",table="shop.items"}}') == 70
+        assert metric(text, f'venus_received_rows_total{{business="{BUSINESS}"}}') == 77
+        assert metric(text, "venus_resident_bytes") > 10 << 20
+        assert metric(text, "venus_free_bytes") > 0
+
+
+def test_the_page_is_one_file_that_loads_nothing_from_elsewhere(broker: RunningBroker) -> None:
+    page = get(broker, "/")
+    assert "VENUS broker" in page
+    assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", page)
+    status = json.loads(get(broker, "/status.json"))
+    assert status["businesses"] == []
+    fill(broker.address, 1, 2)
+    business = json.loads(get(broker, "/status.json"))["businesses"][0]
+    assert (business["business"], business["next_offset"]) == (BUSINESS, "2")
+    for name in set(re.findall(r"\b(?:b|s|c|h|t)\.([a-z]+(?:_[a-z]+)+)\b", page)):
+        assert f'"{name}"' in get(broker, "/status.json") or name in PARTS, f"the page reads {name}"
+
+
+PARTS = {  # of consumers and half messages: none here
+    *("backlog_rows", "backlog_bytes", "updated_at_us", "oldest_unacknowledged_us"),
+    *("batch_no", "received_at_us"),
+}
+
+
+def test_health_says_ok_or_why_not(start_broker: StartBroker) -> None:
+    assert get(start_broker(), "/health") == "ok\n"
+
+
+def test_health_is_503_when_the_disk_is_nearly_full(start_broker: StartBroker) -> None:
+    broker = start_broker(free_bytes_min=1 << 60)
+    with pytest.raises(HTTPError) as caught:
+        get(broker, "/health")
+    assert caught.value.code == 503
+    assert "writes are refused" in caught.value.read().decode()
+    caught.value.close()
+
+
+def test_http_can_be_switched_off(start_broker: StartBroker) -> None:
+    broker = start_broker(http="")
+    assert broker.http_address == ""
+    fill(broker.address, 1, 1)

@@ -1,0 +1,405 @@
+"""Every way in which SQLite lets a row change is captured, exactly."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.support.sqlite import opened
+
+pytestmark = pytest.mark.integration
+
+PERSON = "CREATE TABLE person (id INTEGER PRIMARY KEY, email TEXT UNIQUE, name TEXT);"
+
+
+def test_insert_update_delete_and_reinsert(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON) as shop:
+        shop.run("INSERT INTO person VALUES (1, 'a', 'Ada'), (2, 'b', 'Bob'), (3, 'c', 'Cyd')")
+        shop.copy.catch_up()
+        shop.run("UPDATE person SET name = 'Bo' WHERE id = 2; DELETE FROM person WHERE id = 3")
+        shop.run("DELETE FROM person WHERE id = 1; INSERT INTO person VALUES (1, 'x', NULL)")
+        shop.copy.catch_up()
+
+        assert shop.copy.content("person") == {("1",): ("x", None), ("2",): ("b", "Bo")}
+
+
+def test_rows_that_were_there_before_are_filled_in_chunks(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON, install=False) as shop:
+        shop.app.executemany("INSERT INTO person VALUES (?, ?, ?)", ((n, f"e{n}", "x" * n) for n in range(1, 101)))
+        shop.source.install(["*"], [])
+        shop.copy.chunk_rows = 7
+        shop.copy.catch_up()
+
+        fill = {t.schema.name: t.fill for t in shop.source.registered()}["person"]
+        assert (fill.done, fill.rows_done, fill.rows_estimate) == (True, 100, 100)
+        assert shop.copy.content("person") == {(str(n),): (f"e{n}", "x" * n) for n in range(1, 101)}
+
+
+def test_rolled_back_changes_leave_nothing_and_their_numbers_are_used_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON) as shop:
+        shop.copy.catch_up()
+        shop.run(
+            "BEGIN; INSERT INTO person VALUES (1, 'a', 'gone'); SAVEPOINT s; INSERT INTO person VALUES (2, 'b', '')"
+        )
+        shop.run("ROLLBACK; BEGIN; INSERT INTO person VALUES (3, 'c', 'Cyd'); SAVEPOINT s")
+        shop.run("INSERT INTO person VALUES (4, 'd', 'gone'); ROLLBACK TO s; COMMIT")
+        shop.copy.catch_up()
+
+        assert shop.copy.content("person") == {("3",): ("c", "Cyd")}
+
+
+def test_numbers_are_not_given_twice_after_the_log_was_purged(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON) as shop:
+        for batch in range(4):
+            values = ((n, f"{batch}-{n}") for n in range(800))
+            shop.app.executemany("INSERT OR REPLACE INTO person (id, email) VALUES (?, ?)", values)
+            shop.copy.catch_up()
+            log = f"venus_l_{shop.copy.id_of('person'):05}"
+            (left,) = shop.app.execute(f"SELECT count(*) FROM {log}").fetchone()
+            assert 0 < left < 500, "purged, but the newest row stays"
+            shop.run("BEGIN; INSERT INTO person VALUES (9999, 'z', 'gone'); ROLLBACK")
+
+        shop.run("DELETE FROM person WHERE id >= 10")
+        shop.copy.catch_up()
+        assert shop.copy.content("person") == {(str(n),): (f"3-{n}", None) for n in range(10)}
+
+
+def test_a_log_that_somebody_emptied_is_noticed(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON) as shop:
+        shop.run("INSERT INTO person VALUES (1, 'a', 'Ada'), (2, 'b', 'Bob')")
+        shop.copy.catch_up()
+        shop.run(
+            "UPDATE person SET name = 'B' WHERE id = 2; DELETE FROM venus_l_00002; DELETE FROM person WHERE id = 1"
+        )
+        shop.copy.catch_up()
+
+        state = {t.schema.name: (t.state, t.reason) for t in shop.source.registered()}["person"]
+        assert state[0] == "RESYNC"
+        assert "venus_l_00002" in state[1]
+        shop.source.restart_fill(2)
+        shop.copy.catch_up()
+        assert shop.copy.content("person")[("2",)] == ("b", "B")
+        assert {t.state for t in shop.source.registered()} == {"ACTIVE"}
+
+
+@pytest.mark.parametrize("recursive", [0, 1])
+@pytest.mark.parametrize(
+    ("ddl", "before", "statement"),
+    [
+        ("id INTEGER PRIMARY KEY, u TEXT UNIQUE", "(1,'a'),(2,'b')", "INSERT OR REPLACE INTO t VALUES (3,'a')"),
+        ("id INTEGER PRIMARY KEY, u TEXT UNIQUE", "(1,'a'),(2,'b')", "INSERT OR REPLACE INTO t VALUES (1,'b')"),
+        ("id INTEGER PRIMARY KEY, u TEXT UNIQUE", "(1,'a'),(2,'b')", "UPDATE OR REPLACE t SET u='b' WHERE id=1"),
+        ("id INTEGER PRIMARY KEY, u TEXT UNIQUE", "(1,'a'),(2,'b')", "UPDATE OR REPLACE t SET id=2 WHERE id=1"),
+        ("id INTEGER PRIMARY KEY, u TEXT UNIQUE", "(1,'a'),(2,'b')", "REPLACE INTO t VALUES (NULL,'a')"),
+        (
+            "id INTEGER PRIMARY KEY, u TEXT UNIQUE ON CONFLICT REPLACE",
+            "(1,'a'),(2,'b')",
+            "INSERT INTO t VALUES (7,'a')",
+        ),
+        (
+            "id INTEGER PRIMARY KEY, u TEXT UNIQUE",
+            "(1,'a'),(2,'b')",
+            "INSERT INTO t VALUES (5,'b') ON CONFLICT (u) DO UPDATE SET id = 9, u = excluded.u",
+        ),
+        ("id INTEGER PRIMARY KEY, u TEXT UNIQUE", "(1,'a'),(2,'b')", "INSERT OR IGNORE INTO t VALUES (5,'b')"),
+        (
+            "id TEXT COLLATE NOCASE PRIMARY KEY, u TEXT",
+            "('a','1'),('b','2')",
+            "INSERT OR REPLACE INTO t VALUES ('A','3')",
+        ),
+        ("id TEXT COLLATE NOCASE PRIMARY KEY, u TEXT", "('a','1'),('b','2')", "UPDATE t SET id = 'A' WHERE id = 'a'"),
+        (
+            "id TEXT COLLATE NOCASE PRIMARY KEY, u TEXT",
+            "('a','1'),('b','2')",
+            "UPDATE OR REPLACE t SET id = 'B' WHERE id = 'a'",
+        ),
+        (
+            "id TEXT NOT NULL PRIMARY KEY, u TEXT COLLATE NOCASE UNIQUE",
+            "('a','x'),('b','y')",
+            "INSERT OR REPLACE INTO t VALUES ('c','X')",
+        ),
+        (
+            "id TEXT NOT NULL PRIMARY KEY, u TEXT",
+            "('a','x'),('b','y')",
+            "INSERT OR REPLACE INTO t (rowid, id, u) VALUES (2, 'c', 'z')",
+        ),
+        (
+            "id TEXT NOT NULL PRIMARY KEY, u TEXT",
+            "('a','x'),('b','y')",
+            "UPDATE OR REPLACE t SET rowid = 2 WHERE id = 'a'",
+        ),
+        (
+            "id TEXT NOT NULL PRIMARY KEY, u TEXT); CREATE UNIQUE INDEX n ON t (id COLLATE NOCASE); --",
+            "('a','x'),('b','y')",
+            "INSERT OR REPLACE INTO t VALUES ('A','z')",
+        ),
+        (
+            "id TEXT PRIMARY KEY, u TEXT UNIQUE) WITHOUT ROWID --",
+            "('a','x'),('b','y')",
+            "INSERT OR REPLACE INTO t VALUES ('c','x')",
+        ),
+        (
+            "id TEXT COLLATE NOCASE PRIMARY KEY, u TEXT) WITHOUT ROWID --",
+            "('a','x'),('b','y')",
+            "INSERT OR REPLACE INTO t VALUES ('A','x')",
+        ),
+        (
+            "a INT, b TEXT, u TEXT UNIQUE, PRIMARY KEY (a, b)",
+            "(1,'x','p'),(1,'y','q')",
+            "REPLACE INTO t VALUES (2,'x','q')",
+        ),
+        ("a INT, u TEXT GENERATED ALWAYS AS (a % 3) STORED UNIQUE, id INTEGER PRIMARY KEY", "", "SELECT 1"),
+    ],
+)
+def test_rows_that_a_conflict_removes_are_noticed(
+    tmp_path: Path, recursive: int, ddl: str, before: str, statement: str
+) -> None:
+    with opened(
+        tmp_path / "a.db", f"CREATE TABLE t ({ddl}\n);" if "--" not in ddl else f"CREATE TABLE t ({ddl}"
+    ) as shop:
+        shop.app.execute(f"PRAGMA recursive_triggers = {recursive}")
+        if before:
+            shop.run(f"INSERT INTO t VALUES {before}")
+        shop.copy.catch_up()
+        shop.run(statement)
+        shop.copy.catch_up()
+
+        assert {k + v for k, v in shop.copy.content("t").items()} == {
+            tuple(None if v is None else str(v) for v in row) for row in shop.rows("SELECT * FROM t")
+        }
+
+
+@pytest.mark.parametrize("recursive", [0, 1])
+@pytest.mark.parametrize(
+    "index",
+    [
+        "ON t (lower(u))",
+        "ON t (u COLLATE NOCASE DESC)",
+        "ON t (u COLLATE NOCASE) WHERE n > 0",
+        "ON t (u || '(' , n % 2) WHERE u <> ','",
+        "ON t ((SUBSTR(u, 1, 1)) ASC, /* a remark, with (( */ n)",
+        'ON "t" ([u], "n") WHERE "n" IS NOT NULL -- and so on',
+    ],
+)
+def test_victims_are_found_through_every_kind_of_unique_index(tmp_path: Path, recursive: int, index: str) -> None:
+    ddl = f"CREATE TABLE t (id INTEGER PRIMARY KEY, u TEXT, n INT); CREATE UNIQUE INDEX odd {index};"
+    with opened(tmp_path / "a.db", ddl) as shop:
+        shop.app.execute(f"PRAGMA recursive_triggers = {recursive}")
+        shop.run(
+            "INSERT INTO t VALUES (1, 'abc', 1), (2, 'xyz', 1), (3, NULL, 1), (4, 'abc', 0), (5, 'q', NULL)"
+            if "WHERE n" in index
+            else "INSERT INTO t VALUES (1, 'abc', 1), (2, 'xyz', 1), (3, NULL, 1)"
+        )
+        shop.copy.catch_up()
+        total = shop.app.execute("SELECT count(*) FROM t").fetchone()[0]
+        shop.run("INSERT OR REPLACE INTO t VALUES (10, 'abc', 1)")
+        shop.run("UPDATE OR REPLACE t SET u = 'abc' WHERE id = 2")
+        shop.copy.catch_up()
+
+        assert shop.app.execute("SELECT count(*) FROM t").fetchone()[0] == total - 1
+        assert set(shop.copy.content("t")) == {(str(row[0]),) for row in shop.rows("SELECT id FROM t")}
+
+
+def test_victims_through_a_generated_column(tmp_path: Path) -> None:
+    ddl = "CREATE TABLE t (id INTEGER PRIMARY KEY, a INT, g INT GENERATED ALWAYS AS (a % 3) VIRTUAL UNIQUE);"
+    with opened(tmp_path / "a.db", ddl) as shop:
+        shop.run("INSERT INTO t (id, a) VALUES (1, 1), (2, 2)")
+        shop.copy.catch_up()
+        shop.run("INSERT OR REPLACE INTO t (id, a) VALUES (3, 4); UPDATE OR REPLACE t SET a = 7 WHERE id = 2")
+        shop.copy.catch_up()
+
+        assert shop.copy.content("t") == {("2",): ("7", "1")}
+
+
+def test_foreign_key_cascades_are_captured_also_behind_a_victim(tmp_path: Path) -> None:
+    ddl = """
+        CREATE TABLE parent (id INTEGER PRIMARY KEY, u TEXT UNIQUE);
+        CREATE TABLE child (id INTEGER PRIMARY KEY, p INT REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE);
+        CREATE TABLE loose (id INTEGER PRIMARY KEY, p INT REFERENCES parent ON DELETE SET NULL);
+    """
+    with opened(tmp_path / "a.db", ddl) as shop:
+        shop.run("INSERT INTO parent VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+        shop.run("INSERT INTO child VALUES (1, 1), (2, 2), (3, 3); INSERT INTO loose VALUES (1, 1), (2, 2)")
+        shop.copy.catch_up()
+        shop.run("DELETE FROM parent WHERE id = 1; INSERT OR REPLACE INTO parent VALUES (9, 'b')")
+        shop.run("UPDATE parent SET id = 30 WHERE id = 3")
+        shop.copy.catch_up()
+
+        assert shop.copy.content("parent") == {("9",): ("b",), ("30",): ("c",)}
+        assert shop.copy.content("child") == {("3",): ("30",)}
+        assert shop.copy.content("loose") == {("1",): (None,), ("2",): (None,)}
+
+
+def test_delete_without_where_and_key_shifts(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON) as shop:
+        shop.app.executemany("INSERT INTO person (id, email) VALUES (?, ?)", ((n, f"e{n}") for n in range(1, 51)))
+        shop.copy.catch_up()
+        shop.run("UPDATE person SET id = id + 1000")
+        shop.copy.catch_up()
+        assert shop.copy.content("person") == {(str(n + 1000),): (f"e{n}", None) for n in range(1, 51)}
+
+        shop.run("DELETE FROM person")
+        shop.copy.catch_up()
+        assert shop.copy.content("person") == {}
+
+
+def test_triggers_of_the_application_are_followed(tmp_path: Path) -> None:
+    ddl = (
+        PERSON
+        + """
+        CREATE TABLE audit (id INTEGER PRIMARY KEY, what TEXT UNIQUE);
+        CREATE TRIGGER app AFTER UPDATE ON person BEGIN
+          INSERT OR REPLACE INTO audit (what) VALUES (NEW.name);
+          UPDATE person SET email = NEW.name || '@x' WHERE id = NEW.id;
+        END;
+    """
+    )
+    with opened(tmp_path / "a.db", ddl) as shop:
+        shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
+        for name in ("one", "two", "one"):
+            shop.run(f"UPDATE person SET name = '{name}'")
+            shop.copy.catch_up()
+
+        assert shop.copy.content("person") == {("1",): ("one@x", "one")}
+        assert {k + v for k, v in shop.copy.content("audit").items()} == {
+            (str(i), w) for i, w in shop.rows("SELECT id, what FROM audit")
+        }
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    table, column = 'or"der; é🍀', 'ta"ble by; ñ'
+    quoted = [f'"{name.replace(chr(34), chr(34) * 2)}"' for name in (table, column)]
+    columns = f'{quoted[1]} TEXT NOT NULL, "group" INT, "k1" TEXT, PRIMARY KEY ({quoted[1]}, "group")'
+    ddl = f"CREATE TABLE {quoted[0]} ({columns});"
+    ddl += f'CREATE UNIQUE INDEX "in dex" ON {quoted[0]} ("k1", {quoted[1]});'
+    with opened(tmp_path / "a.db", ddl) as shop:
+        shop.app.execute(f"INSERT INTO {quoted[0]} VALUES ('a', 1, 'x'), ('b', 2, 'y')")
+        shop.app.execute(f"UPDATE {quoted[0]} SET {quoted[1]} = 'c' WHERE \"group\" = 1")
+        shop.app.execute(f"INSERT OR REPLACE INTO {quoted[0]} VALUES ('b', 3, 'y')")
+        shop.copy.catch_up()
+
+        assert shop.copy.content(table) == {("c", "1"): ("x",), ("b", "3"): ("y",)}
+
+
+@pytest.mark.parametrize("declared", ["", "ANY", "STRING"])
+def test_keys_without_a_type_keep_their_storage_class(tmp_path: Path, declared: str) -> None:
+    with opened(
+        tmp_path / "a.db", f"CREATE TABLE t (id {declared} PRIMARY KEY, v TEXT) WITHOUT ROWID;", install=False
+    ) as shop:
+        shop.run("INSERT INTO t VALUES ('a', 'x'), ('b', 'y')")
+        shop.source.install(["*"], [])
+        shop.copy.catch_up()
+        shop.run("UPDATE t SET id = 'c' WHERE id = 'a'; DELETE FROM t WHERE id = 'b'")
+        shop.copy.catch_up()
+
+        assert shop.copy.content("t") == {("c",): ("x",)}
+
+
+def test_one_and_one_point_zero_are_two_keys_where_there_is_no_type(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", "CREATE TABLE t (id PRIMARY KEY NOT NULL, v TEXT);", install=False) as shop:
+        shop.run("INSERT INTO t VALUES (1, 'x'), (2.5, 'z')")
+        shop.source.install(["*"], [])
+        shop.copy.catch_up()
+        log = shop.rows("SELECT op, k1, typeof(k1) FROM venus_l_00002")
+        shop.run("INSERT OR REPLACE INTO t VALUES (1.0, 'y')")
+
+        assert shop.rows("SELECT op, k1, typeof(k1) FROM venus_l_00002") - log == {
+            ("D", 1, "integer"),
+            ("I", 1.0, "real"),
+        }
+        shop.run("UPDATE t SET id = 1 WHERE id = 1")
+        assert shop.rows("SELECT op, k1, typeof(k1) FROM venus_l_00002 WHERE seq > 2") == {
+            ("D", 1.0, "real"),
+            ("U", 1, "integer"),
+        }
+
+
+def test_strict_tables(tmp_path: Path) -> None:
+    ddl = "CREATE TABLE t (id INT PRIMARY KEY, r REAL, b BLOB, t TEXT UNIQUE) STRICT;"
+    with opened(tmp_path / "a.db", ddl) as shop:
+        shop.run("INSERT INTO t VALUES (1, 1, x'00ff', 'a'); INSERT OR REPLACE INTO t VALUES (2, 2.5, x'', 'a')")
+        shop.copy.catch_up()
+
+        assert shop.copy.content("t") == {("2",): ("2.5", b"", "a")}
+
+
+def test_a_key_that_is_a_unique_index_over_required_columns(tmp_path: Path) -> None:
+    ddl = "CREATE TABLE t (a TEXT NOT NULL, b INT NOT NULL, c TEXT); CREATE UNIQUE INDEX u ON t (b, a COLLATE NOCASE);"
+    with opened(tmp_path / "a.db", ddl, install=False) as shop:
+        shop.run("INSERT INTO t VALUES ('x', 1, 'p'), ('y', 1, 'q'), ('z', 2, 'r')")
+        shop.source.install(["*"], [])
+        shop.copy.chunk_rows = 1
+        shop.run("UPDATE t SET a = 'X' WHERE a = 'x'; INSERT OR REPLACE INTO t VALUES ('Y', 1, 's')")
+        shop.copy.catch_up()
+
+        assert shop.copy.content("t") == {("1", "X"): ("p",), ("1", "Y"): ("s",), ("2", "z"): ("r",)}
+
+
+def test_the_rollback_journal_works_too(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON, wal=False) as shop:
+        shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
+        shop.source.beat()
+        shop.copy.catch_up()
+
+        assert shop.copy.content("person") == {("1",): ("a", "Ada")}
+        assert any("journal_mode" in f.message and not f.blocks for f in shop.source.check(["*"], []))
+
+
+def test_a_wide_row_is_a_section_of_its_own_and_reading_stays_within_bounds(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", "CREATE TABLE t (id INTEGER PRIMARY KEY, b BLOB);") as shop:
+        shop.copy.catch_up()
+        sizes = [10, 3_000_000, 10, 400_000, 400_000, 400_000, 10]
+        shop.app.executemany("INSERT INTO t VALUES (?, zeroblob(?))", enumerate(sizes, 1))
+        shop.copy.bytes_max = 1 << 20
+        shop.copy.catch_up()
+
+        weights = [s.nbytes for s in shop.copy.sections if s.table_id == shop.copy.id_of("t")]
+        assert sum(w > 1 << 20 for w in weights) == 1
+        assert {k: len(v[0] or b"") for k, v in shop.copy.content("t").items()} == {
+            (str(n),): size for n, size in enumerate(sizes, 1)
+        }
+
+
+def test_last_insert_rowid_and_changes_are_those_of_the_application(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", PERSON) as shop:
+        cursor = shop.app.execute("INSERT INTO person (id, email) VALUES (77, 'a')")
+        assert (cursor.lastrowid, cursor.rowcount) == (77, 1)
+        assert shop.app.execute("UPDATE person SET name = 'x'").rowcount == 1
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            shop.run("INSERT INTO person (id, email) VALUES (78, 'a')")
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "CREATE TABLE t (x INTEGER PRIMARY KEY, y);",
+        "CREATE TABLE t (x TEXT COLLATE NOCASE PRIMARY KEY NOT NULL);",
+        "CREATE TABLE t (x INT, y TEXT COLLATE NOCASE, PRIMARY KEY (x, y)) WITHOUT ROWID;",
+        "CREATE TABLE t (x INT NOT NULL, y TEXT NOT NULL, z TEXT, PRIMARY KEY (y, x));",
+    ],
+)
+def test_every_statement_finds_its_rows_through_the_key(tmp_path: Path, ddl: str) -> None:
+    with opened(tmp_path / "a.db", ddl.replace(", y);", ", y INT);")) as shop:
+        shop.copy.catch_up()
+        access = shop.source._accesses[shop.copy.id_of("t")]
+        for sql in (access.changes_sql, access.fill_next_sql):
+            plan = [row[3] for row in shop.app.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * sql.count("?"))]
+            assert any(step.startswith("SEARCH t") for step in plan), plan
+        for sql in (access.fill_sql, access.fill_next_sql):
+            plan = [row[3] for row in shop.app.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * sql.count("?"))]
+            assert not any("TEMP B-TREE" in step for step in plan), plan
+
+
+def test_a_fill_skips_nothing_where_the_key_orders_otherwise_than_its_columns(tmp_path: Path) -> None:
+    ddl = """
+        CREATE TABLE t (a TEXT COLLATE NOCASE NOT NULL, b TEXT NOT NULL);
+        CREATE UNIQUE INDEX k ON t (b COLLATE NOCASE, a COLLATE BINARY);
+        INSERT INTO t VALUES ('a', 'x'), ('A', 'x'), ('b', 'x'), ('B', 'X'), ('B', 'y'), ('b', 'Y');
+    """
+    with opened(tmp_path / "a.db", ddl) as shop:
+        shop.copy.chunk_rows = 1
+        shop.copy.catch_up()
+
+        assert set(shop.copy.content("t")) == {(b, a) for a, b in shop.rows("SELECT a, b FROM t")}

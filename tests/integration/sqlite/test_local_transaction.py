@@ -1,0 +1,212 @@
+"""The local transaction: all of it or nothing, in one epoch, exactly what the snapshot saw."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.sqlite import Copy, Shop, opened
+from venus.adapters.dialects.sqlite import connection as locks
+from venus.adapters.dialects.sqlite.source import SqliteSource
+from venus.errors import DatabaseUnavailable, Fenced, SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence
+
+pytestmark = pytest.mark.integration
+
+DDL = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT);"
+BATCH = BatchRecord(
+    batch_no=BatchNo(1), epoch=Epoch(0), first_sequence=Sequence(1), last_sequence=Sequence(1), digest=2**64 - 1
+)
+
+
+def everything(shop: Shop) -> list[object]:
+    names = ("checkpoint", "batch", "captured_table")
+    return [shop.app.execute(f"SELECT * FROM venus_{name}").fetchall() for name in names]
+
+
+def test_a_raised_epoch_fences_the_cut_that_is_open(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        shop.run("INSERT INTO t VALUES (1, 'a')")
+        cut = shop.source.open_cut([])
+        assert cut is not None
+        list(cut.sections(rows_max=10, bytes_max=1000))
+        other = SqliteSource(shop.file)
+        other.raise_epoch(Epoch(5))
+        before = everything(shop)
+        with pytest.raises(Fenced, match="epoch 5"):
+            cut.commit(Epoch(0), [BATCH], [], BatchNo(0))
+        assert everything(shop) == before
+        with pytest.raises(Fenced):
+            other.raise_epoch(Epoch(4))
+
+        copy = Copy(other)
+        copy.catch_up()
+        assert copy.content("t") == {("1",): ("a",)}
+        other.close()
+
+
+def test_a_cut_that_was_not_read_to_its_end_cannot_be_committed(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(20)))
+        cut = shop.source.open_cut([])
+        assert cut is not None
+        next(iter(cut.sections(rows_max=5, bytes_max=1000)))
+        with pytest.raises(SourceError, match="not read to their end"):
+            cut.commit(Epoch(0), [BATCH], [], BatchNo(0))
+        cut.rollback()
+        shop.run("INSERT INTO t VALUES (50, 'seen by the next cut')")
+        shop.copy.catch_up()
+
+        assert len(shop.copy.content("t")) == 21
+
+
+def test_what_is_written_while_a_cut_is_open_belongs_to_the_next(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        shop.copy.catch_up()
+        shop.run("INSERT INTO t VALUES (1, 'old')")
+        follower = shop.copy.follower
+        cut = follower.open([])
+        assert cut is not None
+        shop.run("UPDATE t SET v = 'new'; INSERT INTO t VALUES (2, 'late')")
+        seen = follower.read(cut, [], rows_max=10, bytes_max=1000, fill_rows=10)
+        cut.commit(follower.epoch, seen.batches, [], BatchNo(0))
+        follower.take(seen)
+        assert shop.copy.content("t") == {("1",): ("old",)}
+
+        shop.copy.catch_up()
+        assert shop.copy.content("t") == {("1",): ("new",), ("2",): ("late",)}
+
+
+def test_batches_are_answered_and_forgotten(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        for n in range(3):
+            shop.run(f"INSERT INTO t VALUES ({n}, 'x')")
+            assert shop.copy.follow()
+        last = shop.source.state().last_batch
+        found = shop.source.batches([BatchNo(1), last, BatchNo(99)])
+        assert set(found) == {1, last}
+        assert found[last].digest == 0xFFFF_FFFF_0000_0000 + last
+
+        shop.run("DELETE FROM t")
+        cut = shop.source.open_cut([])
+        assert cut is not None
+        list(cut.sections(rows_max=10, bytes_max=1000))
+        cut.commit(shop.source.state().epoch, [], [], last)
+        assert set(shop.source.batches([BatchNo(1), last])) == {last}
+
+
+def test_a_review_waits_for_the_local_transaction_that_is_just_committing(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        shop.run("BEGIN IMMEDIATE; INSERT INTO venus_batch VALUES (7, 1, 1, 1, 'ff')")
+        child = subprocess.Popen(
+            [sys.executable, "-c", _REVIEW, str(shop.file)], stdout=subprocess.PIPE, text=True, env=_environment()
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "asking\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.3)
+        shop.run("COMMIT")
+
+        assert child.communicate(timeout=60)[0] == "[7]\n"
+
+
+def test_waiting_for_the_lock_ends_with_an_error_that_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        monkeypatch.setattr(locks, "LOCK_WAIT_S", 0.1)
+        shop.run("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            shop.source.beat()
+        shop.run("ROLLBACK")
+        shop.source.beat()
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("statement", range(12))
+def test_a_process_killed_at_any_statement_of_the_local_transaction_loses_and_doubles_nothing(
+    tmp_path: Path, statement: int
+) -> None:
+    with opened(tmp_path / "a.db", DDL, install=False) as shop:
+        shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))
+        shop.source.install(["*"], [])
+        shop.copy.catch_up()
+        shop.run("DELETE FROM t WHERE id < 10; UPDATE t SET v = 'y' WHERE id > 40; INSERT INTO t VALUES (77, 'z')")
+        before = shop.source.state()
+        killed = subprocess.run(
+            [sys.executable, "-c", _KILLED, str(shop.file), str(statement)],
+            env=_environment(),
+            timeout=120,
+            check=False,
+        )
+        state = shop.source.state()
+
+        committed = state.last_batch > before.last_batch
+        assert killed.returncode in (-signal.SIGKILL, 0)
+        assert committed == (killed.returncode == 0)
+        assert (state.next_sequence > before.next_sequence) == committed
+        assert (shop.source.backlog()[2][0] == 0) == committed
+        assert bool(shop.source.batches([BatchNo(before.last_batch + 1)])) == committed
+        if not committed:
+            shop.copy.catch_up()
+            assert {k + v for k, v in shop.copy.content("t").items()} == {
+                (str(i), v) for i, v in shop.rows("SELECT id, v FROM t")
+            }
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+_REVIEW = """
+import sys
+from pathlib import Path
+from venus.adapters.dialects.sqlite.source import SqliteSource
+source = SqliteSource(Path(sys.argv[1]))
+print("asking", flush=True)
+print(list(source.batches([7, 8])))
+"""
+
+#: Reads a cut, then dies before the n-th statement of its local transaction.
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from venus.adapters.dialects.sqlite.source import SqliteSource
+from venus.model import BatchRecord
+source = SqliteSource(Path(sys.argv[1]))
+state = source.state()
+cut = source.open_cut([])
+count = sum(s.count for s in cut.sections(rows_max=7, bytes_max=1000))
+left = int(sys.argv[2])
+def die(statement):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+source._writer.set_trace_callback(die)
+record = BatchRecord(batch_no=state.last_batch + 1, epoch=state.epoch, first_sequence=state.next_sequence,
+                     last_sequence=state.next_sequence + count - 1, digest=1)
+cut.commit(state.epoch, [record], [], 0)
+source._writer.set_trace_callback(None)
+"""
+
+
+def test_an_open_snapshot_ends_with_the_cut_even_if_rows_were_left_unread(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(100)))
+        cut = shop.source.open_cut([])
+        assert cut is not None
+        sections = cut.sections(rows_max=5, bytes_max=1000)
+        next(sections)
+        cut.rollback()
+
+        shop.run("DELETE FROM t")
+        shop.app.execute("PRAGMA busy_timeout = 0")
+        assert shop.app.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0), "no reader is in the way"
+        with pytest.raises(SourceError, match="closed"):
+            next(sections)

@@ -1,0 +1,141 @@
+"""Writers against the poller: nothing is lost, and the application never waits long for VENUS."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.support.sqlite import Shop, application, opened
+from venus.adapters.dialects.sqlite import cut, source
+from venus.adapters.dialects.sqlite.connection import write_transaction
+from venus.adapters.dialects.sqlite.purging import PIECE_ROWS, SLACK_ROWS
+
+logger = logging.getLogger(__name__)
+pytestmark = pytest.mark.integration
+
+DDL = """
+    CREATE TABLE a (id INTEGER PRIMARY KEY, u TEXT UNIQUE, v INT);
+    CREATE TABLE b (x INT, y TEXT COLLATE NOCASE, v INT, PRIMARY KEY (x, y)) WITHOUT ROWID;
+    CREATE TABLE account (id INTEGER PRIMARY KEY, branch INT, money INT);
+"""
+ACTIONS = (
+    "INSERT OR REPLACE INTO a VALUES (:i, 'u' || :j, :n)",
+    "INSERT OR IGNORE INTO a VALUES (:i, 'u' || :j, :n)",
+    "UPDATE OR REPLACE a SET u = 'u' || :j, id = id + :i WHERE id = :j",
+    "DELETE FROM a WHERE id = :i",
+    "UPDATE a SET v = :n WHERE id BETWEEN :i AND :j",
+    "INSERT OR REPLACE INTO b VALUES (:i % 5, CASE :n % 2 WHEN 0 THEN 'k' ELSE 'K' END || :j, :n)",
+    "UPDATE OR REPLACE b SET y = upper(y), v = :n WHERE x = :i % 5",
+    "DELETE FROM b WHERE x = :i % 5 AND v < :n",
+)
+
+
+def write(file: Path, seed: int, until: float, waits: list[float], errors: list[BaseException]) -> None:
+    """Be an application: short random transactions, some rolled back, some held open for a while."""
+    draw = random.Random(seed)
+    app = application(file)
+    app.execute("PRAGMA busy_timeout = 30000")
+    try:
+        while time.monotonic() < until:
+            start = time.monotonic()
+            app.execute("BEGIN IMMEDIATE")
+            waits.append(time.monotonic() - start)
+            for _ in range(draw.randint(1, 6)):
+                values = {"i": draw.randrange(60), "j": draw.randrange(60), "n": draw.randrange(1000)}
+                app.execute(draw.choice(ACTIONS), values)
+            money = draw.randint(1, 50)
+            app.execute("UPDATE account SET money = money - ? WHERE id = ?", (money, draw.randrange(10)))
+            app.execute("UPDATE account SET money = money + ? WHERE id = ?", (money, draw.randrange(10)))
+            time.sleep(draw.choice((0, 0, 0.001)))
+            app.execute("ROLLBACK" if draw.random() < 0.2 else "COMMIT")
+    except BaseException as e:
+        errors.append(e)
+    finally:
+        app.close()
+
+
+def race(shop: Shop, seconds: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float], int]:
+    """Let four writers write while the copy follows; return waits, VENUS's lock times, and how many cuts."""
+    waits: list[float] = []
+    errors: list[BaseException] = []
+    held: list[float] = []
+    _measure_locks(held, monkeypatch)
+    until = time.monotonic() + seconds
+    threads = [threading.Thread(target=write, args=(shop.file, s, until, waits, errors)) for s in range(4)]
+    for thread in threads:
+        thread.start()
+    cuts = 0
+    while any(t.is_alive() for t in threads):
+        if shop.copy.follow():
+            cuts += 1
+            total = sum(int(str(v[1])) for v in shop.copy.content("account").values())
+            assert total in (0, 1000), "a cut shows whole transactions"
+    for thread in threads:
+        thread.join()
+    shop.copy.catch_up()
+    assert not errors, errors
+    return waits, held, cuts
+
+
+def _measure_locks(held: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def measured(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+        with write_transaction(connection, what):
+            start = time.monotonic()
+            yield
+        held.append(time.monotonic() - start)
+
+    for module in (cut, source):
+        monkeypatch.setattr(module, "write_transaction", measured)
+
+
+def log_length(shop: Shop) -> int:
+    return int(shop.app.execute("SELECT count(*) FROM venus_l_00002").fetchone()[0])
+
+
+@pytest.mark.parametrize("seconds", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_four_writers_lose_nothing_and_wait_for_nobody(
+    tmp_path: Path, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        shop.app.executemany("INSERT INTO account VALUES (?, 1, 100)", ((n,) for n in range(10)))
+        waits, held, cuts = race(shop, seconds, monkeypatch)
+
+        for name, query in (("a", "id, u, v"), ("b", "x, y, v"), ("account", "id, branch, money")):
+            expected = {tuple(map(str, row)) for row in shop.rows(f"SELECT {query} FROM {name}")}
+            got = {tuple(map(str, k + v)) for k, v in shop.copy.content(name).items()}
+            assert got == expected, f"{name}: {len(got ^ expected)} rows differ"
+        logger.info(
+            "%d transactions, %d cuts; lock held %.1f ms at most, %.2f ms on average; writers waited %.0f ms at most",
+            *(len(waits), cuts, max(held) * 1000, sum(held) / len(held) * 1000, max(waits) * 1000),
+        )
+        assert cuts > 5
+        assert max(held) < 5, "an application with SQLite's usual busy timeout of 5 s never sees an error"
+
+
+def test_the_lock_is_held_briefly_however_much_was_consumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "a.db", DDL) as shop:
+        shop.app.execute("BEGIN")
+        shop.app.executemany("INSERT INTO a (id, v) VALUES (?, 1)", ((n,) for n in range(100_000)))
+        shop.app.execute("COMMIT")
+        held: list[float] = []
+        _measure_locks(held, monkeypatch)
+        shop.copy.catch_up()
+        lengths = [log_length(shop)]
+        while lengths[-1] > SLACK_ROWS:
+            assert not shop.copy.follow(), "an idle poll"
+            lengths.append(log_length(shop))
+
+        assert lengths[0] > 50_000, "it was not all removed at once"
+        assert max(a - b for a, b in pairwise(lengths)) <= PIECE_ROWS
+        logger.info("lock held %.1f ms at most over %d transactions", max(held) * 1000, len(held))
+        assert max(held) < 5

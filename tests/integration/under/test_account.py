@@ -1,0 +1,354 @@
+"""The counters close: every change below the applied offset is known to be applied, quarantined, skipped or held."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from tests.integration.under.test_quarantine import CHECK, NO_CHECK
+from tests.integration.under.test_real_broker import RealBroker
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import (
+    INT,
+    Feed,
+    applied,
+    caught_up,
+    column,
+    following,
+    gone,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    table,
+    unique_label,
+    wait_for,
+)
+from venus.adapters.under.control import (
+    pause,
+    progress,
+    quarantine_list,
+    quarantine_retry,
+    quarantine_skip,
+    resume,
+    resync,
+    table_states,
+)
+from venus.adapters.under.load import full_sync
+from venus.adapters.under.oneshot import _Shot
+from venus.adapters.under.resync import SideLoad
+from venus.adapters.under.writer import Writer
+from venus.cli.overview import target_problems
+from venus.cli.probes import look_at_target
+from venus.codec.changes import TableChanges
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+BEAT = table(9, "venus_heartbeat", column(1, "id", INT), column(2, "beat_at", INT))
+#: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
+WAYS = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[RealBroker]:
+    broker = RealBroker(tmp_path)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def feed(real: RealBroker) -> Feed:
+    return Feed(real)
+
+
+def start(feed: Feed, database: str, *, rows: int = 30, **options: Any) -> Settings:
+    """Load a target whose first table has rows."""
+    feed.describe(unique_label(items()), items(2, "others"), BEAT)
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1, rows + 1)))
+    settings = settings_for(feed.broker.address, {"a": database}, **options)
+    full_sync(settings, "a")
+    return settings
+
+
+def live(feed: Feed, cuts: int, seed: int = 3) -> None:
+    """Write cuts in which keys come more than once, with heartbeats among them and an empty batch."""
+    rng = random.Random(seed)
+    for n in range(cuts):
+        keys = rng.choices(range(1, 40), k=8)
+        changes = [gone(k) if rng.random() < 0.3 else put(k, f"{seed} {n} {i}", n) for i, k in enumerate(keys)]
+        feed.cut(*changes, put(n % 7, "o", n, table=2), put(1, 1_700_000_000_000_000 + n, table=9))
+    feed.cut()
+
+
+def metric(feed: Feed) -> float | None:
+    """Return what the broker exports of target a."""
+    assert isinstance(feed.broker, RealBroker)
+    with urlopen(f"http://{feed.broker.http_address}/metrics", timeout=30) as answer:
+        found = re.search(
+            r'^venus_unaccounted_rows\{business="main",group="main/a"\} (\S+)$', answer.read().decode(), re.M
+        )
+    return float(found[1]) if found else None
+
+
+def closes(settings: Settings, feed: Feed, database: str) -> None:
+    """Wait until everything below the newest offset has been dealt with; nothing may be missing, ever."""
+    caught_up(database, feed.broker)
+    assert progress(settings, "a").unaccounted == 0
+
+
+def state(settings: Settings) -> str:
+    return table_states(settings, "a")[0].state
+
+
+def returned(settings: Settings) -> None:
+    wait_for(lambda: state(settings) == "ACTIVE", "the table's return")
+
+
+def equal(feed: Feed, database: str) -> None:
+    for number in (1, 2):
+        assert rows_at(database, feed.schemas[number]) == feed.model[number]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, database: str, feed: Feed) -> None:
+    settings = start(feed, database, apply=WAYS[way])
+    with following(settings, "a"):
+        live(feed, 12)
+        closes(settings, feed, database)
+
+        pause(settings, "a", ["items"])
+        live(feed, 6, seed=4)
+        closes(settings, feed, database)
+        assert table_states(settings, "a")[0].rows_held > 0
+        resume(settings, "a", ["items"])
+        live(feed, 6, seed=5)
+        returned(settings)
+        closes(settings, feed, database)
+        assert table_states(settings, "a")[0].rows_held == 0
+
+        query(database, CHECK)
+        feed.cut(put(1, "good", 1), put(2, "bad", 666), put(1, "o", 1, table=2))
+        closes(settings, feed, database)
+        feed.cut(put(3, "behind it", 1))
+        closes(settings, feed, database)
+        assert (state(settings), table_states(settings, "a")[0].rows_held) == ("HALTED", 3)
+        (row,) = quarantine_list(settings, "a")
+        quarantine_skip(settings, "a", [row.id], reason="known")
+        returned(settings)
+        closes(settings, feed, database)
+        query(database, NO_CHECK)
+
+        feed.truncate(1, put(5, "after", 1))
+        live(feed, 4, seed=6)
+        before = feed.sweep_begin(1)
+        feed.cut(*(put(int(str(key[0])), f"met {key[0]!s}", 1) for key in list(feed.model[1])[:3]))
+        met = {key: row for key, row in feed.model[1].items() if str(row[0]).startswith("met")}
+        feed.sweep_end(1, before)
+        feed.model[1] = met
+        closes(settings, feed, database)
+
+        query(database, "DELETE FROM shop.items")
+        resync(settings, "a", "items")
+        live(feed, 6, seed=7)
+        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        closes(settings, feed, database)
+        wait_for(lambda: metric(feed) == 0, "the metric")
+        equal(feed, database)
+    assert target_problems(look_at_target(settings, "a"), None) == []
+
+
+def test_what_waits_in_quarantine_is_accounted_for(database: str, feed: Feed) -> None:
+    settings = start(feed, database, on_error="quarantine", apply={"keyed_rows_max": 3})
+    query(database, CHECK)
+    with following(settings, "a"):
+        feed.cut(put(1, "bad", 666), put(2, "worse", 666), put(3, "fine", 3))
+        closes(settings, feed, database)
+        feed.cut(put(1, "behind 1", 1), put(2, "behind 2", 2), put(4, "fine 4", 4))
+        closes(settings, feed, database)
+        assert table_states(settings, "a")[0].rows_quarantined == 4
+        first = quarantine_list(settings, "a")[0]
+        quarantine_skip(settings, "a", [first.id], reason="known")
+        closes(settings, feed, database)
+        query(database, NO_CHECK)
+        quarantine_retry(settings, "a")
+        closes(settings, feed, database)
+        query(database, f"UPDATE shop.items SET amount = 1 WHERE amount = 666; {CHECK}")
+        feed.cut(put(6, "bad", 666))
+        closes(settings, feed, database)
+        feed.truncate(1)
+        closes(settings, feed, database)
+        assert table_states(settings, "a")[0].rows_quarantined == 0
+
+
+@pytest.mark.parametrize("held", ["paused", "halted"])
+def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
+    held: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut lies between changes that were held already and changes that were held while the resync was loading."""
+    settings = start(feed, database)
+    load = SideLoad._load
+    behind_cut: list[int] = []
+
+    def slow(self: SideLoad, *arguments: Any) -> None:
+        load(self, *arguments)
+        live(feed, 5, seed=9)
+        caught_up(database, feed.broker)
+        behind_cut.append(self.cut or 0)
+
+    monkeypatch.setattr(SideLoad, "_load", slow)
+    query(database, CHECK)
+    with following(settings, "a"):
+        if held == "paused":
+            pause(settings, "a", ["items"])
+        else:
+            feed.cut(put(1, "bad", 666))
+            closes(settings, feed, database)
+        live(feed, 5, seed=8)
+        feed.cut(put(1, "good again", 1))
+        closes(settings, feed, database)
+        waiting = table_states(settings, "a")[0].rows_held
+        query(database, NO_CHECK)
+        resync(settings, "a", "items")
+        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        assert behind_cut[0] < applied(database)
+        assert progress(settings, "a").unaccounted == 0
+        if held == "paused":
+            first = table_states(settings, "a")[0]
+            assert 0 < first.rows_held == 5 * 8
+            assert first.rows_applied == waiting
+            resume(settings, "a", ["items"])
+        returned(settings)
+        closes(settings, feed, database)
+        equal(feed, database)
+    assert query(database, "SELECT count(*) FROM venus.held") == [(0,)]
+
+
+def _loses(monkeypatch: pytest.MonkeyPatch, owner: type, *, result: object, nth: int = 1) -> None:
+    """Let one section of table 1 vanish, as a defect would."""
+    original: Callable[..., Any] = owner._section  # type: ignore[attr-defined]
+    met: list[int] = []
+
+    def section(self: Any, changes: TableChanges, *arguments: Any) -> Any:
+        met.extend([1] if changes.table_id == 1 else [])
+        if changes.table_id == 1 and len(met) == nth:
+            return result
+        return original(self, changes, *arguments)
+
+    monkeypatch.setattr(owner, "_section", section)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
+    way: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = start(feed, database, apply=WAYS[way])
+    _loses(monkeypatch, _Shot if way == "at once" else Writer, result=True)
+    with following(settings, "a"):
+        feed.cut(put(1, "lost", 1), put(1, "o", 1, table=2))
+        caught_up(database, feed.broker)
+        feed.cut(put(2, "not lost", 2))
+        caught_up(database, feed.broker)
+        assert progress(settings, "a").unaccounted == 1
+        wait_for(lambda: metric(feed) == 1, "the metric")
+        (problem,) = target_problems(look_at_target(settings, "a"), None)
+        assert "1 changes below its offset are unaccounted for" in problem
+        assert rows_at(database, items())["1",] == ("label 1", "1")
+        resync(settings, "a", "*")
+        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        closes(settings, feed, database)
+        wait_for(lambda: metric(feed) == 0, "the metric")
+        equal(feed, database)
+
+
+def test_rows_that_never_leave_for_the_target_are_noticed(
+    database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = start(feed, database, apply={"keyed_rows_max": 0})
+    monkeypatch.setattr("venus.adapters.under.ways.Ways.flush", lambda self, pending: None)
+    with following(settings, "a"):
+        feed.cut(put(1, "lost", 1), put(2, "lost too", 1))
+        caught_up(database, feed.broker)
+    assert progress(settings, "a").unaccounted == 2
+
+
+def test_a_held_change_that_is_not_met_again_is_noticed(
+    database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = start(feed, database)
+    with following(settings, "a"):
+        pause(settings, "a", ["items"])
+        feed.cut(put(1, "first", 1))
+        feed.cut(put(2, "second", 2), put(3, "third", 2))
+        closes(settings, feed, database)
+        _loses(monkeypatch, Writer, result=None, nth=2)
+        resume(settings, "a", ["items"])
+        returned(settings)
+        assert progress(settings, "a").unaccounted == 2
+
+
+def test_a_change_of_a_table_that_nobody_knows_is_not_counted(database: str, feed: Feed) -> None:
+    settings = start(feed, database)
+    with following(settings, "a"):
+        query(database, "DELETE FROM venus.target_table WHERE name = 'others'; UPDATE venus.applied SET control = 99")
+        feed.cut(put(1, "nobody", 1, table=2))
+        caught_up(database, feed.broker)
+    assert progress(settings, "a").unaccounted == 1
+
+
+def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_contained_in_it(
+    database: str, broker: FakeDelivery
+) -> None:
+    feed = Feed(broker)
+    settings = start(feed, database)
+    with following(settings, "a"):
+        pause(settings, "a", ["items"])
+        feed.cut(put(1, "held", 1))
+        closes(settings, feed, database)
+        broker.hold_from = broker.next_offset
+        feed.cut(put(2, "contained", 2), put(1, "o", 1, table=2))
+        resync(settings, "a", "items")
+        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        assert table_states(settings, "a")[0].held_from == broker.next_offset > applied(database)
+        assert progress(settings, "a").unaccounted == 0
+        broker.release()
+        feed.cut(put(3, "behind", 3))
+        closes(settings, feed, database)
+        first = table_states(settings, "a")[0]
+        assert (first.rows_applied, first.rows_held) == (2, 1)
+        resume(settings, "a", ["items"])
+        returned(settings)
+        closes(settings, feed, database)
+        equal(feed, database)
+
+
+def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
+    database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = start(feed, database, apply={"cut_group_rows_max": 10})
+    load = SideLoad._load
+
+    def slow(self: SideLoad, *arguments: Any) -> None:
+        load(self, *arguments)
+        live(feed, 80, seed=9)
+        caught_up(database, feed.broker)
+        resume(settings, "a", ["items"])
+        wait_for(lambda: (table_states(settings, "a")[0].held_from or 1 << 60) > (self.cut or 0), "some catching up")
+
+    monkeypatch.setattr(SideLoad, "_load", slow)
+    with following(settings, "a"):
+        pause(settings, "a", ["items"])
+        live(feed, 3, seed=8)
+        closes(settings, feed, database)
+        resync(settings, "a", "items")
+        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        returned(settings)
+        closes(settings, feed, database)
+        equal(feed, database)

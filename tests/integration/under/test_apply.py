@@ -1,0 +1,365 @@
+"""Increments against an embedded PostgreSQL: net change, rotations, cuts, markers, sweeps, schema versions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import (
+    INT,
+    TEXT,
+    Change,
+    Feed,
+    applied,
+    caught_up,
+    column,
+    following,
+    gone,
+    items,
+    put,
+    query,
+    refers,
+    rows_at,
+    settings_for,
+    table,
+    unique_label,
+    wait_for,
+)
+from venus.adapters.dialects.postgresql.target.session import Superseded
+from venus.adapters.under import catalogue as catalogues
+from venus.adapters.under.control import pause, progress, resume, table_states
+from venus.adapters.under.cuts import piece_of
+from venus.adapters.under.load import full_sync
+from venus.adapters.under.oneshot import apply_at_once
+from venus.adapters.under.target import PostgresTarget
+from venus.adapters.under.verdicts import Verdicts
+from venus.adapters.under.writer import Writer
+from venus.config import Settings
+from venus.errors import ConfigError
+from venus.model import Kind, LogicalType, TableSchema
+
+pytestmark = pytest.mark.integration
+
+
+def loaded(database: str, feed: Feed, *schemas: TableSchema, rows: int = 0, **options: object) -> Settings:
+    """Load a target with `rows` rows in the first table."""
+    feed.describe(*schemas)
+    feed.cut(*(put(i, f"label {i}", i, table=schemas[0].table_id) for i in range(1, rows + 1)))
+    settings = settings_for(feed.broker.address, {"a": database}, **options)  # type: ignore[arg-type]
+    full_sync(settings, "a")
+    return settings
+
+
+def equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
+    for table_id, schema in feed.schemas.items():
+        assert rows_at(database, schema, namespace) == feed.model[table_id], schema.name
+
+
+def counters_close(settings: Settings, feed: Feed, since: dict[int, int]) -> None:
+    """Compare applied + quarantined + skipped with what was committed, table by table."""
+    for state in table_states(settings, "a"):
+        known = state.rows_applied + state.rows_quarantined + state.rows_skipped
+        assert known == feed.committed[state.table_id] - since.get(state.table_id, 0), state
+    assert progress(settings, "a").unaccounted == 0
+
+
+WAYS = {
+    "keyed": {"keyed_rows_max": 10_000},
+    "staging": {"keyed_rows_max": 0},
+    "streamed": {"keyed_rows_max": 0, "cut_group_rows_max": 7},
+    "mixed": {"keyed_rows_max": 5, "cut_group_rows_max": 60},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_random_histories_fold_to_the_same_rows_by_every_way(
+    way: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    first, second = unique_label(items()), items(2, "others")
+    settings = loaded(database, feed, first, second, rows=20, apply=WAYS[way])
+    since = dict(feed.committed)
+    rng = random.Random(7)
+    with following(settings, "a"):
+        for _ in range(60):
+            _random_cut(rng, feed)
+        caught_up(database, broker)
+    equal(database, feed)
+    counters_close(settings, feed, since)
+
+
+def _random_cut(rng: random.Random, feed: Feed) -> None:
+    """Write a cut as a source would: each key once, unique labels rotate among the rows of the cut."""
+    changes: list[Change] = []
+    labels = {key: row[0] for key, row in feed.model[1].items()}
+    keys = [str(k) for k in rng.sample(range(1, 40), rng.randint(1, 12))]
+    live = [k for k in keys if rng.random() < 0.7]
+    pool = [labels[k,] for k in keys if (k,) in labels] + [f"new {rng.random()}" for _ in live]
+    rng.shuffle(pool)
+    for key in keys:
+        changes.append(put(key, pool.pop(), rng.randint(0, 9)) if key in live else gone(key))
+    changes += [put(rng.randint(1, 9), None if rng.random() < 0.5 else "x\t\\N'", 1, table=2)]
+    if rng.random() < 0.3:
+        fresh = 1000 + feed.sequence
+        feed.cut(*(put(fresh + i, f"fresh {fresh + i}", i) for i in range(rng.randint(1, 30))), inserts_only=True)
+    if rng.random() < 0.1:
+        feed.truncate(2, put(1, "after", 1, table=2))
+    feed.cut(*changes, batch_rows=rng.choice([3, 1000]))
+
+
+@pytest.mark.parametrize("keyed_rows_max", [0, 5000])
+def test_keys_rotate_and_unique_values_are_swapped_and_children_survive(
+    keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    parent = unique_label(items())
+    child = refers(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
+    feed.describe(parent, child)
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1, 1001)), *(put(i, i, table=2) for i in range(1, 1001)))
+    settings = settings_for(broker.address, {"a": database}, apply={"keyed_rows_max": keyed_rows_max})
+    full_sync(settings, "a")
+    query(database, "ALTER TABLE shop.lines DROP CONSTRAINT lines_fk")
+    query(
+        database,
+        "ALTER TABLE shop.lines ADD CONSTRAINT lines_fk FOREIGN KEY (item) REFERENCES shop.items ON DELETE CASCADE",
+    )
+    with following(settings, "a"):
+        # UPDATE items SET id = id + 1: key 1 is gone, every other key has its predecessor's row.
+        feed.cut(gone(1), *(put(i + 1, f"label {i}", i) for i in range(1, 1001)))
+        feed.cut(put(2, "label 2", 1), put(3, "label 1", 2))
+        caught_up(database, broker)
+    equal(database, feed)
+
+
+def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=100, apply={"cut_group_rows_max": 50})
+    with following(settings, "a"):
+        start = broker.next_offset
+        broker.hold_from = start + 150
+        feed.cut(*(put(i, "second", i) for i in range(1, 401)), batch_rows=50)
+        wait_for(lambda: _busy(database), "the transaction's start")
+        assert query(database, "SELECT count(*) FROM shop.items WHERE label = 'second'") == [(0,)]
+        assert applied(database) == start
+        broker.release()
+        caught_up(database, broker)
+    equal(database, feed)
+
+
+def _busy(database: str) -> bool:
+    text = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%' AND xact_start IS NOT NULL"
+    return bool(query(database, text)[0][0])
+
+
+def test_truncate_is_applied_in_order_even_under_a_foreign_key(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    parent = items()
+    child = refers(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
+    settings = loaded(database, feed, parent, child, rows=50)
+    with following(settings, "a"):
+        feed.cut(put(60, "before", 1))
+        feed.truncate(1, put(5, "after", 1))
+        feed.cut(put(6, "later", 1))
+        caught_up(database, broker)
+    equal(database, feed)
+
+
+def test_a_sweep_removes_what_it_did_not_meet(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": 2})
+    with following(settings, "a"):
+        before = feed.sweep_begin(1)
+        feed.cut(*(put(i, "met", i) for i in range(1, 91)))
+        caught_up(database, broker)
+    with following(settings, "a"):  # a restart in the middle forgets nothing
+        feed.cut(put(95, "touched", 1))
+        feed.cut(gone(3))
+        feed.sweep_end(1, before)
+        caught_up(database, broker)
+    for key in (*range(91, 95), *range(96, 101)):
+        del feed.model[1][str(key),]
+    equal(database, feed)
+    assert query(database, "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'touched%'") == [(0,)]
+
+
+def test_the_end_of_a_sweep_that_began_before_the_load_leads_to_a_resync(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(1, 51)))
+    before = feed.sweep_begin(1)
+    feed.cut(*(put(i, "met", i) for i in range(1, 41)))
+    settings = settings_for(broker.address, {"a": database})
+    full_sync(settings, "a")
+    with following(settings, "a"):
+        feed.sweep_end(1, before)
+        for key in range(41, 51):
+            del feed.model[1][str(key),]
+        wait_for(lambda: rows_at(database, items()) == feed.model[1], "the resync")
+
+
+def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    old = items()
+    settings = loaded(database, feed, old, rows=3)
+    small = LogicalType(kind=Kind.TEXT, length=20)
+    wider = replace(
+        old, version=2, columns=(*old.columns, column(4, "extra", small), column(5, "n", INT, default_sql="7"))
+    )
+    with following(settings, "a"):
+        feed.describe(wider)
+        feed.model[1] = {k: (*v, None, "7") for k, v in feed.model[1].items()}
+        feed.cut(put(9, "label", 1, "more", 8))
+        caught_up(database, broker)
+        equal(database, feed)
+        narrower = replace(
+            wider, version=3, columns=(*wider.columns[:2], replace(wider.columns[3], type=TEXT), wider.columns[4])
+        )
+        feed.describe(narrower, items(2, "late"))
+        feed.model[1] = {k: (v[0], *v[2:]) for k, v in feed.model[1].items()}
+        feed.cut(put(10, "label", "x" * 50, 9), put(1, "row", 1, table=2))
+        caught_up(database, broker)
+    equal(database, feed)
+    assert query(database, "SELECT id, amount FROM shop.items WHERE id IN (1, 10) ORDER BY 1") == [(1, 1), (10, None)]
+    assert "amount was dropped" in table_states(settings, "a")[0].reason
+
+
+def test_a_change_of_type_that_is_no_widening_halts_the_table(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    old = items()
+    settings = loaded(database, feed, old, items(2, "others"), rows=3)
+    shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "amount", replace(INT, length=2))))
+    with following(settings, "a"):
+        feed.describe(shrunk)
+        feed.cut(put(9, "label", 1), put(1, "goes on", 1, table=2))
+        caught_up(database, broker)
+    first, second = table_states(settings, "a")
+    assert (first.state, second.state) == ("HALTED", "ACTIVE")
+    assert "no widening" in first.reason
+    assert rows_at(database, feed.schemas[2]) == feed.model[2]
+
+
+def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    beat = TableSchema(
+        table_id=9, version=1, namespace="venus", name="heartbeat", key=("id",),
+        columns=(column(1, "id", INT), column(2, "beat_at", INT)),
+    )  # fmt: skip
+    settings = loaded(database, feed, items(), beat, rows=1)
+    with following(settings, "a"):
+        feed.cut(put(1, 1_700_000_000_123_456, table=9))
+        caught_up(database, broker)
+        found = query(database, "SELECT extract(epoch FROM heartbeat_at)::text FROM venus.applied")
+        assert found == [("1700000000.123456",)]
+    assert query(database, "SELECT to_regclass('venus.heartbeat')") == [(None,)]
+
+
+def test_two_targets_follow_with_offsets_of_their_own(
+    database: str, second_database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(50)))
+    settings = settings_for(broker.address, {"a": database, "b": second_database})
+    full_sync(settings, "a")
+    feed.cut(put(99, "between", 1))
+    full_sync(settings, "b")
+    with following(settings, "a"):
+        feed.cut(put(1, "a only", 1))
+        caught_up(database, broker)
+        assert applied(second_database, "main/b") < applied(database)
+        with following(settings, "b"):
+            feed.cut(put(2, "both", 1))
+            caught_up(second_database, broker, "main/b")
+            caught_up(database, broker)
+    equal(database, feed)
+    equal(second_database, feed)
+    assert set(broker.acknowledged) >= {"main/a", "main/b"}
+
+
+def test_two_targets_in_two_schemas_of_one_database(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(50)))
+    settings = [
+        settings_for(broker.address, {name: database}, schema=f"copy_{name}", apply={"keyed_rows_max": 0})
+        for name in "ab"
+    ]
+    for name, own in zip("ab", settings, strict=True):
+        full_sync(own, name)
+    with following(settings[0], "a"), following(settings[1], "b"):
+        feed.cut(put(1, "both", 1), gone(2))
+        caught_up(database, broker, "main/a")
+        caught_up(database, broker, "main/b")
+    equal(database, feed, namespace="copy_a")
+    equal(database, feed, namespace="copy_b")
+
+
+def test_a_role_without_the_replica_right_defers_constraints(
+    postgres_server: object, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    query(database, "DROP ROLE IF EXISTS plain")
+    query(database, "CREATE ROLE plain LOGIN")
+    query(database, f"GRANT ALL ON DATABASE {database.split('/')[-1].split('?')[0]} TO plain")
+    parent = unique_label(items())
+    child = refers(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
+    feed.describe(parent, child)
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1, 31)), *(put(i, i, table=2) for i in range(1, 31)))
+    url = database.replace("postgres@", "plain@")
+    settings = settings_for(broker.address, {"a": url})
+    full_sync(settings, "a")
+    with following(settings, "a") as running:
+        feed.cut(gone(1), gone(1, table=2), *(put(i + 1, f"label {i}", i) for i in range(1, 31)))
+        feed.cut(put(50, 60, table=2), put(60, "label 60", 1))
+        caught_up(database, broker)
+    equal(database, feed)
+    assert any("end of each transaction" in r.constraints for r in running.reports)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_inserts_that_are_not_new_after_all_are_upserted(
+    way: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), rows=30, apply=WAYS[way])
+    with following(settings, "a"):
+        feed.cut(*(put(i, "again", i) for i in range(20, 60)), inserts_only=True)
+        caught_up(database, broker)
+    equal(database, feed)
+
+
+def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=1)
+    target = PostgresTarget(settings, "a")
+    feed.cut(put(1, "new", 2))
+    pieces = [piece_of(broker.increments[-1])]
+    for disturb in (lambda: pause(settings, "a", ["items"]), lambda: _set_offset(database)):
+        session = target.connect()
+        known = catalogues.read(target, session)
+        disturb()
+        with pytest.raises(Superseded):
+            apply_at_once(target, session, known, pieces, defer_constraints=False)
+        writer = Writer(target, session, known, Verdicts(), start=pieces[0].start, defer_constraints=False)
+        with pytest.raises(Superseded):
+            writer.begin()
+        session.close()
+        resume(settings, "a", ["items"])
+    assert rows_at(database, items()) == {("1",): ("label 1", "1")}
+
+
+def _set_offset(database: str) -> None:
+    query(database, 'UPDATE venus.applied SET "offset" = "offset" + 1')
+
+
+def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=1)
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
+    with following(settings, "a") as running:
+        for n in range(5):
+            feed.cut(put(1, f"row {n}", n))
+            caught_up(database, broker)
+            query(database, kill)
+        feed.cut(put(1, "last", 9))
+        caught_up(database, broker)
+        assert any("terminat" in r.error or "closed" in r.error for r in running.reports)
+    equal(database, feed)
+
+
+def test_an_address_that_cannot_be_right_is_no_reason_to_wait(database: str) -> None:
+    settings = settings_for("127.0.0.1:1", {"a": database.replace("/t", "/nothing_like_t")})
+    with pytest.raises(ConfigError, match="does not exist"):
+        full_sync(settings, "a")

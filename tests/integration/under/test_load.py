@@ -1,0 +1,242 @@
+"""Offset -1 against an embedded PostgreSQL: what it makes, what it refuses, how it goes on (scenarios 21, 22, 25)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import (
+    INT,
+    TEXT,
+    Change,
+    Feed,
+    applied,
+    caught_up,
+    column,
+    following,
+    items,
+    put,
+    query,
+    refers,
+    rows_at,
+    settings_for,
+    table,
+    unique_label,
+    wait_for,
+)
+from venus.adapters.under import load
+from venus.adapters.under.apply import run_apply
+from venus.adapters.under.control import quarantine_list, quarantine_retry, table_states
+from venus.adapters.under.load import LoadProgress, full_sync
+from venus.adapters.under.loadtask import SplitResult, SplitTask
+from venus.errors import OffsetTrimmed, Refused
+from venus.model import Index, Kind, LogicalType
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_target_is_loaded_and_then_follows(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1200)))
+    settings = settings_for(broker.address, {"a": database})
+    told: list[LoadProgress] = []
+    report = full_sync(settings, "a", told.append)
+    assert report.rows == {"shop.items": 1200}
+    assert rows_at(database, items()) == feed.model[1]
+    assert applied(database) == 1200
+    assert (told[0].phase, told[-1].phase, told[-1].rows) == ("planning", "done", 1200)
+    with following(settings, "a"):
+        feed.cut(put(1, "changed", 5), put(5000, "new", None))
+        caught_up(database, broker)
+        wait_for(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the acknowledgement")
+    assert rows_at(database, items()) == feed.model[1]
+    assert full_sync(settings, "a").already
+
+
+def test_keys_indexes_and_foreign_keys_come_after_the_rows(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    number = LogicalType(kind=Kind.DECIMAL, precision=12, scale=2)
+    orders = table(
+        1, 'Orders "x"', column(1, "id", INT, identity=True, comment="it's the key"), column(2, "no"),
+        column(3, "total", number, nullable=False, default_sql="0"),
+        indexes=(Index(name="by_total", columns=("total",)), Index(name="", columns=("no",), unique=True)),
+        comment="what was ordered",
+    )  # fmt: skip
+    lines = refers(
+        table(2, "lines", column(1, "order", INT), column(2, "pos", INT), column(3, "what"), key=("order", "pos")),
+        "order", orders,
+    )  # fmt: skip
+    feed.describe(orders, lines)
+    feed.cut(*(put(i, f"n{i}", "1.50") for i in range(1, 11)))
+    feed.cut(*(Change(2, (str(i), "1"), ("thing",)) for i in range(1, 11)))
+    settings = settings_for(broker.address, {"a": database}, schema="copy")
+    report = full_sync(settings, "a")
+    assert report.warnings == ()
+    found = query(database, "SELECT conname, contype::text, condeferrable, convalidated FROM pg_constraint "
+                            "WHERE connamespace = 'copy'::regnamespace AND contype <> 'n' ORDER BY 1")  # fmt: skip
+    assert found == [
+        ('Orders "x"_pkey', "p", False, True),
+        ("lines_fk", "f", True, True),
+        ("lines_pkey", "p", False, True),
+    ]
+    names = [r[0] for r in query(database, "SELECT indexname FROM pg_indexes WHERE schemaname = 'copy' ORDER BY 1")]
+    assert names == ['Orders "x"_no_key', 'Orders "x"_pkey', "by_total", "lines_pkey"]
+    query(database, 'INSERT INTO copy."Orders ""x""" (no) VALUES (\'mine\')')
+    assert query(database, 'SELECT id, total::text FROM copy."Orders ""x""" WHERE no = \'mine\'') == [(11, "0.00")]
+
+
+def test_existing_tables_are_compared_and_every_difference_is_named(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items(), items(2, "others"))
+    feed.cut(put(1, "x", 1))
+    query(database, "CREATE SCHEMA shop")
+    query(database, "CREATE TABLE shop.items (id int PRIMARY KEY, label text NOT NULL, more int NOT NULL)")
+    settings = settings_for(broker.address, {"a": database})
+    with pytest.raises(Refused) as caught:
+        full_sync(settings, "a")
+    assert str(caught.value).split("\n") == [
+        "shop.items.id is integer, the source needs bigint",
+        "shop.items.label is NOT NULL, the source allows NULL",
+        "shop.items: column amount is missing",
+        "shop.items.more is NOT NULL without a default, and the source does not have it",
+    ]
+    assert query(database, "SELECT to_regclass('shop.others')") == [(None,)]
+    assert broker.pinned == {}
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("refuse", None), ("truncate", 2), ("append", 3)])
+def test_rows_that_are_there_already(
+    rule: str, expected: int | None, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items())
+    feed.cut(put(1, "x", 1), put(2, "y", 1))
+    query(database, "CREATE SCHEMA shop")
+    query(database, "CREATE TABLE shop.items (id bigint PRIMARY KEY, label text, amount bigint, more int)")
+    query(database, "INSERT INTO shop.items VALUES (77, 'mine')")
+    settings = settings_for(broker.address, {"a": database}, on_existing=rule)
+    if expected is None:
+        with pytest.raises(Refused, match="has rows already"):
+            full_sync(settings, "a")
+        return
+    full_sync(settings, "a")
+    assert query(database, "SELECT count(*) FROM shop.items") == [(expected,)]
+
+
+def test_an_interrupted_load_goes_on_and_reads_no_split_twice(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.describe(unique_label(items()), items(2, "others"))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(400)), *(put(i, "o", i, table=2) for i in range(100)))
+    settings = settings_for(broker.address, {"a": database})
+    calls = []
+
+    def stumble(task: SplitTask) -> SplitResult:
+        calls.append(task.split_no)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(task)
+
+    original = load.load_split
+    monkeypatch.setattr(load, "load_split", stumble)
+    with pytest.raises(KeyboardInterrupt):
+        full_sync(settings, "a")
+    assert table_states(settings, "a")[0].state == "LOADING"
+    feed.cut(put(1, "behind the cut", 1))
+    report = full_sync(settings, "a")
+    assert (report.resumed_splits, report.offset, broker.snapshots_opened) == (3, 500, 1)
+    assert len(calls) == len(set(calls)) + 1
+    with following(settings, "a"):
+        caught_up(database, broker)
+    for table_id, schema in feed.schemas.items():
+        assert rows_at(database, schema) == feed.model[table_id]
+
+
+def test_a_split_that_is_loaded_twice_has_one_effect(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(100)))
+    again: list[SplitResult] = []
+
+    def twice(task: SplitTask) -> SplitResult:
+        result = original(task)
+        again.append(original(task))
+        return result
+
+    original = load.load_split
+    monkeypatch.setattr(load, "load_split", twice)
+    report = full_sync(settings_for(broker.address, {"a": database}), "a")
+    assert all(r.already for r in again)
+    assert report.rows == {"shop.items": 100}
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_a_snapshot_that_expires_is_planned_anew(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(100)))
+
+    def expire(task: SplitTask) -> SplitResult:
+        if task.split_no == 3 and broker.snapshots_opened == 1:
+            broker.pinned.clear()
+            feed.cut(put(500, "meanwhile", 1))
+        return original(task)
+
+    original = load.load_split
+    monkeypatch.setattr(load, "load_split", expire)
+    report = full_sync(settings_for(broker.address, {"a": database}), "a")
+    assert (report.offset, broker.snapshots_opened) == (101, 2)
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_a_trimmed_target_says_the_way_out_and_is_loaded_anew(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(10)))
+    settings = settings_for(broker.address, {"a": database})
+    full_sync(settings, "a")
+    feed.cut(put(3, "newer", 1))
+    broker.log_start = 11
+    with pytest.raises(OffsetTrimmed) as caught:
+        run_apply(settings, "a", threading.Event())
+    assert caught.value.hint == "load it anew: venus migrate --target a"
+    assert not full_sync(settings, "a").already
+    assert rows_at(database, items()) == feed.model[1]
+
+
+@pytest.mark.parametrize("on_error", ["halt", "quarantine"])
+def test_rows_refused_during_the_load_wait_in_quarantine(
+    on_error: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, "nul \0" if i == 5 else "x", i) for i in range(20)), put(1, "o", 1, table=2))
+    query(database, "CREATE SCHEMA shop")
+    query(database, "CREATE TABLE shop.items (id bigint PRIMARY KEY, label text, amount bigint CHECK (amount <> 7))")
+    settings = settings_for(broker.address, {"a": database}, on_error=on_error)
+    report = full_sync(settings, "a")
+    assert (report.rows["shop.items"], report.parked) == (18, 2)
+    assert table_states(settings, "a")[0].state == ("HALTED" if on_error == "halt" else "ACTIVE")
+    assert {q.sqlstate for q in quarantine_list(settings, "a")} == {"22021", "23514"}
+    query(database, "ALTER TABLE shop.items DROP CONSTRAINT items_amount_check")
+    with following(settings, "a"):
+        feed.cut(put(5, "mended", 5), put(7, "newer", 8), put(2, "newer", 2))
+        caught_up(database, broker)
+        if on_error == "halt":
+            by_key = {q.key: q.id for q in quarantine_list(settings, "a")}
+            quarantine_retry(settings, "a", [by_key['{"id": "7"}']])
+            assert table_states(settings, "a")[0].state == "HALTED"
+        else:
+            assert quarantine_retry(settings, "a").applied == 4
+            assert rows_at(database, items()) == feed.model[1]
+
+
+def test_a_large_load_runs_in_processes(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "POOL_ROWS_MIN", 1)
+    feed.describe(table(1, "items", column(1, "id", INT), column(2, "label", TEXT)))
+    feed.cut(*(put(i, "x") for i in range(900)))
+    report = full_sync(settings_for(broker.address, {"a": database}), "a")
+    assert report.rows == {"shop.items": 900}

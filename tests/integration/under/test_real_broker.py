@@ -1,0 +1,110 @@
+"""The under adapter against the real broker: loads, follows, pauses, resyncs, survives the broker's restart."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import settings as broker_settings
+from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for, wait_for
+from venus.adapters.under.control import pause, progress, resume, resync, table_states
+from venus.adapters.under.load import full_sync
+from venus.broker.serve import RunningBroker, start_in_thread
+from venus.codec.batch import Batch, digest, encode
+from venus.model import Verdict
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+
+def _port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+class RealBroker:
+    """A broker in a thread, and its only producer."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._settings = broker_settings(data_dir, listen=f"127.0.0.1:{_port()}")
+        self._last_batch = 0
+        self.next_offset = 0
+        self.start()
+
+    def start(self) -> None:
+        self._running: RunningBroker = start_in_thread(self._settings)
+        self.address = self._running.address
+        self.http_address = self._running.http_address
+        self._producer = Producer(self.address, "main", "test", window_bytes_max=1 << 20)
+        self._producer.connect(1, self._last_batch)
+
+    def stop(self) -> None:
+        self._producer.close()
+        self._running.stop()
+
+    def commit(self, batch: Batch) -> None:
+        body = encode(batch)
+        number = int(batch.batch_no)
+        self._producer.send_half(broker_pb2.Half(batch_no=number, digest=digest(body), body=body))
+        self._producer.wait_persisted(number)
+        if batch.cut_end:
+            self._producer.decide(number, digest(body), Verdict.COMMIT)
+            self.next_offset = self._producer.wait_decided(number).next_offset
+            self._last_batch = number
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[RealBroker]:
+    broker = RealBroker(tmp_path)
+    yield broker
+    broker.stop()
+
+
+def _live(feed: Feed, rng: random.Random, cuts: int) -> None:
+    for n in range(cuts):
+        keys = rng.sample(range(1, 300), 20)
+        changes = [gone(k) if rng.random() < 0.2 else put(k, f"{n} {k}", n) for k in keys]
+        feed.cut(*changes, put(n % 40, "o", n, table=2), batch_rows=7)
+
+
+def test_the_whole_life_of_a_target(database: str, second_database: str, real: RealBroker) -> None:
+    feed, rng = Feed(real), random.Random(11)
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(2000)), inserts_only=True, batch_rows=500)
+    _live(feed, rng, 10)
+    settings = settings_for(real.address, {"a": database, "b": second_database})
+    assert full_sync(settings, "a").offset == real.next_offset
+    _live(feed, rng, 10)
+    with following(settings, "a"):
+        _live(feed, rng, 20)
+        caught_up(database, real)
+        pause(settings, "a", ["items"])
+        _live(feed, rng, 20)
+        resume(settings, "a", ["items"])
+        _live(feed, rng, 10)
+        wait_for(lambda: table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
+        query(database, "DELETE FROM shop.items WHERE id < 50")
+        resync(settings, "a", "items")
+        _live(feed, rng, 10)
+        wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")
+        real.stop()
+        real.start()
+        _live(feed, rng, 10)
+        full_sync(settings, "b")
+        caught_up(database, real)
+        with Admin(real.address) as admin:
+            wait_for(lambda: _acknowledged(admin) == real.next_offset, "the acknowledgement")
+    for table_id, schema in feed.schemas.items():
+        assert rows_at(database, schema) == feed.model[table_id]
+        assert rows_at(second_database, schema) == feed.model[table_id]
+
+
+def _acknowledged(admin: Admin) -> int:
+    (business,) = admin.status("main").businesses
+    return next(c.acknowledged for c in business.consumers if c.group == "main/a")

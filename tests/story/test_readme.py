@@ -1,0 +1,91 @@
+"""The commands of the README, in their order and as they are written; only addresses come from the environment."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipeline import Pipeline
+from tests.support.postgres import Server
+from venus.cli.demo.compare import compare
+from venus.cli.demo.shop import build
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def blocks(kind: str, heading: str) -> list[str]:
+    """Return the code blocks of a section."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)
+
+
+def commands(heading: str) -> list[str]:
+    """Return the command lines of a section, without prompt and remark."""
+    lines = [line for block in blocks("console", heading) for line in block.splitlines()]
+    return [line.removeprefix("$ ").partition("#")[0].strip() for line in lines]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
+    """Make the shop of the README and two empty databases."""
+    urls = {name: postgres_server.create_database() for name in ("main", "second")}
+    made = Pipeline(folder=tmp_path, source="sqlite:///shop.db", targets=urls)
+    build(tmp_path / "shop.db", customers=100, products=50, orders=300)
+    yield made
+    made.close()
+    for url in urls.values():
+        postgres_server.drop_database(url)
+
+
+def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> None:
+    pipeline.environ = {
+        "VENUS_TARGETS__MAIN__URL": pipeline.targets["main"],
+        "VENUS_TARGETS__SECOND__URL": pipeline.targets["second"],
+        "VENUS_BROKER__LISTEN": f"127.0.0.1:{pipeline.ports[0]}",
+        "VENUS_BROKER__HTTP": f"127.0.0.1:{pipeline.ports[1]}",
+        "VENUS_BROKER__FREE_BYTES_MIN": "0",
+    }
+    file = pipeline.folder / "venus.toml"
+    file.write_text(blocks("toml", "Keep your own database equal")[0])
+    follow(pipeline, "Keep your own database equal")
+    wait_equal(pipeline, "main", "public")
+
+    file.write_text(file.read_text() + blocks("toml", "A second target")[0])
+    follow(pipeline, "A second target")
+    wait_equal(pipeline, "second", "copy")
+
+
+def follow(pipeline: Pipeline, heading: str) -> None:
+    """Run the commands of a section; `&` means what it means in a shell."""
+    for command in commands(heading):
+        assert command.startswith("venus "), command
+        words = command.removeprefix("venus ").split()
+        if words[-1] == "&":
+            pipeline.start(words[0], *words[:-1])
+            if words[0] == "broker":
+                pipeline.until(lambda: "broker listens on" in pipeline.tail(), "the broker")
+        else:
+            pipeline.venus(*words, code=(0, 1) if words[0] == "status" else 0)
+
+
+def wait_equal(pipeline: Pipeline, target: str, schema: str) -> None:
+    """Wait until the target is equal; the source is at rest."""
+    shop = pipeline.folder / "shop.db"
+    pipeline.until(
+        lambda: not compare(shop, pipeline.targets[target], schema=schema).different, f"{target} to be equal"
+    )
+
+
+def test_the_script_is_on_the_path_of_the_environment() -> None:
+    venus = shutil.which("venus", path=str(Path(sys.executable).parent))
+    assert venus is not None
+
+    assert subprocess.run([venus, "version"], capture_output=True, timeout=60).returncode == 0

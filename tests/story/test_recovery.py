@@ -1,0 +1,67 @@
+"""What docs/OPERATING.md says to do when the broker's data are lost: the steps work, and nothing else was lost."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.support.pipeline import Pipeline, with_password
+from tests.support.postgres import libpq
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, database: str) -> Iterator[Pipeline]:
+    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(database)})
+    made.configure()
+    yield made
+    made.close()
+
+
+def write(pipeline: Pipeline, *statements: str) -> None:
+    with closing(sqlite3.connect(pipeline.folder / "app.db", timeout=30, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def at_target(pipeline: Pipeline) -> list[tuple[object, ...]]:
+    with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT id, v FROM t ORDER BY id")
+        return cursor.fetchall()
+
+
+def test_a_broker_that_lost_its_data_is_refused_and_filled_again(pipeline: Pipeline) -> None:
+    write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.venus("install-triggers")
+    pipeline.start_broker()
+    pipeline.venus("migrate", "--target", "main")
+    pipeline.start("sync", "sync")
+    write(pipeline, "UPDATE t SET v = 'newer' WHERE id = 1")
+    pipeline.caught_up("main")
+    assert pipeline.stop("sync") == 0
+    assert pipeline.stop("broker") == 0
+
+    shutil.rmtree(pipeline.folder / "data")
+    pipeline.start_broker()
+    write(pipeline, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'meanwhile')")
+    refused = pipeline.venus("sync", "--capture-only", code=1)
+    assert refused.err.startswith("venus: ") or "\nvenus: " in refused.err
+    assert at_target(pipeline) == [(1, "newer"), (2, "old")], "the target keeps what it has"
+
+    pipeline.venus("uninstall-triggers")
+    pipeline.venus("install-triggers")
+    pipeline.venus("migrate", "--target", "main")
+    assert at_target(pipeline) == [(1, "newer"), (3, "meanwhile")]
+    pipeline.start("sync", "sync")
+    write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 3")
+    pipeline.caught_up("main")
+    assert at_target(pipeline) == [(1, "newer"), (3, "goes on")]
+    assert pipeline.stop("sync") == 0

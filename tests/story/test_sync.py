@@ -1,0 +1,137 @@
+"""`venus sync` as a supervisor: its loops fail, die and end one by one, and it ends none of the others with them.
+
+One pipeline for the file: a SQLite source, a target that works and one whose server was never there.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+
+import psutil
+import psycopg2
+import pytest
+
+from tests.support.pipeline import Pipeline, with_password
+from tests.support.postgres import Server, libpq
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[Pipeline]:
+    folder = tmp_path_factory.mktemp("sync")
+    url = postgres_server.create_database()
+    targets = {"main": with_password(url), "broken": "postgresql://venus:none@127.0.0.1:1/nowhere"}
+    made = Pipeline(folder=folder, source=f"sqlite:///{folder}/app.db", targets=targets)
+    made.configure()
+    try:
+        write(made, "CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        made.venus("install-triggers")
+        made.start_broker()
+        made.venus("migrate", "--target", "main")
+        made.start("sync", "sync", "--json")
+        yield made
+    finally:
+        made.close()
+        postgres_server.drop_database(url)
+
+
+def write(pipeline: Pipeline, statement: str) -> None:
+    with closing(sqlite3.connect(pipeline.folder / "app.db", timeout=30, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+def arrives(pipeline: Pipeline, number: int) -> None:
+    """Write a row and wait until it is at the target."""
+    write(pipeline, f"INSERT INTO t VALUES ({number})")
+
+    def there() -> bool:
+        with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SELECT 1 FROM t WHERE id = %s", (number,))
+            return cursor.fetchone() is not None
+
+    pipeline.until(there, f"row {number}", every_s=0.1)
+
+
+def loops(pipeline: Pipeline) -> dict[str, psutil.Process]:
+    """Return the child processes of `venus sync` by what they do."""
+    found = {}
+    for child in psutil.Process(pipeline.running["sync"].pid).children():
+        words = child.cmdline()
+        found["capture" if "--capture-only" in words else words[words.index("--target") + 1]] = child
+    return found
+
+
+def events(pipeline: Pipeline, loop: str) -> list[dict[str, object]]:
+    """Return what was said of a loop: one JSON object per line."""
+    lines = [json.loads(line) for line in pipeline.log.read_text().splitlines() if line.startswith('{"loop"')]
+    return [line for line in lines if line["loop"] == loop]
+
+
+def test_a_target_that_is_not_there_does_not_stop_the_other(pipeline: Pipeline) -> None:
+    arrives(pipeline, 1)
+
+    pipeline.until(lambda: "cannot be reached" in str(events(pipeline, "broken")), "word of the broken target")
+    assert any("broken" in problem for problem in pipeline.status()["problems"])
+    arrives(pipeline, 2)
+
+
+@pytest.mark.parametrize("loop", ["capture", "main"])
+def test_a_loop_that_is_killed_is_started_again(pipeline: Pipeline, loop: str) -> None:
+    pipeline.until(lambda: loop in loops(pipeline), loop)
+    killed = loops(pipeline)[loop]
+    others = {name: child.pid for name, child in loops(pipeline).items() if name != loop}
+
+    killed.kill()
+
+    arrives(pipeline, 10 if loop == "capture" else 11)
+    assert loops(pipeline)[loop].pid != killed.pid
+    assert {name: child.pid for name, child in loops(pipeline).items() if name != loop} == others
+    (restart,) = [event for event in events(pipeline, loop) if event["event"] == "restarts"]
+    assert restart["code"] == -9
+
+
+def test_a_capture_that_is_fenced_stays_down_and_the_targets_go_on(pipeline: Pipeline) -> None:
+    pipeline.start("rival", "sync", "--capture-only")
+
+    pipeline.until(
+        lambda: any(e["event"] == "stays down" for e in events(pipeline, "capture")), "the older one to stop"
+    )
+    assert "capture" not in loops(pipeline)
+    arrives(pipeline, 20)
+    assert pipeline.stop("rival") == 0
+
+
+def test_the_loops_end_with_their_parent(pipeline: Pipeline) -> None:
+    children = list(loops(pipeline).values())
+    assert children
+
+    pipeline.kill("sync")
+
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert alive == []
+    pipeline.start("sync", "sync", "--target", "main")
+    arrives(pipeline, 30)
+    assert pipeline.stop("sync") == 0
+
+
+def test_a_child_stops_in_order_when_its_parents_end_of_stdin_closes() -> None:
+    code = (
+        "import threading; from venus.cli.supervisor import stop_with_parent\n"
+        "stop = threading.Event(); stop_with_parent(stop); print('ready', flush=True)\n"
+        "print('asked to stop' if stop.wait(60) else 'left alone')"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    assert child.poll() is None
+
+    said, _ = child.communicate(timeout=60)
+
+    assert said == "asked to stop\n"

@@ -1,0 +1,394 @@
+"""A source database in memory, so that the upper adapter can be tested step by step, without a clock or a thread.
+
+`ScriptedDatabase` is what survives a crash; each `ScriptedSource` is one connection to it. Every call passes a
+`Script`, which counts the steps of a run and can make any one of them fail. Rows are opaque bytes here: nothing
+between capture and the broker's disk looks into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from venus.adapters.dialects.contract import (
+    Capabilities,
+    Cut,
+    FillState,
+    InstallStep,
+    RegisteredTable,
+    SchemaChanged,
+    SourceState,
+)
+from venus.codec.changes import TableChanges, marker
+from venus.codec.packed import Packed
+from venus.errors import DatabaseUnavailable, Fenced, VenusError
+from venus.model import (
+    BatchNo,
+    BatchRecord,
+    ChangeKind,
+    Column,
+    Epoch,
+    Finding,
+    Kind,
+    LogicalType,
+    TableSchema,
+)
+from venus.model import Sequence as Position
+
+HEARTBEAT = 1
+
+
+class Script:
+    """Counts the steps of a run; fails at those it was told to."""
+
+    def __init__(self, failures: dict[int, VenusError] | None = None) -> None:
+        self.trace: list[str] = []
+        self.failures = failures or {}
+
+    def step(self, name: str) -> None:
+        """Pass, or raise what was scripted for this step."""
+        at = len(self.trace)
+        self.trace.append(name)
+        if at in self.failures:
+            raise self.failures[at]
+
+    def loses(self, name: str) -> bool:
+        """Whether something queued at this step is lost without a word."""
+        at = len(self.trace)
+        self.trace.append(name)
+        return at in self.failures
+
+
+def schema_of(table_id: int, name: str, *, version: int = 1) -> TableSchema:
+    """Return a table of a key and a value."""
+    text = LogicalType(kind=Kind.TEXT)
+    extra = tuple(Column(name=f"c{n}", number=2 + n, type=text) for n in range(1, version))
+    return TableSchema(
+        table_id=table_id,
+        version=version,
+        namespace="app",
+        name=name,
+        columns=(
+            Column(name="k", number=1, type=text, nullable=False),
+            Column(name="v", number=2, type=text),
+            *extra,
+        ),
+        key=("k",),
+    )
+
+
+@dataclass(slots=True)
+class Table:
+    """One captured table: its rows, and how far it is filled."""
+
+    schema: TableSchema
+    fill: FillState
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    state: str = "ACTIVE"
+
+
+@dataclass(slots=True)
+class LogRow:
+    """One entry of the log: a key, or None for a TRUNCATE; `bulk` = this many new rows at once."""
+
+    table_id: int
+    key: bytes | None
+    bulk: int = 0
+
+
+class ScriptedDatabase:
+    """The durable state of the source."""
+
+    def __init__(self, *names: str, filled: bool = True) -> None:
+        self.tables: dict[int, Table] = {}
+        self.log: dict[int, LogRow] = {}
+        self.next_log = 1
+        self.state = SourceState(epoch=Epoch(0), next_sequence=Position(1), last_batch=BatchNo(0))
+        self.batches: dict[BatchNo, BatchRecord] = {}
+        #: Versions that refresh_schemas will find.
+        self.altered: list[TableSchema] = []
+        self.beats = 0
+        #: Whether batch numbers and Sequences must follow the checkpoint row; not after a restored backup.
+        self.strict = True
+        #: Reads of this table are refused until its schema is refreshed.
+        self.broken_table = 0
+        self.chunk_rows = 3
+        self.add_table("heartbeat", filled=True)
+        for name in names:
+            self.add_table(name, filled=filled)
+
+    # -- what the application does ---------------------------------------------------------------------------
+
+    def add_table(self, name: str, *, filled: bool) -> int:
+        """Register another table."""
+        table_id = len(self.tables) + 1
+        fill = FillState(
+            table_id=table_id, sweep_from=Position(0), cursor=b"", rows_done=0, rows_estimate=0, done=filled
+        )
+        self.tables[table_id] = Table(schema_of(table_id, name), fill)
+        return table_id
+
+    def put(self, table_id: int, key: str, value: str, *, logged: bool = True) -> None:
+        """Insert or update a row; not logged = it was there before the triggers."""
+        self.tables[table_id].rows[key.encode()] = value.encode()
+        if logged:
+            self._log(LogRow(table_id, key.encode()))
+
+    def delete(self, table_id: int, key: str) -> None:
+        """Delete a row."""
+        self.tables[table_id].rows.pop(key.encode(), None)
+        self._log(LogRow(table_id, key.encode()))
+
+    def truncate(self, table_id: int) -> None:
+        """Empty a table."""
+        self.tables[table_id].rows.clear()
+        self._log(LogRow(table_id, None))
+
+    def bulk(self, table_id: int, rows: int) -> None:
+        """Log one statement that inserts many rows; they are made up while the cut is read."""
+        self._log(LogRow(table_id, b"", bulk=rows))
+
+    def alter(self, table_id: int) -> None:
+        """Give a table a new version; until the dictionary is read again, reading it fails."""
+        schema = self.tables[table_id].schema
+        self.altered.append(schema_of(table_id, schema.name, version=schema.version + 1))
+        self.broken_table = table_id
+
+    def contents(self) -> dict[int, dict[bytes, bytes]]:
+        """Return every table as it is now."""
+        return {table_id: dict(t.rows) for table_id, t in self.tables.items()}
+
+    def _log(self, row: LogRow) -> None:
+        self.log[self.next_log] = row
+        self.next_log += 1
+
+
+class ScriptedCut:
+    """A snapshot: what was there when it was opened."""
+
+    def __init__(self, source: ScriptedSource) -> None:
+        self._source = source
+        self._database = source.database
+        self._log = dict(source.database.log)
+        self._rows = source.database.contents()
+        self._schemas = {table_id: t.schema for table_id, t in source.database.tables.items()}
+        self._reading = False
+        self.captured_at_us = 1_000_000
+
+    def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        """Stream the changes."""
+        self._reading = True
+        try:
+            yield from self._sections(rows_max)
+        finally:
+            self._reading = False
+
+    def _sections(self, rows_max: int) -> Iterator[TableChanges]:
+        self._source.pass_step("sections")
+        broken = self._database.broken_table
+        for table_id, schema in self._schemas.items():
+            entries = [r for r in self._log.values() if r.table_id == table_id]
+            if entries and table_id == broken:
+                raise SchemaChanged(f"{schema.qualified} is another one now")
+            if any(r.key is None for r in entries):
+                yield marker(table_id, schema.version, ChangeKind.TRUNCATE)
+            for bulk in (r.bulk for r in entries if r.bulk):
+                yield from _bulk(schema, bulk, rows_max)
+            keys = list(dict.fromkeys(r.key for r in entries if r.key))
+            for start in range(0, len(keys), rows_max):
+                yield self._changes(schema, keys[start : start + rows_max])
+                self._source.pass_step("sections.more")
+
+    def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
+        """Read the next rows behind the cursor."""
+        self._source.pass_step("fill_chunk")
+        rows = self._rows[fill.table_id]
+        after = fill.cursor.removeprefix(b">")
+        keys = sorted(k for k in rows if k > after or not fill.cursor)
+        chunk = keys[: min(rows_max, self._database.chunk_rows)]
+        sections = [self._changes(self._schemas[fill.table_id], chunk)] if chunk else []
+        if keys and not chunk:
+            return [], fill  # halted
+        return sections, replace(
+            fill,
+            cursor=b">" + chunk[-1] if chunk else b">",
+            rows_done=fill.rows_done + len(chunk),
+            rows_estimate=len(rows),
+            done=len(chunk) == len(keys),
+        )
+
+    def _changes(self, schema: TableSchema, keys: Sequence[bytes]) -> TableChanges:
+        rows = self._rows[schema.table_id]
+        return TableChanges(
+            table_id=schema.table_id,
+            schema_version=schema.version,
+            record_ids=Packed.of(keys),
+            rows=Packed.of(rows.get(k, b"") for k in keys),
+            is_deleted=np.array([k not in rows for k in keys], dtype=np.bool_),
+        )
+
+    def commit(
+        self,
+        epoch: Epoch,
+        batches: Sequence[BatchRecord],
+        fills: Sequence[FillState],
+        forget_batches_below: BatchNo,
+    ) -> None:
+        """Run the local transaction: all of it, or nothing."""
+        self._source.pass_step("commit.before")
+        database = self._database
+        if database.state.epoch != epoch:
+            raise Fenced(f"epoch {database.state.epoch} is at the source")
+        assert batches
+        if database.strict:
+            assert batches[0].batch_no == database.state.last_batch + 1, "batch numbers are dense"
+            assert batches[0].first_sequence == database.state.next_sequence, "Sequences are dense"
+        database.batches.update((b.batch_no, b) for b in batches)
+        for forgotten in [n for n in database.batches if n < forget_batches_below]:
+            del database.batches[forgotten]
+        last = batches[-1]
+        database.state = SourceState(
+            epoch=epoch, next_sequence=Position(last.last_sequence + 1), last_batch=last.batch_no
+        )
+        for number in self._log:
+            database.log.pop(number, None)
+        for fill in fills:
+            database.tables[fill.table_id].fill = fill
+        self._source.cut = None
+        self._source.pass_step("commit.after")
+
+    def rollback(self) -> None:
+        """Close the snapshot; impossible while its sections are being read."""
+        assert not self._reading, "the connection is busy"
+        self._source.pass_step("rollback")
+        self._source.cut = None
+
+
+class ScriptedSource:
+    """One connection. After a step that failed it is broken, as a driver's is."""
+
+    name = "scripted"
+    capabilities = Capabilities(
+        concurrent_writers=False,
+        transactional_ddl=True,
+        captures_truncate=True,
+        fires_on_cascade=True,
+        identifier_bytes_max=30,
+    )
+
+    def __init__(self, database: ScriptedDatabase, script: Script, *, idle: Callable[[], None] = lambda: None) -> None:
+        self.database = database
+        self.script = script
+        self.broken = False
+        self.cut: Cut | None = None
+        self._idle = idle
+
+    def pass_step(self, name: str) -> None:
+        """Fail here if the script says so, and from then on at every call."""
+        if self.broken:
+            raise DatabaseUnavailable("the connection is broken")
+        try:
+            self.script.step(f"source.{name}")
+        except DatabaseUnavailable:
+            self.broken = True
+            raise
+
+    def close(self) -> None:
+        self.broken = True
+
+    def tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[TableSchema]:
+        return [t.schema for t in self.database.tables.values()]
+
+    def check(self, include: Sequence[str], exclude: Sequence[str]) -> list[Finding]:
+        return []
+
+    def install_plan(self, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
+        return []
+
+    def install(self, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
+        return []
+
+    def uninstall_plan(self) -> list[InstallStep]:
+        return []
+
+    def uninstall(self) -> list[InstallStep]:
+        return []
+
+    def registered(self) -> list[RegisteredTable]:
+        self.pass_step("registered")
+        return [
+            RegisteredTable(schema=t.schema, state=t.state, reason="", fill=t.fill)
+            for t in self.database.tables.values()
+        ]
+
+    def set_table_state(self, table_id: int, state: str, reason: str) -> None:
+        self.database.tables[table_id].state = state
+
+    def restart_fill(self, table_id: int) -> None:
+        table = self.database.tables[table_id]
+        swept = table.fill.done or table.fill.sweep_from
+        table.fill = FillState(
+            table_id=table_id,
+            sweep_from=Position(1 if swept else 0),
+            cursor=b"",
+            rows_done=0,
+            rows_estimate=len(table.rows),
+            done=False,
+        )
+
+    def state(self) -> SourceState:
+        self.pass_step("state")
+        return self.database.state
+
+    def raise_epoch(self, epoch: Epoch) -> SourceState:
+        self.pass_step("raise_epoch.before")
+        if self.database.state.epoch >= epoch:
+            raise Fenced(f"the source has epoch {self.database.state.epoch}")
+        self.database.state = replace(self.database.state, epoch=epoch)
+        self.pass_step("raise_epoch.after")
+        return self.database.state
+
+    def batches(self, numbers: Sequence[BatchNo]) -> dict[BatchNo, BatchRecord]:
+        self.pass_step("batches")
+        return {n: self.database.batches[n] for n in numbers if n in self.database.batches}
+
+    def beat(self) -> None:
+        self.pass_step("beat")
+        self.database.beats += 1
+        self.database.put(HEARTBEAT, "beat", str(self.database.beats))
+
+    def backlog(self) -> dict[int, tuple[int, int]]:
+        return dict.fromkeys(self.database.tables, (0, 0))
+
+    def refresh_schemas(self) -> list[TableSchema]:
+        self.pass_step("refresh_schemas")
+        found, self.database.altered = self.database.altered, []
+        for schema in found:
+            self.database.tables[schema.table_id].schema = schema
+        self.database.broken_table = 0
+        return found
+
+    def open_cut(self, fills: Sequence[FillState]) -> Cut | None:
+        self.pass_step("open_cut")
+        assert self.cut is None, "one cut at a time"
+        if not self.database.log and not fills:
+            self._idle()
+            return None
+        self.cut = ScriptedCut(self)
+        return self.cut
+
+
+def _bulk(schema: TableSchema, count: int, rows_max: int) -> Iterator[TableChanges]:
+    for start in range(0, count, rows_max):
+        rows = min(rows_max, count - start)
+        keys = np.arange(start, start + rows, dtype=">u8").tobytes()
+        yield TableChanges(
+            table_id=schema.table_id,
+            schema_version=schema.version,
+            record_ids=Packed(keys, np.full(rows, 8, dtype=np.uint32)),
+            rows=Packed(bytes(92 * rows), np.full(rows, 92, dtype=np.uint32)),
+            is_deleted=np.zeros(rows, dtype=np.bool_),
+            inserts_only=True,
+        )

@@ -1,0 +1,233 @@
+"""Thousands of random histories of a table: what full.py stores must be what the source has.
+
+Batches arrive in order, or doubled and reordered; the fast path is used exactly when the materialiser would use it.
+Truncates and sweeps are part of the history. With one rule taken out the same histories must end wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from venus.broker import full
+from venus.broker.full import Found, Section, Write
+from venus.codec.changes import EMPTY
+from venus.codec.packed import Packed
+from venus.model import ChangeKind
+
+HISTORIES = 500
+TABLE = 1
+
+
+@dataclass
+class History:
+    """What the source did, as the sections that capture made of it, and what it has in the end."""
+
+    sections: list[Section]
+    rows: dict[bytes, bytes]
+
+
+def history(rng: random.Random, *, markers: bool) -> History:
+    rows: dict[bytes, bytes] = {}
+    sections: list[Section] = []
+    sequence = 1
+    while len(sections) < 25:
+        if markers and rng.random() < 0.08:
+            rows.clear()
+            sections.append(marker(ChangeKind.TRUNCATE, sequence))
+            sequence += 1
+        elif markers and rng.random() < 0.08:
+            sequence = sweep(rng, rows, sections, sequence)
+        else:
+            changes = [change(rng, rows) for _ in range(rng.randrange(1, 8))]
+            sections.append(section(sequence, changes))
+            sequence += len(changes)
+    return History(sections, rows)
+
+
+def change(rng: random.Random, rows: dict[bytes, bytes]) -> tuple[bytes, bytes | None]:
+    record_id = b"%02d" % rng.randrange(20)
+    if record_id in rows and rng.random() < 0.4:
+        del rows[record_id]
+        return record_id, None
+    rows[record_id] = b"v%d" % rng.randrange(10**6)
+    return record_id, rows[record_id]
+
+
+def sweep(rng: random.Random, rows: dict[bytes, bytes], sections: list[Section], begin: int) -> int:
+    """Re-read a table from which rows vanished without a word."""
+    sections.append(marker(ChangeKind.SWEEP_BEGIN, begin))
+    for record_id in [r for r in rows if rng.random() < 0.5]:
+        del rows[record_id]
+    sequence = begin + 1
+    if rows:
+        sections.append(section(sequence, list(rows.items())))
+        sequence += len(rows)
+    sections.append(marker(ChangeKind.SWEEP_END, sequence, sweep_before=begin))
+    return sequence + 1
+
+
+def section(first: int, changes: Sequence[tuple[bytes, bytes | None]]) -> Section:
+    return Section(
+        table_id=TABLE,
+        schema_version=1,
+        kind=ChangeKind.CHANGES,
+        first_sequence=first,
+        count=len(changes),
+        record_ids=Packed.of(record_id for record_id, _ in changes),
+        rows=Packed.of(row or b"" for _, row in changes),
+        is_deleted=bytes(row is None for _, row in changes),
+    )
+
+
+def marker(kind: ChangeKind, sequence: int, sweep_before: int = 0) -> Section:
+    return Section(
+        table_id=TABLE,
+        schema_version=1,
+        kind=kind,
+        first_sequence=sequence,
+        count=1,
+        record_ids=EMPTY,
+        rows=EMPTY,
+        is_deleted=b"",
+        sweep_before=sweep_before,
+    )
+
+
+def in_order(_rng: random.Random, sections: list[Section]) -> list[Section]:
+    return sections
+
+
+def resent(rng: random.Random, sections: list[Section]) -> list[Section]:
+    out: list[Section] = []
+    for i, each in enumerate(sections):
+        out.append(each)
+        if rng.random() < 0.2:
+            out += sections[max(0, i - rng.randrange(1, 6)) : i + 1]
+    return out
+
+
+def reordered(rng: random.Random, sections: list[Section]) -> list[Section]:
+    late = [(i + rng.random() * 6, each) for i, each in enumerate(resent(rng, sections))]
+    return [each for _, each in sorted(late, key=lambda pair: pair[0])]
+
+
+class Table:
+    """The column family `row` of one table, with the materialiser's choice of the path."""
+
+    def __init__(self, *, always_compare: bool = False, always_blind: bool = False) -> None:
+        self.stored: dict[bytes, bytes] = {}
+        self.floor = 0
+        self.sequence = 0
+        self._always_compare = always_compare
+        self._always_blind = always_blind
+
+    def take(self, each: Section) -> None:
+        blind = (each.first_sequence > self.sequence or self._always_blind) and not self._always_compare
+        effect = full.fold(each, b"", self.floor, None if blind else self._look_up)
+        if effect.clear:
+            self.stored.clear()
+        self.stored.update(zip(effect.keys, effect.values, strict=True))
+        self.floor = effect.floor
+        self.sequence = max(self.sequence, each.first_sequence + each.count - 1)
+
+    def rows(self) -> dict[bytes, bytes]:
+        if not self.stored:
+            return {}
+        alive = full.read_headers(list(self.stored.values()), self.floor).alive
+        return {
+            record_id: value[full.HEADER_BYTES :]
+            for (record_id, value), living in zip(self.stored.items(), alive.tolist(), strict=True)
+            if living
+        }
+
+    def _look_up(self, record_ids: Sequence[bytes]) -> dict[bytes, bytes]:
+        return {record_id: self.stored[record_id] for record_id in record_ids if record_id in self.stored}
+
+
+Deliver = Callable[[random.Random, list[Section]], list[Section]]
+
+
+def wrong(deliver: Deliver, n: int, *, markers: bool = True, **options: Any) -> int:
+    """Return how many of `n` histories end in other rows than the source has."""
+    found = 0
+    for seed in range(n):
+        rng = random.Random(seed)
+        what = history(rng, markers=markers)
+        table = Table(**options)
+        for each in deliver(rng, what.sections):
+            table.take(each)
+        found += table.rows() != what.rows
+    return found
+
+
+@pytest.mark.parametrize("deliver", [in_order, resent, reordered])
+@pytest.mark.parametrize("always_compare", [False, True], ids=["as it comes", "compare path only"])
+def test_the_full_data_is_what_the_source_has(deliver: Deliver, always_compare: bool) -> None:
+    assert wrong(deliver, HISTORIES, always_compare=always_compare) == 0
+
+
+def test_both_paths_store_the_same_bytes() -> None:
+    for seed in range(200):
+        what = history(random.Random(seed), markers=False)
+        fast, slow = Table(), Table(always_compare=True)
+        for each in what.sections:
+            fast.take(each)
+            slow.take(each)
+        assert fast.stored == slow.stored
+
+
+def test_without_the_comparison_late_changes_win() -> None:
+    assert wrong(reordered, 200, always_blind=True) > 0
+
+
+def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Table.take
+
+    def forgetful(self: Table, each: Section) -> None:
+        take(self, each)
+        self.stored = {k: v for k, v in self.stored.items() if not v[full.HEADER_BYTES - 1] & 1}
+
+    monkeypatch.setattr(Table, "take", forgetful)
+
+    assert wrong(reordered, 200, markers=False) > 0
+
+
+def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = full.fold
+    monkeypatch.setattr(
+        full, "fold", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
+    )
+
+    assert wrong(reordered, 200) > 0
+
+
+def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 3 as printed ignores the update of an existing row."""
+    printed = {**full._RULES, (False, Found.ROW): Write.NOTHING}
+    monkeypatch.setattr(full, "_RULES", printed)
+
+    assert wrong(in_order, 200, markers=False, always_compare=True) == 200
+
+
+@pytest.mark.parametrize("equal", [True, False], ids=["equal sizes", "different sizes"])
+def test_rows_are_cut_where_they_end(equal: bool) -> None:
+    rows = [b"aa", b"bb", b"cc"] if equal else [b"", b"bbb", b"c"]
+    each = replace(section(5, [(b"1", b""), (b"2", b""), (b"3", b"")]), rows=Packed.of(rows))
+
+    values = full.encode(each)
+
+    assert [value[full.HEADER_BYTES :] for value in values] == rows
+    assert full.read_headers(values, 0).sequences.tolist() == [5, 6, 7]
+
+
+def test_garbage_is_what_lies_under_the_floor_and_old_tombstones() -> None:
+    values = full.encode(section(10, [(b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", None)]))
+
+    assert full.garbage(values, floor=10, forget_below=0) == [0]
+    assert full.garbage(values, floor=0, forget_below=13) == [1]
+    assert full.garbage(values, floor=0, forget_below=14) == [1, 3]

@@ -1,0 +1,175 @@
+"""Review times, retention, the buffer and the records of the queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from venus.broker import keys, log, position, retention
+from venus.broker.buffer import ENTRY_BYTES, Buffer
+from venus.broker.position import Placed, Tail
+from venus.broker.retention import Consumer, Mark
+from venus.broker.review_schedule import ASKED_MAX, Reviews, pause_s
+from venus.errors import Corruption
+
+DAY_US = 86_400 * 10**6
+
+
+def test_the_pauses_double_up_to_a_minute() -> None:
+    assert [pause_s(n, 6.0) for n in range(7)] == [6, 12, 24, 48, 60, 60, 60]
+    assert [pause_s(n, 0.5) for n in range(3)] == [0.5, 1, 2]
+    assert pause_s(10**6, 6.0) == 60
+
+
+def test_a_review_that_reached_nobody_does_not_count() -> None:
+    reviews = Reviews(first_s=6.0)
+    reviews.expect(1, 100.0)
+    assert reviews.due(105.9) == []
+    for _ in range(100):
+        assert reviews.due(106.0) == [1]
+    assert reviews.exhausted() == []
+    for n in range(ASKED_MAX):
+        assert reviews.delivered([1, 2], 106.0 + n) == 1
+    assert reviews.exhausted() == [1]
+    reviews.settle([1])
+    assert (reviews.due(10**9), reviews.exhausted()) == ([], [])
+
+
+def consumer(acknowledged: int, **options: bool | int) -> Consumer:
+    return replace(Consumer(group="g", acknowledged=acknowledged), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("consumers", "pins", "point"),
+    [
+        ([], [], 100),
+        ([consumer(40)], [], 40),
+        ([consumer(140)], [], 100),
+        ([consumer(40, transient=True)], [], 100),
+        ([consumer(40, transient=True, connected=True)], [], 40),
+        ([consumer(40), consumer(60)], [30], 30),
+    ],
+)
+def test_the_trim_point_is_the_slowest_of_those_who_count(
+    consumers: list[Consumer], pins: list[int], point: int
+) -> None:
+    assert retention.trim_point(100, consumers, pins) == point
+
+
+def test_consumers_expire_only_while_they_are_away() -> None:
+    groups = [
+        Consumer(group="old", acknowledged=0, updated_at_us=0),
+        Consumer(group="here", acknowledged=0, updated_at_us=0, connected=True),
+        Consumer(group="new", acknowledged=0, updated_at_us=9 * 10**6),
+    ]
+
+    assert retention.expired(groups, now_us=11 * 10**6, ttl_s=10) == ["old"]
+
+
+def test_tombstones_are_dated_by_marks() -> None:
+    marks: list[Mark] = []
+    for hour in range(60):
+        marks = retention.thin(marks, Mark(at_us=hour * 3600 * 10**6, sequence=hour * 10, next_offset=hour * 5))
+
+    now = 59 * 3600 * 10**6
+    assert retention.forget_tombstones_below(marks, 10**9, now) == 350  # 24 h before
+    assert retention.forget_tombstones_below(marks, 100, now) == 200  # a consumer is still there
+    assert retention.forget_tombstones_below(marks, 10**9, DAY_US // 2) == 0
+    assert retention.thin(marks, Mark(at_us=marks[-1].at_us + 1, sequence=0, next_offset=0)) is marks
+
+
+def body(n: int) -> bytes:
+    return bytes(1000 - ENTRY_BYTES - 1) + bytes([n])
+
+
+def test_the_buffer_evicts_what_was_delivered_then_the_middle() -> None:
+    buffer = Buffer(10_000)
+    for n in range(10):
+        buffer.save((1, n), body(n))
+    buffer.delivered(1, 3)
+    assert buffer.get((1, 0)) == body(0)  # used last of the delivered ones
+
+    buffer.save((1, 10), body(10))
+    assert (buffer.get((1, 1)), buffer.get((1, 0))) == (None, body(0))
+    for n in range(11, 13):
+        buffer.save((1, n), body(n))
+    assert [n for n in range(13) if buffer.get((1, n))] == [3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+
+    buffer.save((1, 13), body(13))
+
+    kept = [n for n in range(14) if buffer.get((1, n))]
+    assert kept[:2] == [3, 4]  # the laggard reads these next
+    assert kept[-4:] == [10, 11, 12, 13]  # and these are the tail
+    assert buffer.status().nbytes <= 10_000
+
+
+def test_unsaved_bytes_are_bounded_and_push_out_saved_ones() -> None:
+    buffer = Buffer(10_000)
+    for n in range(10):
+        buffer.save((1, n), body(n))
+
+    assert buffer.hold(4_000)
+    assert buffer.status().nbytes <= 10_000
+    assert not buffer.hold(2_000)
+    buffer.release(4_000)
+    assert buffer.hold(50_000), "one message that is larger than the buffer still gets through, alone"
+    assert buffer.status().unsaved_bytes == 50_000
+
+
+def test_hits_and_misses_are_counted() -> None:
+    buffer = Buffer(10_000)
+    buffer.save((1, 1), b"a")
+
+    buffer.get((1, 1))
+    buffer.get((1, 2))
+
+    assert (buffer.status().hits, buffer.status().misses) == (1, 1)
+
+
+def place(base_offset: int, count: int = 10) -> Placed:
+    return Placed(
+        base_offset=base_offset,
+        index=base_offset,
+        count=count,
+        epoch=2,
+        batch_no=7,
+        cut=6,
+        first_sequence=1,
+        last_sequence=10,
+        committed_at_us=-5,
+        captured_at_us=6,
+        digest=2**64 - 1,
+        nbytes=99,
+        before=2**40,
+        cut_end=True,
+        tables=(1, 2**32 - 1),
+    )
+
+
+def test_a_record_of_the_queue_reads_back() -> None:
+    assert position.decode(30, place(30).encode()) == place(30)
+
+
+def test_the_tail_finds_the_batch_that_holds_an_offset() -> None:
+    tail = Tail(places_max=10)
+    tail.extend(place(n) for n in range(0, 300, 10))
+
+    assert tail.walk(50) is None  # cut off
+    assert [found.base_offset for found in tail.walk(285) or ()] == [280, 290]
+    assert [found.base_offset for found in tail.walk(290) or ()] == [290]
+
+
+def test_a_damaged_entry_is_noticed() -> None:
+    entry = log.note(log.EntryKind.EPOCH, epoch=1, at_us=2, record={"epoch": 3})
+    assert log.decode(entry.encode(), where="here") == entry
+
+    with pytest.raises(Corruption, match="here"):
+        log.decode(entry.encode()[:-1] + b"?", where="here")
+
+
+def test_the_end_of_a_prefix() -> None:
+    assert keys.after_prefix(b"ab") == b"ac"
+    assert keys.after_prefix(b"a\xff\xff") == b"b"
+    assert keys.after_prefix(b"\xff") == b""
+    assert keys.row_prefix(1, 2**32 - 1) < keys.after_prefix(keys.row_prefix(1, 2**32 - 1)) <= keys.row_prefix(2, 0)

@@ -1,0 +1,238 @@
+"""Rows as bytes: the fast codec against plain Python and against protobuf itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.codec import plain
+from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
+from venus.codec.copytext import from_copy, keys_to_copy, to_copy
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.codec.schema import message_class
+from venus.errors import ProtocolError
+from venus.model import Kind, TableSchema
+
+Case = tuple[TableSchema, list[plain.Row]]
+
+many = settings(deadline=None, max_examples=60)
+
+
+def packed(rows: list[plain.Row], layout: Layout) -> tuple[Packed, Packed]:
+    """Return what the rows must be as bytes."""
+    k = layout.key_count
+    return (
+        Packed.of(plain.encode_row(row[:k], layout.numbers[:k]) for row in rows),
+        Packed.of(plain.encode_row(row[k:], layout.numbers[k:]) for row in rows),
+    )
+
+
+def same(left: Packed, right: Packed) -> bool:
+    return left.data == right.data and left.sizes.tolist() == right.sizes.tolist()
+
+
+@many
+@given(plain.tables_with_rows())
+def test_copy_text_becomes_the_bytes_that_plain_code_makes(case: Case) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+
+    record_ids, others, is_deleted = from_copy(plain.copy_lines(rows), layout, flagged=False)
+
+    expected_ids, expected_rows = packed(rows, layout)
+    assert same(record_ids, expected_ids)
+    assert same(others, expected_rows)
+    assert is_deleted.tolist() == [False] * len(rows)
+
+
+@many
+@given(plain.tables_with_rows())
+def test_bytes_become_the_copy_text_that_plain_code_makes(case: Case) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+    record_ids, others = packed(rows, layout)
+
+    assert to_copy(record_ids, others, layout) == plain.copy_lines(rows)
+    assert keys_to_copy(record_ids, layout) == plain.copy_lines([row[: layout.key_count] for row in rows])
+
+
+@many
+@given(plain.tables_with_rows())
+def test_what_copy_text_became_comes_back_as_the_same_text(case: Case) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+    text = plain.copy_lines(rows)
+
+    record_ids, others, _ = from_copy(text, layout, flagged=False)
+
+    assert to_copy(record_ids, others, layout) == text
+
+
+@many
+@given(plain.tables_with_rows())
+def test_columns_give_the_same_bytes_and_come_back(case: Case) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+    columns = [list(c) for c in zip(*rows, strict=True)] or [[] for _ in layout.columns]
+
+    record_ids, others = from_columns(columns, layout)
+
+    expected_ids, expected_rows = packed(rows, layout)
+    assert same(record_ids, expected_ids)
+    assert same(others, expected_rows)
+    assert same(keys_from_columns(columns[: layout.key_count], layout), expected_ids)
+    assert to_columns(record_ids, others, layout) == columns
+    assert keys_to_columns(record_ids, layout) == columns[: layout.key_count]
+
+
+@many
+@given(plain.tables_with_rows())
+def test_protobuf_reads_a_row_as_we_wrote_it(case: Case) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+    message = message_class(schema)
+    record_ids, others, _ = from_copy(plain.copy_lines(rows), layout, flagged=False)
+
+    for row, record_id, other in zip(rows, record_ids.split(), others.split(), strict=True):
+        parsed = message.FromString(record_id + other)
+        found = {field.number: value for field, value in parsed.ListFields()}
+        assert found == {n: v for n, v in zip(layout.numbers, row, strict=True) if v is not None}
+
+
+@many
+@given(plain.tables_with_rows())
+def test_we_read_a_row_as_protobuf_wrote_it_field_by_field(case: Case) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+    message = message_class(schema)
+    names = {f.number: f.name for f in message.DESCRIPTOR.fields}
+
+    def serialised(number: int, value: plain.Value) -> bytes:
+        return b"" if value is None else message(**{names[number]: value}).SerializeToString()
+
+    parts = [[serialised(n, v) for n, v in zip(layout.numbers, row, strict=True)] for row in rows]
+    record_ids = Packed.of(b"".join(p[: layout.key_count]) for p in parts)
+    others = Packed.of(b"".join(p[layout.key_count :]) for p in parts)
+
+    assert to_copy(record_ids, others, layout) == plain.copy_lines(rows)
+    ours = packed(rows, layout)
+    assert same(ours[0], record_ids)
+    assert same(ours[1], others)
+
+
+@many
+@given(plain.tables_with_rows(), st.data())
+def test_deleted_rows_are_flagged_and_have_a_key_alone(case: Case, data: st.DataObject) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+    deleted = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    rows = [
+        [*row[: layout.key_count], *([None] * (len(row) - layout.key_count) if gone else row[layout.key_count :])]
+        for row, gone in zip(rows, deleted, strict=True)
+    ]
+    text = plain.copy_lines([["t" if gone else "f", *row] for row, gone in zip(rows, deleted, strict=True)])
+
+    record_ids, others, is_deleted = from_copy(text, layout, flagged=True)
+
+    expected_ids, expected_rows = packed(rows, layout)
+    assert same(record_ids, expected_ids)
+    assert same(others, expected_rows)
+    assert is_deleted.tolist() == deleted
+
+
+def test_a_row_of_nulls_is_not_a_deleted_row() -> None:
+    layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
+
+    _, rows, is_deleted = from_copy(b"f\t7\t\\N\nt\t8\t\\N\n", layout, flagged=True)
+
+    assert rows.sizes.tolist() == [0, 0]
+    assert is_deleted.tolist() == [False, True]
+
+
+def test_a_table_of_nothing_but_its_key_has_empty_rows() -> None:
+    layout = Layout.of(plain.table(plain.column("a", 1), plain.column("b", 2), key=["b", "a"]))
+
+    record_ids, rows, is_deleted = from_copy(b"f\tB\tA\nt\tD\tC\n", layout, flagged=True)
+
+    assert record_ids.split() == [b"\x12\x01B\x0a\x01A", b"\x12\x01D\x0a\x01C"]
+    assert rows.sizes.tolist() == [0, 0]
+    assert is_deleted.tolist() == [False, True]
+    assert to_copy(record_ids, rows, layout) == b"B\tA\nD\tC\n"
+    assert to_columns(record_ids, rows, layout) == [["B", "D"], ["A", "C"]]
+
+
+def test_an_empty_text_is_not_null() -> None:
+    layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
+
+    record_ids, rows, _ = from_copy(b"1\t\n2\t\\N\n3\t\\\\N\n", layout, flagged=False)
+
+    assert rows.split() == [b"\x12\x00", b"", b"\x12\x02\\N"]
+    assert to_columns(record_ids, rows, layout)[1] == ["", None, "\\N"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 10_000_000])
+def test_values_of_every_size_are_exact(size: int) -> None:
+    schema = plain.table(
+        plain.column("id", 1), plain.column("blob", 2047, Kind.BYTES), plain.column("text", 3), key=["id"], version=9
+    )
+    layout = Layout.of(schema)
+    blob = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    rows: list[plain.Row] = [
+        ["1", blob, "a"],
+        ["2", b"\\", "x" * size],
+        ["3", None, None],
+        ["4", blob, "\t" * (size // 9)],
+    ]
+    text = plain.copy_lines(rows)
+
+    record_ids, others, _ = from_copy(text, layout, flagged=False)
+
+    assert to_copy(record_ids, others, layout) == text
+    assert [list(r) for r in zip(*to_columns(record_ids, others, layout), strict=True)] == rows
+    message = message_class(schema).FromString(record_ids.split()[0] + others.split()[0])
+    assert {f.number: v for f, v in message.ListFields()} == {1: "1", 2047: blob, 3: "a"}
+
+
+def test_a_row_is_shown_by_column_name() -> None:
+    schema = plain.table(plain.column("b", 2), plain.column("a b", 7, Kind.BYTES), plain.column("id", 1), key=["id"])
+    layout = Layout.of(schema)
+    record_ids, rows = from_columns([["7"], [None], [b"\0"]], layout)
+
+    assert row_as_dict(record_ids.data, rows.data, layout) == {"id": "7", "b": None, "a b": b"\0"}
+
+
+def test_no_rows_are_no_bytes() -> None:
+    layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
+    none = Packed.of([])
+
+    record_ids, rows, is_deleted = from_copy(b"", layout, flagged=True)
+
+    assert (len(record_ids), len(rows), len(is_deleted)) == (0, 0, 0)
+    assert to_copy(none, none, layout) == b""
+    assert keys_to_copy(none, layout) == b""
+    assert to_columns(none, none, layout) == [[], []]
+    assert from_columns([[], []], layout)[0].data == b""
+
+
+def test_the_table_with_most_columns_postgresql_allows() -> None:
+    count = 1600
+    columns = [plain.column(f"c{i}", i) for i in range(1, count + 1)]
+    layout = Layout.of(plain.table(*columns, key=["c800"]))
+    rows: list[plain.Row] = [[str(i), *[None if (i + j) % 3 else f"v{j}" for j in range(count - 1)]] for i in range(20)]
+    text = plain.copy_lines(rows)
+
+    record_ids, others, _ = from_copy(text, layout, flagged=False)
+
+    expected_ids, expected_rows = packed(rows, layout)
+    assert same(record_ids, expected_ids)
+    assert same(others, expected_rows)
+    assert to_copy(record_ids, others, layout) == text
+
+
+def test_keys_and_rows_of_different_numbers_are_refused() -> None:
+    layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
+
+    with pytest.raises(ProtocolError, match="1 record ids and 2 rows"):
+        to_copy(Packed.of([b"\x0a\x011"]), Packed.of([b"", b""]), layout)

@@ -1,0 +1,168 @@
+"""How values are fetched and which errors mean what, on a double of the driver: vouched for by its documentation."""
+
+from __future__ import annotations
+
+import sys
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support import oracle_double as double
+from tests.support.oracle_double import Answer, Module, error
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle.check import check
+from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
+from venus.adapters.dialects.oracle.connection import (
+    SESSION,
+    ModuleDriver,
+    Options,
+    Session,
+    SnapshotLost,
+    code_of,
+    driver_of,
+    output_handler,
+)
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.versions import named
+from venus.adapters.dialects.registry import dialect_of
+from venus.errors import ConfigError, DatabaseUnavailable, SourceError
+
+
+@pytest.fixture
+def module() -> Module:
+    return Module()
+
+
+@pytest.fixture
+def session(module: Module) -> Session:
+    return Session(ModuleDriver("db/shop", double.Error, module, module.connect))
+
+
+def test_numbers_are_fetched_exactly_and_lobs_with_their_row(module: Module, session: Session) -> None:
+    stored = [["0.1234567890123456789012345678901234567", "text", b"\x00", "plain"]]
+    module.answers["SELECT"] = [Answer(types=[double.NUMBER, double.CLOB, double.BLOB, double.VARCHAR], rows=stored)]
+    assert session.rows("SELECT X") == [(Decimal(str(stored[0][0])), "text", b"\x00", "plain")]
+
+
+def test_without_the_handler_the_double_loses_digits_and_gives_locators(module: Module) -> None:
+    module.answers["SELECT"] = [Answer(types=[double.NUMBER, double.CLOB], rows=[["0.12345678901234567890", "text"]])]
+    cursor = module.connect().cursor()
+    cursor.execute("SELECT X")
+    number, lob = cursor.fetchall()[0]
+    assert isinstance(number, float)
+    assert isinstance(lob, double.Lob)
+
+
+def test_cx_oracle_describes_a_column_by_its_parts(module: Module) -> None:
+    cursor = SimpleNamespace(var=lambda kind, arraysize: kind, arraysize=1)
+    assert output_handler(module)(cursor, "NAME", double.NUMBER, 22, 10, 2) is Decimal
+
+
+def test_a_new_session_depends_on_nobodys_settings(module: Module, session: Session) -> None:
+    session.rows("SELECT 1 FROM DUAL")
+    assert tuple(text for text, _ in module.said[: len(SESSION)]) == SESSION
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ORA-01555", SnapshotLost),
+        ("ORA-08103", SnapshotLost),
+        ("ORA-03113", DatabaseUnavailable),
+        ("DPY-4011", DatabaseUnavailable),
+        ("ORA-00054", DatabaseUnavailable),
+        ("ORA-00942", SchemaChanged),
+        ("ORA-01031", SourceError),
+        ("ORA-01653", SourceError),
+        ("ORA-00001", SourceError),
+    ],
+)
+def test_an_error_becomes_what_has_to_be_done(
+    code: str, kind: type[Exception], module: Module, session: Session
+) -> None:
+    module.answers["SELECT"] = [Answer(error=error(code))]
+    with pytest.raises(kind, match=code) as raised:
+        session.rows("SELECT X")
+    assert type(raised.value) is kind
+    assert "Help:" not in str(raised.value)
+
+
+def test_a_lost_connection_is_opened_again(module: Module, session: Session) -> None:
+    module.answers["SELECT"] = [Answer(error=error("ORA-03113"))]
+    with pytest.raises(DatabaseUnavailable):
+        session.rows("SELECT X")
+    session.rows("SELECT Y")
+    assert module.connections == 2
+
+
+def test_a_wrong_password_is_not_tried_again(module: Module, session: Session) -> None:
+    module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password"))]
+    with pytest.raises(SourceError, match="cannot be reached") as raised:
+        session.open()
+    assert not raised.value.retryable
+
+
+def test_a_transaction_that_fails_leaves_nothing(module: Module, session: Session) -> None:
+    module.answers["UPDATE"] = [Answer(error=error("ORA-01653", "no room"))]
+
+    def fill() -> None:
+        with session.transaction():
+            session.run("INSERT")
+            session.run("UPDATE")
+
+    with pytest.raises(SourceError, match="no room"):
+        fill()
+    ended = [text for text, _ in module.said if text in ("COMMIT", "ROLLBACK")]
+    assert ended == ["ROLLBACK"]
+
+
+def test_codes_are_listed_once_and_unknown_ones_fail() -> None:
+    every = [code for codes in ACTIONS.values() for code in codes]
+    assert len(every) == len(set(every))
+    assert action_of("ORA-99999") is Action.FAIL
+    assert code_of(Exception("ORA-00060: deadlock detected")) == "ORA-00060"
+
+
+def test_missing_privileges_are_ready_grants(module: Module, session: Session) -> None:
+    module.answers["SELECT PRIVILEGE"] = [Answer(types=[double.VARCHAR], rows=[["CREATE TABLE"]])]
+    dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
+    found = list(check(session, dictionary, named("19c"), Options(schemas=("APP",)), ["*"], []))
+    remedies = {f.remedy for f in found if f.blocks}
+    assert 'GRANT CREATE TRIGGER TO "VENUS";' in remedies
+    assert 'GRANT CREATE ANY TRIGGER TO "VENUS";' in remedies
+    assert 'GRANT CREATE TABLE TO "VENUS";' not in remedies
+    assert any("QUOTA" in remedy for remedy in remedies)
+
+
+def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: Session) -> None:
+    listed = [["APP", "NOKEY", "NO", "3"]]
+    column: list[Any] = ["NOTE", "VARCHAR2", None, "40", "10", "C", None, None, "Y", None]
+    module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 4, rows=listed), Answer()]
+    module.answers["SELECT C.COLUMN_NAME"] = [Answer(types=[double.VARCHAR] * 10, rows=[column])]
+    dictionary = Dictionary(session, named("19c"), "APP", [])
+    found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if f.where == "APP.NOKEY"]
+    assert "neither a primary key" in found[0].message
+    assert "INVISIBLE" in found[0].remedy
+    assert found[0].blocks
+
+
+def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("oracledb")
+    url = "oracle+oracledb://venus:secret@db:1521/?service_name=shop&venus_schemas=APP,HR&venus_rac=yes"
+    driver, options = driver_of(url)
+    assert options == Options(schemas=("APP", "HR"), cluster=True)
+    assert "secret" not in driver.place
+    monkeypatch.setitem(sys.modules, "cx_Oracle", None)
+    with pytest.raises(ConfigError, match="not installed") as raised:
+        driver_of("oracle+cx_oracle://venus:secret@db/?service_name=shop")
+    assert "venus-cdc[cx_oracle]" in raised.value.hint
+    assert dialect_of("oracle+cx_oracle://venus@db") == "oracle"
+
+
+@pytest.mark.parametrize("url", ["oracle+oracledb://db/?venus_nonsense=1", "oracle+other://db"])
+def test_a_url_that_means_nothing_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        driver_of(url.replace("//db", "//u:secret@db"))
+    assert "secret" not in str(raised.value)

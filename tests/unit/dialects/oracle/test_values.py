@@ -1,0 +1,85 @@
+"""Types and canonical text of Oracle's values."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from venus.adapters.dialects.oracle.types import Declared, mapping_of
+from venus.adapters.dialects.oracle.values import texts
+from venus.errors import SourceError, UnsupportedType
+from venus.model import Kind, LogicalType
+
+
+def number(precision: int | None, scale: int | None) -> LogicalType:
+    declared = Declared(data_type="NUMBER", precision=precision, scale=scale)
+    return mapping_of(declared).logical(declared)
+
+
+def test_numbers() -> None:
+    assert number(4, 0) == LogicalType(kind=Kind.INT, length=2)
+    assert number(9, 0) == LogicalType(kind=Kind.INT, length=4)
+    assert number(18, 0) == LogicalType(kind=Kind.INT, length=8)
+    assert number(19, 0) == LogicalType(kind=Kind.DECIMAL, precision=19)
+    assert number(None, None) == LogicalType(kind=Kind.DECIMAL)
+    assert number(None, 0) == LogicalType(kind=Kind.DECIMAL, precision=38)
+    assert number(5, -2) == LogicalType(kind=Kind.DECIMAL, precision=5, scale=-2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "text"),
+    [
+        ("number", Decimal("1E+3"), "1000"),
+        ("number", Decimal("0.1") / 3 * 3 + Decimal("1e-38"), str(Decimal("0.1") / 3 * 3 + Decimal("1e-38"))),
+        ("number", Decimal("12345678901234567890123456789012345678"), "12345678901234567890123456789012345678"),
+        ("number", Decimal("2.50"), "2.5"),
+        ("single", 0.1, "0.1"),
+        ("double", float("nan"), "NaN"),
+        ("double", float("-inf"), "-Infinity"),
+        ("double", 2.0, "2"),
+        ("moment", " 2026-11-20 08:30:00", "2026-11-20 08:30:00"),
+        ("moment", "-0044-03-15 00:00:00", "0044-03-15 00:00:00 BC"),
+        ("instant", " 2026-11-20 08:30:00.5", "2026-11-20 08:30:00.5+00"),
+        ("months", "+02-03", "2 years 3 mons"),
+        ("months", "-00-01", "-1 mons"),
+        ("months", "+00-00", "00:00:00"),
+        ("days", "+01 02:03:04.123456789", "1 day 02:03:04.123456"),
+        ("days", "-01 02:03:04.000000", "-1 days -02:03:04"),
+        ("days", "+00 00:00:00.000000", "00:00:00"),
+        ("days", "+05 00:00:00.000000", "5 days"),
+        ("truth", True, "t"),
+        ("octets", b"\x00\xff", b"\x00\xff"),
+        ("text", "a\nb", "a\nb"),
+    ],
+)
+def test_canonical_text(rule: str, value: Any, text: Any) -> None:
+    assert texts(rule, [None, value]) == [None, text]
+
+
+def test_decimals_have_the_digits_of_their_scale() -> None:
+    assert texts("number", [Decimal("12.5"), 7, None], 2) == ["12.50", "7.00", None]
+
+
+def test_a_float_never_stands_in_for_a_decimal() -> None:
+    with pytest.raises(SourceError, match="not exact"):
+        texts("number", [0.1])
+
+
+@pytest.mark.parametrize("name", ["BFILE", "ANYDATA", "MYSTERY", "VECTOR"])
+def test_what_has_no_exact_text_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedType, match=name):
+        mapping_of(Declared(data_type=name))
+
+
+def test_object_types_are_refused_but_xml_is_not() -> None:
+    with pytest.raises(UnsupportedType, match="object types"):
+        mapping_of(Declared(data_type="SDO_GEOMETRY", owner="MDSYS"))
+    assert mapping_of(Declared(data_type="XMLTYPE", owner="SYS")).text == "text"
+
+
+def test_zoned_timestamps_are_read_as_instants() -> None:
+    declared = Declared(data_type="TIMESTAMP(9) WITH TIME ZONE", scale=9)
+    assert mapping_of(declared).logical(declared) == LogicalType(kind=Kind.TIMESTAMPTZ, precision=6)
+    assert "SYS_EXTRACT_UTC" in mapping_of(declared).select(declared)

@@ -1,0 +1,56 @@
+"""The URL decides the dialect, and no message repeats it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from venus.adapters.dialects.registry import DIALECTS, dialect_of, open_source
+from venus.adapters.dialects.sqlite.connection import file_of
+from venus.config import Settings
+from venus.errors import ConfigError, DatabaseUnavailable
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect"),
+    [
+        ("sqlite:////abs/file", "sqlite"),
+        ("postgresql://u:p@h/d", "postgresql"),
+        ("mysql+pymysql://u:p@h/d", "mysql"),
+        ("mariadb+pymysql://u:p@h/d", "mysql"),
+        ("postgresql+psycopg2://u:p@h/d", "postgresql"),
+    ],
+)
+def test_known_urls(url: str, dialect: str) -> None:
+    assert dialect_of(url) == dialect
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "secret-password", "mssql://u:secret-password@h/d", "sqlite"])
+def test_other_urls_are_refused_with_the_known_ones_named(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        dialect_of(url)
+
+    assert all(f"{scheme}://" in refused.value.hint for scheme in DIALECTS)
+    assert "secret-password" not in str(refused.value) + refused.value.hint
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///f?mode=ro", "sqlite+aiosqlite:///f"])
+def test_a_sqlite_source_is_a_file(url: str) -> None:
+    with pytest.raises(ConfigError):
+        file_of(url)
+
+
+def test_a_file_that_is_not_there_is_not_made() -> None:
+    settings = Settings.model_validate({"source": {"url": "sqlite:////nowhere/at/all.db"}})
+    with pytest.raises(DatabaseUnavailable, match="no such file"):
+        open_source(settings)
+
+
+def test_a_missing_driver_is_told_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("venus.adapters.dialects.mysql")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(ConfigError, match="pymysql") as refused:
+        open_source(Settings.model_validate({"source": {"url": "mysql+pymysql://u:secret-password@h/d"}}))
+    assert "venus-cdc[mysql]" in refused.value.hint

@@ -1,0 +1,66 @@
+"""Every error class crosses the wire and comes out as itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from venus import errors
+from venus.errors import VenusError
+from venus.rpc.errors import BY_NAME, from_rpc_error, to_status
+
+
+class Failure(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode, details: str, metadata: Any = ()) -> None:
+        self._parts = code, details, metadata
+
+    def code(self) -> grpc.StatusCode:
+        return self._parts[0]
+
+    def details(self) -> str:
+        return self._parts[1]
+
+    def trailing_metadata(self) -> Any:
+        return [SimpleNamespace(key=key, value=value) for key, value in self._parts[2]]
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_class_message_and_hint_come_back(name: str) -> None:
+    status = to_status(BY_NAME[name]("höre zu", hint="schau nach, 42 €"))
+    back = from_rpc_error(cast("grpc.RpcError", Failure(*status)))
+    assert type(back) is BY_NAME[name]
+    assert str(back) == "höre zu"
+    assert back.hint == "schau nach, 42 €"
+    assert status.code is not grpc.StatusCode.OK
+
+
+def test_a_class_of_another_module_travels_as_its_ancestor() -> None:
+    class Special(errors.OffsetTrimmed):
+        """Made up."""
+
+    assert type(from_rpc_error(Failure(*to_status(Special("x"))))) is errors.OffsetTrimmed
+
+
+def test_every_class_of_the_module_is_known() -> None:
+    assert {"VenusError", "Fenced", "StoreFull", "DigestMismatch", "SnapshotExpired"} <= BY_NAME.keys()
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "expected"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "connection refused", errors.Unavailable),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "", errors.Unavailable),
+        (grpc.StatusCode.INTERNAL, "Exception deserializing response!", errors.DigestMismatch),
+        (grpc.StatusCode.INTERNAL, "RST_STREAM", errors.Unavailable),
+        (grpc.StatusCode.UNIMPLEMENTED, "Method not found!", errors.ProtocolError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "message larger than max", errors.ProtocolError),
+        (grpc.StatusCode.UNKNOWN, "boom", VenusError),
+    ],
+)
+def test_what_grpc_itself_says_becomes_an_error_of_ours(
+    code: grpc.StatusCode, details: str, expected: type[VenusError]
+) -> None:
+    assert type(from_rpc_error(Failure(code, details))) is expected

@@ -1,0 +1,112 @@
+"""Resending, coalescing and the window of a producer."""
+
+from __future__ import annotations
+
+from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.outgoing import OVERHEAD_BYTES, Outgoing
+from venus.wire import broker_pb2
+
+
+def half(batch_no: int, nbytes: int = 10) -> broker_pb2.Half:
+    return broker_pb2.Half(batch_no=batch_no, digest=batch_no * 7, body=b"x" * nbytes)
+
+
+def decision(batch_no: int, verdict: broker_pb2.Verdict.ValueType = broker_pb2.COMMIT) -> broker_pb2.Decision:
+    return broker_pb2.Decision(epoch=1, batch_no=batch_no, digest=batch_no * 7, verdict=verdict)
+
+
+def numbers(frame: broker_pb2.ProducerFrame) -> list[int]:
+    return [h.batch_no for h in frame.halves]
+
+
+def test_everything_queued_leaves_in_one_frame() -> None:
+    outgoing = Outgoing()
+    for n in (1, 2, 3):
+        outgoing.add_half(half(n))
+    outgoing.add_decision(decision(1))
+    frame = outgoing.take()
+    assert numbers(frame) == [1, 2, 3]
+    assert [d.batch_no for d in frame.decisions] == [1]
+    assert not outgoing
+
+
+def test_a_frame_is_bounded_and_a_large_half_message_goes_alone() -> None:
+    outgoing = Outgoing()
+    outgoing.add_half(half(1, 3 * FRAME_BYTES))
+    outgoing.add_half(half(2, FRAME_BYTES // 2))
+    outgoing.add_half(half(3, FRAME_BYTES // 2))
+    assert [numbers(outgoing.take()) for _ in range(3)] == [[1], [2], [3]]
+
+
+def test_resend_repeats_from_the_number_on_and_the_unanswered_decisions_in_order() -> None:
+    outgoing = Outgoing()
+    for n in range(1, 6):
+        outgoing.add_half(half(n))
+    outgoing.add_decision(decision(1))
+    outgoing.take()
+    outgoing.add_half(half(6))
+    outgoing.add_decision(decision(2))
+    outgoing.resend(3)
+    frame = outgoing.take()
+    assert numbers(frame) == [3, 4, 5, 6]
+    assert [d.batch_no for d in frame.decisions] == [1, 2]
+
+
+def test_acknowledged_half_messages_leave_the_window_even_when_queued_again() -> None:
+    outgoing = Outgoing()
+    for n in range(1, 5):
+        outgoing.add_half(half(n))
+    assert outgoing.unacknowledged_bytes == 4 * (10 + OVERHEAD_BYTES)
+    outgoing.take()
+    outgoing.resend(1)
+    outgoing.persisted(3)
+    assert outgoing.unacknowledged_bytes == 10 + OVERHEAD_BYTES
+    assert numbers(outgoing.take()) == [4]
+
+
+def test_a_later_commit_in_the_queue_speaks_for_the_earlier() -> None:
+    outgoing = Outgoing()
+    outgoing.add_decision(decision(1))
+    outgoing.add_decision(decision(2))
+    outgoing.add_decision(decision(3, broker_pb2.ROLLBACK))
+    outgoing.add_decision(decision(3))
+    assert [(d.batch_no, d.verdict) for d in outgoing.take().decisions] == [
+        (2, broker_pb2.COMMIT),
+        (3, broker_pb2.ROLLBACK),
+        (3, broker_pb2.COMMIT),
+    ]
+
+
+def test_a_rollback_drops_what_it_covers_and_holds_its_numbers_until_it_is_answered() -> None:
+    outgoing = Outgoing()
+    for n in (1, 2, 3):
+        outgoing.add_half(half(n))
+    outgoing.take()
+    outgoing.add_decision(decision(2, broker_pb2.ROLLBACK))
+    assert outgoing.rolling_back
+    assert outgoing.unacknowledged_bytes == 10 + OVERHEAD_BYTES
+    outgoing.take()
+    assert outgoing.rolling_back
+    outgoing.decided(broker_pb2.Decided(verdict=broker_pb2.ROLLBACK, batch_no=2))
+    assert not outgoing.rolling_back
+    outgoing.resend(0)
+    assert numbers(outgoing.take()) == [1]
+
+
+def test_an_answered_commit_is_not_repeated() -> None:
+    outgoing = Outgoing()
+    outgoing.add_decision(decision(2))
+    outgoing.take()
+    outgoing.add_decision(decision(5))
+    outgoing.take()
+    outgoing.decided(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=2))
+    outgoing.resend(9)
+    assert [d.batch_no for d in outgoing.take().decisions] == [5]
+
+
+def test_unknown_is_said_once_and_waits_for_no_answer() -> None:
+    outgoing = Outgoing()
+    outgoing.add_decision(decision(2, broker_pb2.UNKNOWN))
+    assert len(outgoing.take().decisions) == 1
+    outgoing.resend(1)
+    assert not outgoing

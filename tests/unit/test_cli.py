@@ -1,0 +1,217 @@
+"""The command line without any server: help, errors in one line, exit codes, no secret in any output."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.models import CommandInfo
+
+from venus.cli.app import app, run
+from venus.cli.failure import explain
+from venus.cli.invocation import Invocation
+from venus.cli.output import bytes_shown, seconds_shown
+from venus.cli.secrets import Redactor, passwords
+from venus.config import Settings
+from venus.errors import DatabaseUnavailable, Refused
+
+SECRET = "hunter2-Xyz"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.upper().startswith("VENUS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+
+
+def commands() -> list[str]:
+    """Return every command, with those of groups as two words."""
+    names = [command.name or "" for command in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        names += [f"{group.name} {command_name(command)}" for command in group.typer_instance.registered_commands]
+    return names
+
+
+def command_name(command: CommandInfo) -> str:
+    assert command.callback is not None
+    return command.name or command.callback.__name__
+
+
+def configured(tmp_path: Path, extra: str = "") -> None:
+    (tmp_path / "venus.toml").write_text(
+        f'[source]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/d"\n'
+        f'[targets.main]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/d"\n'
+        f'[broker]\nlisten = "127.0.0.1:1"\n{extra}'
+    )
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_has_help_and_the_common_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command.split(), "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "--json" in shown
+    assert "--config" in shown
+    assert len(shown.splitlines()) > 8
+
+
+def test_help_groups_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert [word for word in ("Try", "Prepare", "Run", "Watch", "Act") if f" {word} " not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["stats"], "Did you mean 'status'?"),
+        (["status", "--jsn"], "--json"),
+        (["status", "-c", "none.toml"], "none.toml: no such file"),
+        (["status"], "venus.toml: no such file"),
+        (["pause", "a", "b"], "unexpected extra argument"),
+        (["migrate"], "--target"),
+        (["half", "commit", "x"], "Invalid value for 'BATCH'"),
+    ],
+)
+def test_a_wrong_call_is_one_line_a_hint_and_code_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert says in written.err.splitlines()[0]
+    assert written.err.startswith("venus: ")
+    assert len(written.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["check"], 75, "cannot be reached"),
+        (["install-triggers"], 75, "cannot be reached"),
+        (["uninstall-triggers"], 75, "cannot be reached"),
+        (["half", "list"], 75, "127.0.0.1:1"),
+        (["quarantine", "list"], 75, "cannot be reached"),
+        (["pause", "--target", "main"], 75, "cannot be reached"),
+        (["pause", "--target", "mian"], 2, "did you mean main?"),
+        (["migrate", "--target", "mian"], 2, "did you mean main?"),
+        (["migrate", "--target", "main", "--engine", "spark"], 2, "not in this version"),
+        (["migrate", "--target", "main", "--engine", "fast"], 2, "no such engine"),
+        (["sync", "--capture-only", "--target", "main"], 2, "goes with neither"),
+        (["sync", "--target", "mian"], 2, "did you mean main?"),
+        (["resync"], 2, "name a table, or say --all"),
+        (["demo", "--folder", "."], 2, "is not empty"),
+    ],
+)
+def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
+    arguments: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(tmp_path)
+
+    assert run(arguments) == code
+
+    written = capsys.readouterr()
+    assert says in written.err.splitlines()[-2 if written.err.splitlines()[-1].startswith("  ") else -1]
+    assert "Traceback" not in written.err
+    assert SECRET not in written.out + written.err
+
+
+def test_status_works_with_every_part_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configured(tmp_path)
+
+    assert run(["status", "--json"]) == 1
+
+    written = capsys.readouterr()
+    found = json.loads(written.out)
+    assert not found["healthy"]
+    assert found["source"]["error"]
+    assert found["broker"]["error"]
+    assert found["targets"][0]["error"]
+    assert len(found["problems"]) == 3
+    assert SECRET not in written.out + written.err
+
+
+def test_json_errors_are_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configured(tmp_path)
+
+    assert run(["--json", "half", "list"]) == 75
+
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["exit_code"] == 75
+    assert error["message"]
+
+
+def test_options_go_before_or_behind_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configured(tmp_path)
+    (tmp_path / "venus.toml").rename(tmp_path / "other.toml")
+
+    assert run(["-c", "other.toml", "--json", "config"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert run(["config", "--json", "-c", "other.toml"]) == 0
+    behind = json.loads(capsys.readouterr().out)
+
+    assert before == behind
+    assert before["source"]["url"] == "postgresql://u:***@127.0.0.1:1/d"
+
+
+def test_the_configuration_is_printed_with_passwords_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configured(tmp_path)
+
+    assert run(["config"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "broker.buffer_bytes_max" in shown
+    assert "67108864" in shown
+    assert SECRET not in shown
+
+
+def test_a_defect_is_one_line_and_a_report_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    invocation = Invocation()
+    invocation.redactor.learn(Settings(source={"url": f"postgresql://u:{SECRET}@h/d"}))  # type: ignore[arg-type]
+    try:
+        raise ValueError(f"cannot use postgresql://u:{SECRET}@h/d\nat all")
+    except ValueError as error:
+        message, hint, code = explain(error, invocation)
+
+    report = Path(hint.removeprefix("details: "))
+    assert code == 12
+    assert "\n" not in message
+    assert SECRET not in message
+    assert report.is_relative_to(tmp_path)
+    assert "Traceback" in report.read_text()
+    assert SECRET not in report.read_text()
+    assert report.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(Refused("x"), 3), (DatabaseUnavailable("x"), 75), (KeyboardInterrupt(), 130)]
+)
+def test_errors_have_their_exit_codes(error: BaseException, code: int) -> None:
+    assert explain(error, Invocation())[2] == code
+
+
+def test_passwords_are_struck_out_in_every_spelling() -> None:
+    redact = Redactor()
+    redact.learn(
+        Settings(
+            source={"url": "postgresql://u:p%40ss%2Fword@h/d"},  # type: ignore[arg-type]
+            targets={"a": {"url": "postgresql://h/d?password=qu%26ry"}},  # type: ignore[dict-item]
+        )
+    )
+
+    text = redact("p%40ss%2Fword p@ss/word qu%26ry qu&ry postgresql://x:unknown@h/d?a=b")
+
+    assert text == "*** *** *** *** postgresql://x:***@h/d?a=b"
+    assert passwords("sqlite:///x.db") == set()
+
+
+def test_figures_are_readable() -> None:
+    assert [bytes_shown(n) for n in (0, 1023, 12_900_000, 5 << 40)] == ["0 B", "1023 B", "12.3 MiB", "5.0 TiB"]
+    assert [seconds_shown(s) for s in (0.44, 12, 200, 9000, 400_000)] == ["0.4 s", "12 s", "3.3 min", "2.5 h", "5 d"]

@@ -1,0 +1,212 @@
+"""What a wrong configuration says: one line that names the file, the line, the key and the way out."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from venus.config import Settings, effective, load, masked, options, require_source, require_target
+from venus.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_venus_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [n for n in os.environ if n.upper().startswith("VENUS_")]:
+        monkeypatch.delenv(name)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "venus.toml"
+    file.write_text(text)
+    return file
+
+
+def refusal(file: Path | None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_environment_beats_the_file_and_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, '[broker]\ndata_dir = "/a"\nreview_after_s = 2\n[source]\nurl = "sqlite:///x.db"\n')
+    monkeypatch.setenv("VENUS_BROKER__DATA_DIR", "/b")
+    monkeypatch.setenv("VENUS_SOURCE__TABLES", "orders, app.*")
+
+    settings = load(file)
+
+    assert settings.broker.data_dir == Path("/b")
+    assert settings.broker.review_after_s == 2.0
+    assert settings.source.tables == ("orders", "app.*")
+    assert settings.source.url.get_secret_value() == "sqlite:///x.db"
+
+
+@pytest.mark.parametrize("name", ["main", "Main", "site-b"])
+def test_the_environment_reaches_a_target_however_the_file_spells_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, f'[targets.{name}]\nurl = "postgresql://a"\nschema = "s"\n')
+    monkeypatch.setenv(f"VENUS_TARGETS__{name.upper().replace('-', '_')}__URL", "postgresql://b")
+
+    settings = load(file)
+
+    assert list(settings.targets) == [name]
+    assert settings.targets[name].url.get_secret_value() == "postgresql://b"
+    assert settings.targets[name].schema_ == "s"
+
+
+def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VENUS_TARGETS__B__URL", "postgresql://b")
+
+    assert load(None).targets["b"].url.get_secret_value() == "postgresql://b"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ('[brokr]\nlisten = "x:1"\n', 1, "brokr: no such section (did you mean broker?)"),
+        ('# hi\n[broker]\nlistn = "x:1"\n', 3, "broker.listn: no such option (did you mean listen?)"),
+        ('[broker]\nreview_after_s = "soon"\n', 2, "broker.review_after_s: 'soon' should be a valid number"),
+        ("[capture]\n\nbatch_rows_max = 0\n", 3, "capture.batch_rows_max: 0 should be greater than 0"),
+        ('[broker]\nlisten = "here"\n', 2, "broker.listen: 'here' should be HOST:PORT"),
+        ('source = "sqlite:///x"\n', 1, "source: is a section, not a value: write [source]"),
+        ('[targets.main]\nschema = "a"\n', 1, "targets.main.url: must be set"),
+        ('[targets.main]\nurl = "p://x"\non_error = "stop"\n', 3, "should be 'halt' or 'quarantine'"),
+        ('[targets.main]\nurl = "p://x"\nshema = "a"\n', 3, "(did you mean schema?)"),
+        ("broker.listn = 1\n", 1, "broker.listn: no such option"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_line(text: str, line: int, says: str, tmp_path: Path) -> None:
+    file = write(tmp_path, text)
+
+    message = refusal(file)
+
+    assert message.startswith(f"{file}:{line}: ")
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("[source\n", 1), ('[source]\nurl = "a\n', 2), ("[source]\nurl = \n", 2), ("a = 1\na = 2\n", 2)],
+)
+def test_bad_toml_is_named_with_its_line(text: str, line: int, tmp_path: Path) -> None:
+    file = write(tmp_path, text)
+
+    assert refusal(file).startswith(f"{file}:{line}: not TOML: ")
+
+
+def test_a_missing_file_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file") as caught:
+        load(tmp_path / "none.toml")
+
+    assert "venus.example.toml" in caught.value.hint
+
+
+def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "venus.toml"
+    file.write_bytes(b"[source]\nurl = \xff\n")
+
+    assert "not UTF-8" in refusal(file)
+    assert "directory" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("VENUS_BROKR__LISTEN", "x:1", "did you mean VENUS_BROKER__LISTEN?"),
+        ("VENUS_BROKER__LISTN", "x:1", "did you mean VENUS_BROKER__LISTEN?"),
+        ("VENUS_BROKER", "x", "VENUS_BROKER sets no option"),
+        ("VENUS_TARGETS__MAIN__URI", "x", "VENUS_TARGETS__MAIN__URI sets no option"),
+        ("VENUS_BROKER__REVIEW_AFTER_S", "soon", "environment: VENUS_BROKER__REVIEW_AFTER_S: 'soon' should be"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+
+    assert says in refusal(None)
+
+
+def test_several_mistakes_are_one_line_that_counts_them(tmp_path: Path) -> None:
+    assert refusal(write(tmp_path, "[broker]\nlistn = 1\nhtpt = 2\n")).endswith("(and 1 more)")
+
+
+def test_no_message_repeats_a_url(tmp_path: Path) -> None:
+    for text in ('[targets.a]\nurl = ["p://u:hunter2@h/d"]\n', '[source]\nurl = {a = "hunter2"}\n'):
+        assert "hunter2" not in refusal(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///shop.db", "sqlite:///shop.db"),
+        ("postgresql+psycopg2://u:hunter2@h:1/d", "postgresql+psycopg2://u:***@h:1/d"),
+        ("postgresql://u:hun@ter2@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:hun/ter2@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://:hunter2@h/d", "postgresql://:***@h/d"),
+        ("postgresql://h/d?user=u&password=hunter2&sslmode=off", "postgresql://h/d?user=u&password=***&sslmode=off"),
+        ("postgresql://h/d?sslpassword=hunter2", "postgresql://h/d?sslpassword=***"),
+        ("postgresql://u@h/d?host=/tmp/x", "postgresql://u@h/d?host=/tmp/x"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+def test_the_settings_never_print_a_secret() -> None:
+    settings = Settings(
+        source={"url": "postgresql://u:hunter2@h/d"},  # type: ignore[arg-type]
+        targets={"a": {"url": "postgresql://u:hunter3@h/d?password=hunter4"}},  # type: ignore[dict-item]
+    )
+
+    shown = f"{settings!r} {settings} {effective(settings)} {settings.model_dump()} {settings.model_dump_json()}"
+
+    assert "hunter" not in shown
+    assert effective(settings)["source"]["url"] == "postgresql://u:***@h/d"
+
+
+def test_a_source_or_target_that_is_not_there_is_named() -> None:
+    settings = Settings(targets={"berlin": {"url": "postgresql://h/d"}})  # type: ignore[dict-item]
+
+    with pytest.raises(ConfigError, match="no source"):
+        require_source(settings)
+    with pytest.raises(ConfigError, match=r"'berln' \(did you mean berlin\?\)"):
+        require_target(settings, "berln")
+    with pytest.raises(ConfigError, match=r"no \[targets.NAME\] section"):
+        require_target(Settings(), "main")
+
+
+def test_the_example_has_every_option_with_its_default_and_nothing_else() -> None:
+    tree = tomllib.loads((ROOT / "venus.example.toml").read_text())
+    written = {
+        f"{'targets.NAME' if section == 'targets' else section}.{option}": value
+        for section, body in tree.items()
+        for option, value in (body["main"] if section == "targets" else body).items()
+    }
+    defaults = {
+        path: list(d) if isinstance(d, tuple) else str(d) if isinstance(d, Path) else d for path, d in options().items()
+    }
+    examples = {"source.url", "targets.NAME.url"}  # these have no default: the example shows one
+
+    assert written.keys() == defaults.keys()
+    assert {p: v for p, v in written.items() if p not in examples} == {
+        p: v for p, v in defaults.items() if p not in examples
+    }
+
+
+def test_the_example_explains_every_option() -> None:
+    lines = (ROOT / "venus.example.toml").read_text().splitlines()
+
+    for number, line in enumerate(lines):
+        if "=" in line and not line.startswith("#"):
+            assert lines[number - 1].startswith("#"), f"line {number + 1} has no comment above it: {line}"
+
+
+def test_the_example_loads() -> None:
+    assert load(ROOT / "venus.example.toml").broker == Settings().broker

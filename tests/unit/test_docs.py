@@ -1,0 +1,96 @@
+"""The documents name what exists: commands, options, files, links; and words that are not ours stay out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import venus.broker.metrics
+import venus.cli
+from tests.unit.test_cli import commands
+from venus.config import load, options
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+GUIDES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/OPERATING.md"))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_in_the_guides(command: str) -> None:
+    group, _, sub = command.partition(" ")
+    listed = [rf"venus {command}\b", rf"`venus {group} list`(, `\w+[^`]*`)*, `{sub}[ `]"]
+
+    assert any(re.search(pattern, GUIDES) for pattern in listed if sub or pattern == listed[0]), command
+
+
+def test_every_command_in_the_documents_exists() -> None:
+    known = {command.split()[0] for command in commands()}
+    named = {
+        found
+        for document in DOCUMENTS
+        for found in re.findall(r"(?:^\$ |`)venus (?:-\S+ )*([a-z][a-z-]+)", document.read_text(), re.MULTILINE)
+    }
+
+    assert named - known == set()
+
+
+def test_every_option_of_a_command_in_the_documents_exists() -> None:
+    code = "".join(path.read_text() for path in Path(venus.cli.__file__).parent.rglob("*.py"))
+    used = set(re.findall(r"venus [a-z-]+[^`\n]*?(--[a-z][a-z-]+)", GUIDES))
+
+    assert {option for option in used if f'"{option}"' not in code} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)", document.read_text()) if "://" not in link]
+
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_example_configuration_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", GUIDES, re.DOTALL)
+
+    assert len(examples) >= 3
+    for number, example in enumerate(examples):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(example)
+        load(file)
+
+
+def test_metrics_and_options_that_are_named_exist() -> None:
+    source = Path(venus.broker.metrics.__file__).read_text()
+    metrics = {*re.findall(r'"(venus_[a-z_]+)"', source), "venus_digest_mismatches_total"}
+    leaves = {path.rpartition(".")[2] for path in options()} | metrics
+
+    assert set(re.findall(r"`(?:time\(\) - )?(venus_[a-z_]+)`", GUIDES)) - metrics == set()
+    assert (
+        set(re.findall(r"`([a-z]+_[a-z_]*(?:_s|_ms|_bytes|_bytes_max|_bytes_min|_rows_max))`", GUIDES)) - leaves
+        == set()
+    )
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name
+        for document in DOCUMENTS
+        for name in re.findall(r"(?:\$ |`|^)make ([a-z-]+)", document.read_text(), re.MULTILINE)
+    }
+
+    assert named - targets == set()
+
+
+def test_every_scenario_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "SCENARIOS.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE)
+    wanted = [*range(1, 14), *range(15, 19), *range(20, 32), 33, 36, 37, 42]
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+
+    assert {int(number) for number, _ in rows} >= set(wanted)
+    for number, tests in rows:
+        for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", tests):
+            assert file in sources, f"scenario {number}: {file}"
+            assert not name or f"def {name}(" in sources[file], f"scenario {number}: {file}::{name}"

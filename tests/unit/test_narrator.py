@@ -1,0 +1,60 @@
+"""What `venus sync` says to people: changes at once, counters rarely; and to machines everything."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from venus.cli.invocation import Invocation
+from venus.cli.narrator import Narrator, sentence
+
+CAPTURING = {"event": "report", "state": "capturing", "rows": 5, "last_error": "", "fills": ()}
+
+
+def test_counters_alone_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    narrator = Narrator(Invocation())
+
+    for rows in range(5):
+        narrator.event("capture", CAPTURING | {"rows": rows})
+    narrator.event("main", CAPTURING)
+    narrator.event("capture", CAPTURING | {"state": "connecting", "last_error": "gone"})
+    narrator.event("capture", CAPTURING | {"state": "waiting to reconnect", "last_error": "gone"})
+
+    assert capsys.readouterr().out.splitlines() == [
+        "capture: capturing, rows 0",
+        "main: capturing, rows 5",
+        "capture: connecting, rows 5, last_error gone",
+    ]
+
+
+def test_machines_get_every_report(capsys: pytest.CaptureFixture[str]) -> None:
+    narrator = Narrator(Invocation(json=True))
+
+    for rows in range(3):
+        narrator.event("capture", CAPTURING | {"rows": rows})
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["loop"], line["rows"]) for line in lines] == [("capture", 0), ("capture", 1), ("capture", 2)]
+
+
+def test_held_tables_and_fills_are_said() -> None:
+    found = {
+        "event": "report",
+        "offset": 7,
+        "held": [{"source_name": "main.orders", "state": "HALTED"}],
+        "fills": [{"table": "main.t", "rows_done": 1000, "rows_estimate": 5000, "done": False}],
+    }
+
+    assert sentence(found) == "offset 7, main.orders halted, main.t 1,000 of about 5,000"
+
+
+def test_an_error_that_is_history_is_not_repeated() -> None:
+    assert "gone" not in sentence(CAPTURING | {"last_error": "gone"})
+
+
+def test_a_loop_that_ended_says_why() -> None:
+    assert sentence({"event": "restarts", "in_s": 2.0, "code": -9, "error": ""}) == (
+        "starts again in 2 s: it ended with code -9"
+    )
+    assert sentence({"event": "stays down", "code": 12, "error": "taken over"}) == "stays down: taken over"

@@ -1,0 +1,96 @@
+"""What `venus status` calls unhealthy, and which hop it names (features 4, scenario 36)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from venus.cli.overview import (
+    BrokerView,
+    ConsumerView,
+    HalfView,
+    Overview,
+    SourceTable,
+    SourceView,
+    TargetTable,
+    TargetView,
+)
+
+SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
+CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
+BROKER = BrokerView(known=True, producer="host:1", captured_age_s=4.0, consumers=(CONSUMER,))
+TARGET = TargetView(
+    name="a", group="main/a", loaded=True, tables=(TargetTable(table_id=2, name="main.orders", state="ACTIVE"),)
+)
+HEALTHY = Overview(business="main", heartbeat_s=5.0, source=SOURCE, broker=BROKER, targets=(TARGET,))
+
+
+def with_table(state: str, reason: str = "") -> TargetView:
+    return replace(TARGET, tables=(replace(TARGET.tables[0], state=state, reason=reason),))
+
+
+def test_a_healthy_pipeline_has_no_problem() -> None:
+    assert HEALTHY.problems == ()
+    assert HEALTHY.healthy
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (replace(HEALTHY, source=SourceView(error="gone")), "source: gone"),
+        (replace(HEALTHY, source=SourceView()), "no table is captured"),
+        (replace(HEALTHY, broker=BrokerView(error="gone")), "broker: gone"),
+        (replace(HEALTHY, broker=replace(BROKER, producer="")), "source -> broker: no upper adapter is connected"),
+        (replace(HEALTHY, broker=replace(BROKER, captured_age_s=90.0)), "nothing has been captured for 90 s"),
+        (replace(HEALTHY, broker=replace(BROKER, alarms=("look",))), "broker: look"),
+        (
+            replace(
+                HEALTHY,
+                broker=replace(
+                    BROKER, halves=(HalfView(batch_no=7, rows=1, bytes=1, last_sequence=1, age_s=99, reviews=15),)
+                ),
+            ),
+            "batch 7 is undecided for 99 s after 15 reviews",
+        ),
+        (
+            replace(HEALTHY, broker=replace(BROKER, consumers=(replace(CONSUMER, connected=False),))),
+            "broker -> target a: no under adapter is connected",
+        ),
+        (
+            replace(HEALTHY, broker=replace(BROKER, consumers=(replace(CONSUMER, backlog_rows=5, oldest_s=99.0),))),
+            "5 changes behind, the oldest 99 s",
+        ),
+        (replace(HEALTHY, targets=(replace(TARGET, loaded=False),)), "run `venus migrate --target a`"),
+        (replace(HEALTHY, targets=(replace(TARGET, paused=True),)), "target a: paused"),
+        (replace(HEALTHY, targets=(replace(TARGET, error="gone"),)), "target a: gone"),
+        (replace(HEALTHY, targets=(with_table("HALTED", "a check"),)), "main.orders is HALTED (a check)"),
+        (replace(HEALTHY, targets=(replace(TARGET, open_quarantine=3),)), "3 refused changes wait"),
+        (
+            replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], state="RESYNC"),))),
+            "`venus resync` reads it again",
+        ),
+        (
+            replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], blocked_s=600.0),))),
+            "main.orders waits for a transaction open for 600 s",
+        ),
+    ],
+)
+def test_each_trouble_is_named_with_its_hop(found: Overview, says: str) -> None:
+    assert not found.healthy
+    assert any(says in problem for problem in found.problems), found.problems
+
+
+def test_an_idle_source_is_healthy_within_a_few_heartbeats() -> None:
+    assert replace(HEALTHY, broker=replace(BROKER, captured_age_s=19.0)).healthy
+    assert not replace(HEALTHY, broker=replace(BROKER, captured_age_s=21.0)).healthy
+
+
+def test_a_table_that_catches_up_is_healthy() -> None:
+    assert replace(HEALTHY, targets=(with_table("CATCHUP"),)).healthy
+
+
+def test_a_paused_target_is_not_told_twice() -> None:
+    broker = replace(BROKER, consumers=(replace(CONSUMER, connected=False),))
+
+    assert len(replace(HEALTHY, broker=broker, targets=(replace(TARGET, paused=True),)).problems) == 1

@@ -1,0 +1,145 @@
+"""What is shipped: the package list in setup.cfg is written by hand, and one source tree gives one import name.
+
+The wheel is built once, offline, and installed beside this environment's libraries in a fresh virtual environment.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOMES = {"venus": "venus", "adapters": "venus.adapters", "spark": "venus.spark", "migrations": "venus.migrations"}
+LINKS = {"venus/adapters": "../adapters", "venus/spark": "../spark", "venus/migrations": "../migrations"}
+
+
+def read_setup() -> ConfigParser:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    return config
+
+
+def own_files() -> set[str]:
+    """Every file that belongs into the wheel, as the wheel names it. rglob does not follow the links."""
+    return {
+        "/".join([*package.split("."), *path.relative_to(ROOT / home).parts])
+        for home, package in HOMES.items()
+        for path in (ROOT / home).rglob("*")
+        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    }
+
+
+def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), **environ}
+    return subprocess.run([str(c) for c in command], cwd=cwd, env=clean, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy: a build directory left in the tree would ship stale files."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copied = folder / "tree"
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\0")
+    for name in filter(None, files):
+        source, target = ROOT / name, copied / name
+        if not source.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            target.symlink_to(source.readlink())
+        else:
+            target.write_bytes(source.read_bytes())
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
+    built = run(*pip, "--quiet", "--wheel-dir", folder, copied, cwd=folder)
+    assert built.returncode == 0, built.stderr
+    return next(folder.glob("venus_cdc-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a fresh environment with the wheel; the libraries are this environment's, by one path line (offline)."""
+    home = tmp_path_factory.mktemp("fresh")
+    made = run(sys.executable, "-m", "venv", "--without-pip", home / "venv", cwd=home)
+    assert made.returncode == 0, made.stderr
+    python = home / "venv" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install")
+    done = run(*pip, "--quiet", "--no-deps", "--no-index", wheel, cwd=home)
+    assert done.returncode == 0, done.stderr
+    site = next((home / "venv" / "lib").glob("python3*")) / "site-packages"
+    (site / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return home
+
+
+def test_every_package_is_shipped() -> None:
+    listed = set(read_setup()["options"]["packages"].split())
+
+    found = {
+        ".".join([name, *init.parent.relative_to(ROOT / home).parts])
+        for home, name in HOMES.items()
+        for init in (ROOT / home).rglob("__init__.py")
+    }
+
+    assert listed == found
+
+
+def test_the_links_say_the_same_as_setup_cfg() -> None:
+    mapping = dict(re.findall(r"^(\S+) = (\S+)$", read_setup()["options"]["package_dir"], re.MULTILINE))
+
+    assert mapping == {package: home for home, package in HOMES.items()}
+    assert {name: str((ROOT / name).readlink()) for name in LINKS} == LINKS
+
+
+def test_the_wheel_holds_every_file_and_one_import_name(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+    assert {name.partition("/")[0] for name in names} == {"venus"}
+    assert own_files() - names == set(), "in the tree, not in the wheel: list it in setup.cfg"
+    assert names - own_files() == set(), "in the wheel, not in the tree"
+
+
+@pytest.mark.parametrize("home", ["adapters", "spark", "migrations"])
+def test_a_second_copy_of_the_classes_cannot_be_imported(home: str) -> None:
+    refused = run(sys.executable, "-c", f"import {home}", cwd=ROOT)
+
+    assert f"import venus.{home}, not {home}" in refused.stderr
+
+
+def test_the_installed_wheel_gives_the_command(installed: Path) -> None:
+    shown = run(installed / "venv" / "bin" / "venus", "--help", cwd=installed)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "install-triggers" in shown.stdout
+    assert "demo" in shown.stdout
+
+
+def test_the_installed_wheel_has_what_the_demo_needs(installed: Path) -> None:
+    code = (
+        "import venus.cli.demo.command, venus.cli.demo.story, venus.broker.serve, venus.adapters.upper.capture\n"
+        "import venus.adapters.under.apply, venus.adapters.dialects.sqlite.source, venus.migrations.run\n"
+        "import venus; print(venus.__file__)"
+    )
+
+    found = run(installed / "venv" / "bin" / "python", "-W", "error::SyntaxWarning", "-c", code, cwd=installed)
+
+    assert found.returncode == 0, found.stderr
+    assert Path(found.stdout.strip()).is_relative_to(installed / "venv")
+
+
+def test_every_dependency_is_justified() -> None:
+    requirements = read_setup()["options"]["install_requires"].split("\n")
+    names = [re.split(r"[<>=\[;]", line.strip())[0] for line in requirements if line.strip()]
+    reasons = (ROOT / "docs" / "DECISIONS.md").read_text().lower()
+
+    assert [name for name in names if f"`{name.lower()}`" not in reasons] == []

@@ -1,0 +1,110 @@
+"""The last change of each key, cuts out of increments, the circuit: all pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.feed import gone, items, put, section
+from venus.adapters.under.circuit import Breaker, Circuit
+from venus.adapters.under.cuts import Assembler, Piece
+from venus.adapters.under.fold import joined, last_of_each, net, rows_of, select, slice_of
+from venus.adapters.under.verdicts import RowsRefused, Suspect, Verdicts
+from venus.codec.batch import Batch
+from venus.codec.packed import Packed
+from venus.errors import ProtocolError
+from venus.model import BatchNo, Sequence
+
+
+@given(st.lists(st.binary(max_size=12) | st.binary(min_size=60, max_size=70) | st.sampled_from([b"", b"\0", b"\0\0"])))
+def test_the_last_of_each_key_is_found_as_a_dictionary_finds_it(keys: list[bytes]) -> None:
+    wanted = sorted({key: i for i, key in enumerate(keys)}.values())
+    assert np.flatnonzero(last_of_each(Packed.of(keys))).tolist() == wanted
+
+
+@given(st.lists(st.tuples(st.binary(max_size=9), st.booleans())))
+def test_selecting_keeps_order_and_bytes(pairs: list[tuple[bytes, bool]]) -> None:
+    mask = np.array([m for _, m in pairs], dtype=np.bool_)
+    assert select(Packed.of(k for k, _ in pairs), mask).split() == [k for k, m in pairs if m]
+
+
+def test_net_change_over_several_sections() -> None:
+    first = section(items(), [put(1, "a", 1), put(2, "b", 1)])
+    second = section(items(), [gone(1), put(3, "c", 1), put(2, "d", 1)])
+    rows = net(joined([rows_of(first, 10), rows_of(second, 12)]))
+    assert rows.offsets.tolist() == [12, 13, 14]
+    assert rows.is_deleted.tolist() == [True, False, False]
+    assert slice_of(rows, 1, 2).offsets.tolist() == [13]
+
+
+def piece(start: int, count: int, *, cut: int, end: bool = True) -> Piece:
+    content = (section(items(), [put(i, "x", 1) for i in range(count)]),) if count else ()
+    batch = Batch(
+        batch_no=BatchNo(cut), first_sequence=Sequence(start + 1), count=count, cut=BatchNo(cut), cut_end=end,
+        captured_at_us=0, schemas=(), sections=content,
+    )  # fmt: skip
+    return Piece(start=start, epoch=1, committed_at_us=0, batch=batch)
+
+
+def test_small_cuts_go_together_and_large_ones_alone() -> None:
+    assembler = Assembler(0)
+    for one in (piece(0, 3, cut=1, end=False), piece(3, 3, cut=1), piece(6, 3, cut=2), piece(9, 9, cut=3)):
+        assembler.add(one)
+    assembler.add(piece(18, 2, cut=4, end=False))
+    assert [cut.rows for cut in assembler.group(10)] == [6, 3]
+    assert [cut.rows for cut in assembler.group(5)] == [9]
+    assert assembler.group(100) == []
+    assert assembler.open_rows == 2
+    assert len(assembler.open_pieces()) == 1
+    assembler.add(piece(20, 1, cut=4))
+    assert [p.start for p in assembler.open_pieces()] == [20]
+    assert assembler.rows == 0
+
+
+def test_replays_are_dropped_and_gaps_and_straddling_are_errors() -> None:
+    assembler = Assembler(10)
+    assembler.add(piece(5, 5, cut=1))
+    assert assembler.replayed == 1
+    with pytest.raises(ProtocolError):
+        assembler.add(piece(8, 5, cut=2))
+    with pytest.raises(ProtocolError):
+        assembler.add(piece(12, 5, cut=2))
+    assembler.add(piece(10, 5, cut=2, end=False))
+    with pytest.raises(ProtocolError):
+        assembler.add(piece(15, 5, cut=3))
+
+
+def test_a_reader_of_one_table_closes_cuts_by_the_next_one() -> None:
+    assembler = Assembler(10, dense=False)
+    assembler.add(piece(10, 5, cut=2, end=False))
+    assert not assembler.has_complete
+    assembler.add(piece(30, 5, cut=4, end=False))
+    assert assembler.group(9, end_max=14) == []
+    assert len(assembler.group(1)) == 1
+    assembler.close_below(35)
+    assert [c.number for c in assembler.group(1)] == [4]
+
+
+def test_the_circuit_opens_probes_and_closes() -> None:
+    breaker = Breaker(failures_max=3, wait_first_s=1, wait_max_s=3)
+    assert [breaker.failed() for _ in range(3)] == [1, 2, 3]
+    assert breaker.state is Circuit.OPEN
+    states: list[Circuit] = []
+    for step in (breaker.probe, breaker.failed, breaker.probe, breaker.worked):
+        step()
+        states.append(breaker.state)
+    assert states == [Circuit.HALF_OPEN, Circuit.OPEN, Circuit.HALF_OPEN, Circuit.CLOSED]
+    assert breaker.failures == 0
+
+
+def test_verdicts_end() -> None:
+    verdicts = Verdicts()
+    suspect = Suspect(record_id=b"k", offset=1, sqlstate="23514", message="no")
+    verdicts.add(RowsRefused(1, "no", [suspect]), quarantine=True)
+    assert not verdicts.halts
+    verdicts.add(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same again: it would go on for ever
+    assert verdicts.halts == {1: "no"}
+    verdicts.add(RowsRefused(2, "whole table", []), quarantine=True)
+    assert verdicts.halts[2] == "whole table"

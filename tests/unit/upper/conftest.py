@@ -1,0 +1,12 @@
+"""Scripted ends need no time to come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.adapters.upper import capture
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "BACKOFF_MIN_S", 0.001)

@@ -1,0 +1,107 @@
+"""The protocol with one failure at each of its steps: nothing lost, nothing doubled, nothing out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.support.scripted_broker import ScriptedBroker
+from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from tests.unit.upper.runs import Deed, run
+from venus.errors import DatabaseUnavailable, Unavailable, VenusError
+
+T1, T2 = 2, 3
+
+
+def _history() -> tuple[ScriptedDatabase, list[Deed]]:
+    """Return a source to be filled, and what happens to it meanwhile and afterwards."""
+    database = ScriptedDatabase("customer", "orders", filled=False)
+    for n in range(5):
+        database.put(T1, f"c{n}", f"Customer {n}", logged=False)
+    return database, [_orders, _rename, _truncate, lambda db: db.alter(T1), _after_alter, _behind_our_back, _resync]
+
+
+def _orders(db: ScriptedDatabase) -> None:
+    for n in range(8):
+        db.put(T2, f"o{n}", "new")
+
+
+def _rename(db: ScriptedDatabase) -> None:
+    db.delete(T1, "c1")
+    db.put(T1, "c2", "renamed")
+
+
+def _truncate(db: ScriptedDatabase) -> None:
+    db.truncate(T2)
+    db.put(T2, "o1", "again")
+
+
+def _after_alter(db: ScriptedDatabase) -> None:
+    db.put(T1, "c9", "after the new column")
+
+
+def _behind_our_back(db: ScriptedDatabase) -> None:
+    """Delete without a trigger: only a sweep finds it."""
+    del db.tables[T1].rows[b"c3"]
+
+
+def _resync(db: ScriptedDatabase) -> None:
+    ScriptedSource(db, Script()).restart_fill(T1)
+
+
+def _error_for(step: str) -> VenusError:
+    return DatabaseUnavailable("scripted") if step.startswith("source.") else Unavailable("scripted")
+
+
+def _check(database: ScriptedDatabase, broker: ScriptedBroker, what: str) -> None:
+    folded, source = broker.fold(), database.contents()
+    assert {t: rows for t, rows in folded.items() if rows} == {t: rows for t, rows in source.items() if rows}, what
+    assert not broker.halves, what
+    assert not database.log, what
+
+
+def test_a_run_without_failures_ends_equal() -> None:
+    database, deeds = _history()
+    broker = ScriptedBroker()
+    report = run(database, broker, Script(), deeds)
+    _check(database, broker, "no failure")
+    assert report.connections == 1
+    assert report.batches == len(broker.batches)
+    assert all(t.fill.done for t in database.tables.values())
+
+
+def test_a_failure_at_any_step_loses_and_doubles_nothing() -> None:
+    database, deeds = _history()
+    script = Script()
+    run(database, ScriptedBroker(), script, deeds)
+    assert len(script.trace) > 60
+    for at, step in enumerate(script.trace):
+        database, deeds = _history()
+        broker = ScriptedBroker()
+        report = run(database, broker, Script({at: _error_for(step)}), deeds)
+        _check(database, broker, f"{at}: {step}")
+        assert report.connections <= 2
+
+
+def test_two_failures_at_any_two_steps_near_each_other_lose_and_double_nothing() -> None:
+    database, deeds = _history()
+    script = Script()
+    run(database, ScriptedBroker(), script, deeds)
+    for at in range(0, len(script.trace), 3):
+        for later in (1, 3, 7, 12):
+            database, deeds = _history()
+            broker = ScriptedBroker()
+            second = _second(at, later)
+            run(database, broker, second(_error_for(script.trace[at])), deeds)
+            _check(database, broker, f"{at} and {at + later}")
+
+
+def _second(at: int, later: int) -> Callable[[VenusError], Script]:
+    class Twice(Script):
+        """Fails once more, whatever the step then is."""
+
+        def step(self, name: str) -> None:
+            if len(self.trace) == at + later:
+                self.failures[at + later] = _error_for(name)
+            super().step(name)
+
+    return lambda error: Twice({at: error})

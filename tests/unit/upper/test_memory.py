@@ -1,0 +1,43 @@
+"""A cut may be far larger than memory should be."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+
+from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
+from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from venus.adapters.upper.cutting import Cutter
+from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.session import Claim, open_session
+from venus.config import Capture
+from venus.wire.broker_pb2 import Half
+
+ROWS = 1_000_000
+
+
+class Counting(ScriptedBroker):
+    """Keeps the numbers of the halves and throws their bodies away, as the disk would."""
+
+    def half(self, half: Half) -> None:
+        super().half(Half(batch_no=half.batch_no, digest=half.digest))
+
+    def check(self, half: Half) -> None:
+        """Believe the digest."""
+
+
+def test_a_cut_of_a_million_rows_never_has_more_than_a_few_batches_in_memory() -> None:
+    database, broker = ScriptedDatabase("big"), Counting()
+    database.bulk(2, ROWS)
+    script = Script()
+    session = open_session(ScriptedSource(database, script), ScriptedProducer(broker, script), Claim(), timeout_s=1)
+    cutter = Cutter(session, Capture(batch_rows_max=5000), threading.Event(), Reporter(None))
+    tracemalloc.start()
+    try:
+        assert cutter.cut()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert database.state.last_batch == ROWS / 5000
+    assert database.state.next_sequence == ROWS + 1
+    assert peak < 16 << 20  # a batch is half a megabyte, the whole cut 120

@@ -1,0 +1,335 @@
+"""The protocol's order, and what the adapter does when the two sides do not agree."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
+from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from tests.unit.upper.runs import SETTINGS, Run, run
+from venus.adapters.upper.cutting import Cutter
+from venus.adapters.upper.report import Reporter
+from venus.adapters.upper.session import Claim, Session, open_session
+from venus.codec.batch import digest
+from venus.errors import DatabaseUnavailable, Diverged, Fenced, SourceError, Unavailable, VenusError
+from venus.model import BatchNo, Epoch, Verdict
+from venus.wire.broker_pb2 import Half, HalfRef
+
+T = 2
+
+
+def _open(
+    database: ScriptedDatabase, broker: ScriptedBroker, script: Script | None = None
+) -> tuple[Session, Cutter, ScriptedProducer]:
+    script = script or Script()
+    producer = ScriptedProducer(broker, script)
+    session = open_session(ScriptedSource(database, script), producer, Claim(), timeout_s=1)
+    return session, Cutter(session, SETTINGS.capture, threading.Event(), Reporter(None)), producer
+
+
+def _captured() -> tuple[ScriptedDatabase, ScriptedBroker]:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    database.put(T, "a", "1")
+    run(database, broker)
+    return database, broker
+
+
+# -- order -------------------------------------------------------------------------------------------------------
+
+
+def test_the_local_transaction_follows_the_broker_disk_and_commit_follows_the_local_transaction() -> None:
+    database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
+    for n in range(10):
+        database.put(T, f"k{n}", "v")
+    _, cutter, _ = _open(database, broker, script)
+    start = len(script.trace)
+    assert cutter.cut()
+    steps = [s for s in script.trace[start:] if "sections" not in s]
+    assert steps == [
+        "source.open_cut",
+        *["broker.send_half.lost", "broker.send_half.after"] * 4,
+        "broker.wait_persisted",
+        "source.commit.before",
+        "source.commit.after",
+        "broker.decide.COMMIT.lost",
+        "broker.decide.COMMIT.after",
+    ]
+
+
+def test_halves_leave_while_the_snapshot_is_still_being_read() -> None:
+    database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
+    for n in range(10):
+        database.put(T, f"k{n}", "v")
+    _, cutter, _ = _open(database, broker, script)
+    cutter.cut()
+    assert script.trace.index("broker.send_half.after") < max(
+        n for n, step in enumerate(script.trace) if step == "source.sections.more"
+    )
+
+
+def test_the_source_may_forget_only_batches_that_the_broker_has_recorded_as_committed() -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    session, cutter, producer = _open(database, broker)
+    for n in range(4):
+        database.put(T, "a", str(n))
+        cutter.cut()
+    assert set(database.batches) == {3, 4}
+    assert session.next_batch == 5
+    producer.close()
+
+
+# -- epochs ------------------------------------------------------------------------------------------------------
+
+
+def test_the_older_of_two_adapters_is_fenced_at_the_broker() -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    _, old, _ = _open(database, broker)
+    _, new, _ = _open(database, broker)
+    database.put(T, "a", "1")
+    with pytest.raises(Fenced):
+        old.cut()
+    assert not broker.halves
+    assert new.cut()
+    assert broker.fold()[T] == {b"a": b"1"}
+
+
+def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_and_its_local_transaction() -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    database.put(T, "a", "1")
+
+    class TakenOver(Script):
+        """Another adapter starts when the halves are on disk: the broker knows nothing of the local transaction."""
+
+        def step(self, name: str) -> None:
+            super().step(name)
+            if name == "source.commit.before":
+                _open(database, broker)
+
+    _, old, _ = _open(database, broker, TakenOver())
+    with pytest.raises(Fenced):
+        old.cut()
+    assert not database.batches
+    assert not broker.halves
+    run(database, broker)
+    assert broker.fold()[T] == {b"a": b"1"}
+
+
+def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_its_successor() -> None:
+    database, broker = _captured()
+    claim = Claim()
+    open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
+    _open(database, broker)
+    epoch = broker.epoch
+    with pytest.raises(Fenced):
+        open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
+    assert broker.epoch == epoch
+    open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), Claim(), timeout_s=1)
+
+
+def test_fenced_ends_the_run_with_that_error_and_is_reported() -> None:
+    database, broker = _captured()
+    database.put(T, "a", "2")
+    run_ = Run(database, broker, Script())
+    run_.script.failures = {12: Fenced("taken over")}
+    with pytest.raises(Fenced):
+        run_.capture()
+    assert run_.reports[-1].state == "failed"
+    assert run_.reports[-1].last_error == "taken over"
+
+
+# -- the start-up ------------------------------------------------------------------------------------------------
+
+
+def test_undecided_halves_are_committed_as_far_as_the_batch_table_goes_and_rolled_back_from_there() -> None:
+    database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
+    _, cutter, producer = _open(database, broker, script)
+    for n in range(7):
+        database.put(T, f"k{n}", "v")
+    script.failures = {len(script.trace) + n: Unavailable() for n in range(100) if n == 13}
+    with pytest.raises(Unavailable):
+        cutter.cut()
+    assert script.trace[-1] == "broker.decide.COMMIT.lost" or broker.halves
+    refs = [h.batch_no for h in broker.halves]
+    assert refs == [1, 2, 3]
+    assert set(database.batches) == {1, 2, 3}
+    broker.half(Half(batch_no=4, digest=digest(b"never committed"), body=b"never committed"))
+    broker.answers.clear()
+    producer.close()
+    session, _, _ = _open(database, broker)
+    assert broker.answers == [(3, Verdict.COMMIT), (4, Verdict.ROLLBACK)]
+    assert session.next_batch == 4
+
+
+def test_a_broker_that_lost_its_data_is_refused() -> None:
+    database, _ = _captured()
+    with pytest.raises(Diverged):
+        run(database, ScriptedBroker())
+
+
+def test_a_source_that_is_behind_the_broker_is_read_again_with_a_sweep() -> None:
+    """Restored from a backup: rows that the broker has beyond it must go."""
+    database, broker = _captured()
+    backup = (database.contents(), database.state, dict(database.batches))
+    database.put(T, "b", "after the backup")
+    run(database, broker)
+    assert broker.fold()[T] == {b"a": b"1", b"b": b"after the backup"}
+    rows, state, batches = backup
+    for table_id, table in database.tables.items():
+        table.rows = rows[table_id]
+    database.state = replace(state, next_sequence=state.next_sequence)
+    database.batches = batches
+    database.log.clear()
+    database.strict = False
+    run(database, broker)
+    assert broker.fold()[T] == {b"a": b"1"}
+
+
+# -- reviews -----------------------------------------------------------------------------------------------------
+
+
+def test_a_review_between_cuts_is_answered_from_the_batch_table() -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    database.put(T, "a", "1")
+    session, cutter, producer = _open(database, broker)
+    cutter.cut()
+    record = database.batches[BatchNo(1)]
+    broker.last_batch = 0  # the COMMIT is still on its way
+    broker.halves = [broker.committed.pop()]
+    producer.reviews = [HalfRef(batch_no=1, digest=record.digest)]
+    broker.answers.clear()
+    assert session.answer_reviews() == 1
+    assert broker.answers == [(1, Verdict.COMMIT)]
+    producer.reviews = [HalfRef(batch_no=2, digest=5)]
+    session.answer_reviews()
+    assert broker.answers[-1] == (2, Verdict.ROLLBACK)
+
+
+def test_a_review_that_is_older_than_the_answer_to_its_commit_is_not_answered_with_rollback() -> None:
+    """The source has forgotten the batch, because the broker has recorded its COMMIT since it asked."""
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    session, cutter, producer = _open(database, broker)
+    for n in range(4):
+        database.put(T, "a", str(n))
+        cutter.cut()
+    assert BatchNo(1) not in database.batches
+    producer.reviews = [HalfRef(batch_no=1, digest=broker.committed[0].digest)]
+    broker.answers.clear()
+    assert session.answer_reviews() == 0
+    assert not broker.answers
+
+
+def test_a_review_of_a_half_that_was_rolled_back_says_nothing_about_the_next_one_of_its_number() -> None:
+    database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
+    session, cutter, producer = _open(database, broker, script)
+    database.put(T, "a", "1")
+    cutter.cut()
+    broker.last_batch = 0  # the COMMIT is still on its way
+    producer.reviews = [HalfRef(batch_no=1, digest=5)]
+    broker.answers.clear()
+    assert session.answer_reviews() == 0
+    assert not broker.answers
+
+
+def test_a_review_in_the_middle_of_its_cut_is_answered_with_unknown() -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    for n in range(10):
+        database.put(T, f"k{n}", "v")
+    producers: list[ScriptedProducer] = []
+
+    class Asked(Script):
+        """The broker asks about the first half while the second one is on its way."""
+
+        def step(self, name: str) -> None:
+            super().step(name)
+            if self.trace.count("broker.send_half.after") == 2 and not broker.answers:
+                producers[0].reviews = broker.refs()[:1]
+
+    _, cutter, producer = _open(database, broker, Asked())
+    producers.append(producer)
+    assert cutter.cut()
+    assert broker.answers == [(1, Verdict.UNKNOWN), (4, Verdict.COMMIT)]
+
+
+# -- stopping and errors -----------------------------------------------------------------------------------------
+
+
+def test_a_stop_in_the_middle_of_a_cut_takes_it_back_whole() -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    for n in range(10):
+        database.put(T, f"k{n}", "v")
+    log = dict(database.log)
+    stop = threading.Event()
+
+    class StopAfterTwo(Script):
+        """Somebody sends SIGTERM after the second half."""
+
+        def step(self, name: str) -> None:
+            super().step(name)
+            if self.trace.count("broker.send_half.after") == 2:
+                stop.set()
+
+    Run(database, broker, StopAfterTwo(), stop=stop).capture()
+    assert not broker.halves
+    assert not broker.committed
+    assert not database.batches
+    assert log.items() <= database.log.items()
+    run(database, broker)
+    assert broker.fold()[T] == database.tables[T].rows
+
+
+def test_a_source_that_refuses_reading_for_good_ends_the_run_with_its_words() -> None:
+    class Refusing(Script):
+        """Every read fails."""
+
+        def step(self, name: str) -> None:
+            super().step(name)
+            if name == "source.sections":
+                raise SourceError("permission denied for table customer")
+
+    database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Refusing()
+    database.put(T, "a", "1")
+    with pytest.raises(SourceError, match="permission denied"):
+        run(database, broker, script)
+    assert script.trace.count("source.sections") == 4
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), DatabaseUnavailable("away")])
+def test_ends_that_are_away_are_tried_again_until_they_are_back(error: VenusError) -> None:
+    database, broker = ScriptedDatabase("customer"), ScriptedBroker()
+    database.put(T, "a", "1")
+    script = Script(dict.fromkeys(range(4), error))
+    run_ = Run(database, broker, script)
+    report = run_.capture()
+    assert broker.fold()[T] == {b"a": b"1"}
+    assert report.connections == 1
+    assert "waiting to reconnect" in {r.state for r in run_.reports}
+
+
+def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
+    stop = threading.Event()
+
+    class Away(Script):
+        """Never there; somebody gives up on the third attempt."""
+
+        def step(self, name: str) -> None:
+            super().step(name)
+            if len(self.trace) == 3:
+                stop.set()
+            raise DatabaseUnavailable("away")
+
+    run_ = Run(ScriptedDatabase(), ScriptedBroker(), Away(), stop=stop)
+    assert run_.capture().state == "stopped"
+
+
+def test_the_epoch_of_an_unanswered_init_counts_as_claimed() -> None:
+    database, broker = _captured()
+    claim = Claim(Epoch(1))
+    script = Script({3: DatabaseUnavailable("lost the answer")})
+    with pytest.raises(DatabaseUnavailable):
+        open_session(ScriptedSource(database, script), ScriptedProducer(broker, script), claim, timeout_s=1)
+    assert script.trace[-1] == "source.raise_epoch.before"
+    database.state = replace(database.state, epoch=Epoch(broker.epoch))  # it had arrived
+    open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)

@@ -1,0 +1,37 @@
+"""What is told to a callback and to the log."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from venus.adapters.upper.report import CaptureReport, Reporter
+
+
+def test_the_callback_hears_once_a_second_and_at_once_of_a_new_state() -> None:
+    now, heard = 0.0, list[CaptureReport]()
+    reporter = Reporter(heard.append, monotonic=lambda: now)
+    for n in range(30):
+        now = n / 10
+        reporter.count(rows=1)
+        reporter.tick()
+    assert [r.rows for r in heard] == [1, 11, 21]
+    reporter.state("filling")
+    assert (heard[-1].state, heard[-1].rows) == ("filling", 30)
+
+
+def test_the_log_has_one_line_per_state_change_and_none_per_poll(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    reporter = Reporter(None)
+    for _ in range(100):
+        reporter.state("capturing")
+        reporter.tick()
+    reporter.state("waiting to reconnect", error=OSError("refused"))
+    reporter.state("waiting to reconnect", error=OSError("refused"))
+    reporter.state("capturing")
+    assert [r.getMessage() for r in caplog.records] == [
+        "capture: capturing",
+        "capture: waiting to reconnect: refused",
+        "capture: capturing",
+    ]

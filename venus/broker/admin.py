@@ -1,0 +1,56 @@
+"""The operator's service: the metadata queries of VENUS 3.2, decisions in a producer's place, groups that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from venus.broker.answering import answering
+from venus.broker.engine import Engine
+from venus.broker.handoff import Handoff
+from venus.broker.ingest import Ingest
+from venus.broker.standing import Standing
+from venus.errors import ProtocolError
+from venus.wire import broker_pb2, broker_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Admin(broker_pb2_grpc.AdminServicer):
+    """Status, Decide, Forget."""
+
+    def __init__(self, engine: Engine, handoff: Handoff, standing: Standing, ingest: Ingest) -> None:
+        self._engine, self._handoff, self._standing, self._ingest = engine, handoff, standing, ingest
+
+    async def Status(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.StatusRequest, context: Context
+    ) -> broker_pb2.BrokerStatus | None:
+        """Say what stands where."""
+        async with answering(context):
+            return await self._handoff.blocking(self._standing.status, request.business)
+        return None
+
+    async def Decide(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.DecideRequest, context: Context
+    ) -> broker_pb2.Decided | None:
+        """Decide half messages; the epoch is raised, and a live producer has to connect again and read the outcome."""
+        async with answering(context):
+            if request.verdict not in (broker_pb2.COMMIT, broker_pb2.ROLLBACK):
+                raise ProtocolError("an operator decides COMMIT or ROLLBACK")
+            with self._ingest.overruled(request.business, request.batch_no):
+                return await asyncio.wrap_future(
+                    self._engine.operator_decide(request.business, request.batch_no, request.verdict)
+                )
+        return None
+
+    async def Forget(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.ForgetRequest, context: Context
+    ) -> broker_pb2.Empty | None:
+        """Drop a consumer group."""
+        async with answering(context):
+            await self._handoff.blocking(self._engine.forget, request.business, request.group)
+            self._standing.unaccounted.pop((request.business, request.group), None)
+            return broker_pb2.Empty()
+        return None

@@ -1,0 +1,37 @@
+"""How a gRPC handler ends: errors of VENUS become statuses, anything else is logged and told as a plain failure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from venus.errors import VenusError
+from venus.rpc.errors import to_status
+
+logger = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def answering(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """Run a handler's body; a peer that has left needs no answer."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except VenusError as error:
+        await _abort(context, error)
+    except Exception as error:
+        if context.done():  # gRPC raises from reads and writes of a call whose peer has gone
+            return
+        logger.exception("a call of %s failed", context.peer())
+        await _abort(context, VenusError(f"the broker failed: {error!r}"))
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: VenusError) -> None:
+    if not context.done():
+        status = to_status(error)
+        await context.abort(status.code, status.details, status.metadata)

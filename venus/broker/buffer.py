@@ -1,0 +1,116 @@
+"""The bodies of recent batches in memory (the paper's LRU memory recovery), bounded in bytes.
+
+A body is UNSAVED while it waits for its write (counted, never evicted), SAVED once it is on disk, DELIVERED once
+the full data has it and every attached consumer has acknowledged it. To make room, DELIVERED ones go first, the
+least recently used of them before the others; then SAVED ones from the middle, because a plain LRU over a log
+evicts exactly what the reader that lags wants next, while readers at the end want the newest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+#: What an entry costs beside its bytes.
+ENTRY_BYTES = 256
+
+Key = tuple[int, int]  # business, log index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferStatus:
+    """What the buffer is doing."""
+
+    nbytes: int
+    unsaved_bytes: int
+    hits: int
+    misses: int
+
+
+class Buffer:
+    """Thread-safe; a body that is not here is read from the log."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._saved: OrderedDict[Key, bytes] = OrderedDict()
+        self._delivered: OrderedDict[Key, bytes] = OrderedDict()
+        self._nbytes = 0
+        self._unsaved = 0
+        self._hits = 0
+        self._misses = 0
+
+    def hold(self, nbytes: int) -> bool:
+        """Count bytes that wait to be written; False = there is no room for them now."""
+        with self._lock:
+            if self._unsaved and self._unsaved + nbytes > self.bytes_max // 2:
+                return False
+            self._unsaved += nbytes
+            self._make_room()
+            return True
+
+    def release(self, nbytes: int) -> None:
+        """Forget bytes that were held: they are written, or were refused."""
+        with self._lock:
+            self._unsaved -= nbytes
+
+    def save(self, key: Key, body: bytes) -> None:
+        """Keep a body that is on disk."""
+        with self._lock:
+            if key not in self._saved and key not in self._delivered:
+                self._saved[key] = body
+                self._nbytes += len(body) + ENTRY_BYTES
+                self._make_room()
+
+    def get(self, key: Key) -> bytes | None:
+        """Return a body, if it is here."""
+        with self._lock:
+            body = self._saved.get(key)
+            if body is None:
+                body = self._delivered.get(key)
+                if body is not None:
+                    self._delivered.move_to_end(key)
+            if body is None:
+                self._misses += 1
+            else:
+                self._hits += 1
+            return body
+
+    def delivered(self, business: int, below_index: int) -> None:
+        """Mark everything below a log index as wanted by nobody who is known."""
+        with self._lock:
+            done = []
+            for key in self._saved:
+                if key[0] == business:
+                    if key[1] >= below_index:
+                        break
+                    done.append(key)
+            for key in done:
+                self._delivered[key] = self._saved.pop(key)
+
+    def status(self) -> BufferStatus:
+        """Return the figures."""
+        with self._lock:
+            return BufferStatus(
+                nbytes=self._nbytes + self._unsaved, unsaved_bytes=self._unsaved, hits=self._hits, misses=self._misses
+            )
+
+    def _make_room(self) -> None:
+        room = self.bytes_max - self._unsaved
+        while self._nbytes > room and self._delivered:
+            _, body = self._delivered.popitem(last=False)
+            self._nbytes -= len(body) + ENTRY_BYTES
+        if self._nbytes > room and self._saved:
+            self._cut_middle(self._nbytes - room + self.bytes_max // 8)
+
+    def _cut_middle(self, wanted: int) -> None:
+        """Evict a run of SAVED entries that starts a quarter behind the oldest; rarely, so it takes an eighth."""
+        known = list(self._saved)
+        order = known[len(known) // 4 :] + known[: len(known) // 4][::-1]
+        for key in order:
+            if wanted <= 0 or self._nbytes <= 0:
+                return
+            size = len(self._saved.pop(key)) + ENTRY_BYTES
+            self._nbytes -= size
+            wanted -= size

@@ -1,0 +1,286 @@
+"""The service that sends: increments from an offset on, and the full interface (VENUS 3.3, offset -1).
+
+A consumer gives credit in bytes; nothing is read from the store that may not be sent, so a consumer that stops holds
+one frame at most. A commit wakes the subscribers of its business; what was committed meanwhile rides in one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import grpc
+
+from venus.broker.answering import answering
+from venus.broker.engine import Engine
+from venus.broker.handoff import Handoff
+from venus.broker.standing import Standing
+from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
+from venus.model import FULL
+from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.credit import Credit, cost
+from venus.wire import broker_pb2, broker_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+#: A snapshot's lease is renewed after this part of it.
+RENEW_PART = 0.25
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Delivery(broker_pb2_grpc.DeliveryServicer):
+    """All consumers' streams, and snapshots."""
+
+    def __init__(self, engine: Engine, handoff: Handoff, standing: Standing) -> None:
+        self.engine = engine
+        self.handoff = handoff
+        self.standing = standing
+        self._streams: set[ConsumerStream] = set()
+        engine.on_commit(lambda business, next_offset: handoff.post(self._committed, business, next_offset))
+
+    def _committed(self, business: str, next_offset: int) -> None:
+        for stream in self._streams:
+            if stream.business == business:
+                stream.tail = max(stream.tail, next_offset)
+                stream.wake.set()
+
+    def end_all(self) -> None:
+        """Tell every consumer that the broker stops."""
+        for stream in self._streams:
+            stream.end(Unavailable("the broker is stopping"))
+
+    async def Subscribe(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Serve one consumer until it leaves."""
+        async with answering(context):
+            first = await context.read()
+            if first is None:
+                raise DigestMismatch("the first frame arrived damaged")
+            if first is grpc.aio.EOF or not first.HasField("open"):
+                raise ProtocolError("the first frame of a consumer must have open")
+            if not first.open.business or not first.open.group:
+                raise ProtocolError("open names no business or no consumer group")
+            stream = ConsumerStream(self.engine, self.handoff, self.standing, context, first.open)
+            self._streams.add(stream)
+            try:
+                await stream.run(first)
+            finally:
+                self._streams.discard(stream)
+
+    async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.OpenSnapshotRequest, context: Context
+    ) -> broker_pb2.Snapshot | None:
+        """Make a snapshot at a cut."""
+        async with answering(context):
+            return await self.handoff.blocking(self.engine.open_snapshot, request)
+        return None
+
+    async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Send the chunks of one key range; the next one is read while one is on its way."""
+        async with answering(context):
+            chunks = Chunks(self.engine, self.handoff, request)
+            try:
+                while (chunk := await chunks.next()) is not None:
+                    await context.write(chunk)
+            finally:
+                chunks.close()
+
+    async def RenewSnapshot(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.SnapshotRef, context: Context
+    ) -> broker_pb2.Snapshot | None:
+        """Start a lease anew."""
+        async with answering(context):
+            return await self.handoff.blocking(self.engine.renew, request.snapshot_id)
+        return None
+
+    async def CloseSnapshot(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.SnapshotRef, context: Context
+    ) -> broker_pb2.Empty | None:
+        """Let a snapshot go."""
+        async with answering(context):
+            await self.handoff.blocking(self.engine.close_snapshot, request.snapshot_id)
+            return broker_pb2.Empty()
+        return None
+
+
+class Chunks:
+    """The chunks of a split, one read ahead of the caller."""
+
+    def __init__(self, engine: Engine, handoff: Handoff, request: broker_pb2.ReadSplitRequest) -> None:
+        self._engine, self._handoff, self._request = engine, handoff, request
+        self._iterator: Iterator[broker_pb2.SnapshotChunk] | None = None
+        self._ahead: asyncio.Task[broker_pb2.SnapshotChunk | None] | None = None
+
+    async def next(self) -> broker_pb2.SnapshotChunk | None:
+        """Return the next chunk, None at the end."""
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._handoff.blocking(self._read))
+        chunk = await self._ahead
+        self._ahead = asyncio.create_task(self._handoff.blocking(self._read)) if chunk is not None else None
+        return chunk
+
+    def _read(self) -> broker_pb2.SnapshotChunk | None:
+        if self._iterator is None:
+            self._iterator = iter(self._engine.read_split(self._request))
+        return next(self._iterator, None)
+
+    def close(self) -> None:
+        """Let the iterator go as soon as no thread is in it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+class ConsumerStream:
+    """One consumer: a task that reads acknowledgements and credit, and the sender in `run`."""
+
+    def __init__(
+        self, engine: Engine, handoff: Handoff, standing: Standing, context: Context, wanted: broker_pb2.Open
+    ) -> None:
+        self.business, self.group = wanted.business, wanted.group
+        self.wake = asyncio.Event()
+        self.tail = 0  # the end of the queue, as far as we were told
+        self._engine, self._handoff, self._context, self._wanted = engine, handoff, context, wanted
+        self._standing = standing
+        self._tables = tuple(wanted.table_ids)
+        self._credit = Credit(wanted.credit_bytes)
+        self._position = wanted.offset
+        self._error: VenusError | None = None
+        self._eof = False
+        self._follows = False  # whether it had everything, until the newest commit
+
+    def end(self, error: VenusError) -> None:
+        """End the stream with this error."""
+        self._error = self._error or error
+        self.wake.set()
+
+    async def run(self, first: broker_pb2.ConsumerFrame) -> None:
+        """Serve until the consumer leaves."""
+        blocking = self._handoff.blocking
+        snapshot: broker_pb2.Snapshot | None = None
+        if self._wanted.offset == FULL:
+            request = broker_pb2.OpenSnapshotRequest(
+                business=self.business, table_ids=self._tables, splits=1, holder=self.group
+            )
+            snapshot = await blocking(self._engine.open_snapshot, request)
+            self._position = snapshot.offset
+        epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
+        opened = await blocking(self._engine.check_position, self.business, self._position, epoch)
+        self.tail = max(self.tail, opened.next_offset)
+        await blocking(self._engine.attach, self.business, self.group, self._position, self._wanted.transient)
+        reader = asyncio.create_task(self._read(first))
+        try:
+            if snapshot is not None:
+                opened.snapshot.CopyFrom(snapshot)
+            await self._context.write(broker_pb2.DeliveryFrame(opened=opened))
+            if snapshot is not None:
+                await self._send_chunks(snapshot)
+            await self._send_increments()
+        finally:
+            reader.cancel()
+            self._handoff.behind(self._engine.detach, self.business, self.group)
+            if snapshot is not None:
+                self._handoff.behind(self._engine.close_snapshot, snapshot.snapshot_id)
+
+    # -- to the consumer -----------------------------------------------------------------------------------------
+
+    async def _send_chunks(self, snapshot: broker_pb2.Snapshot) -> None:
+        renewed = time.monotonic()
+        for split in snapshot.splits:
+            request = broker_pb2.ReadSplitRequest(
+                snapshot_id=snapshot.snapshot_id,
+                split=split,
+                chunk_bytes=max(1, min(FRAME_BYTES, self._wanted.credit_bytes)),
+            )
+            chunks = Chunks(self._engine, self._handoff, request)
+            try:
+                while (chunk := await chunks.next()) is not None:
+                    await self._until(partial(self._credit.allows, cost(chunk)))
+                    if self._eof:
+                        return
+                    self._credit.spend(cost(chunk))
+                    await self._context.write(broker_pb2.DeliveryFrame(chunk=chunk))
+                    if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
+                        renewed = time.monotonic()
+                        await self._handoff.blocking(self._engine.renew, snapshot.snapshot_id)
+            finally:
+                chunks.close()
+
+    async def _send_increments(self) -> None:
+        while not self._eof:
+            self.wake.clear()
+            if self._error is not None:
+                raise self._error
+            frame = await self._next_frame()
+            if frame is not None:
+                await self._context.write(frame)
+            else:
+                await self.wake.wait()
+
+    async def _next_frame(self) -> broker_pb2.DeliveryFrame | None:
+        """Return what may go now, or None when the queue's end or the credit's is reached."""
+        if self._credit.balance <= 0 or self._position >= self.tail:
+            self._follows = self._position >= self.tail
+            return None
+        wanted = (self.business, self._position, min(FRAME_BYTES, self._credit.balance), self._tables)
+        if self._follows:  # what was committed just now is in memory: no thread is worth it
+            result = self._engine.read(*wanted)
+        else:
+            result = await self._handoff.blocking(self._engine.read, *wanted)
+        going: list[broker_pb2.Increment] = []
+        for increment in result.increments:
+            if not self._credit.allows(cost(increment)):
+                break
+            self._credit.spend(cost(increment))
+            going.append(increment)
+        complete = len(going) == len(result.increments)
+        position = result.next_offset if complete else self._position
+        if going:
+            end = going[-1].base_offset + going[-1].count
+            position = max(position, end) if complete else end
+        if position == self._position:
+            return None
+        self._position = position
+        beyond = not going or position > end
+        return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
+
+    async def _until(self, ready: Callable[[], bool]) -> None:
+        while not self._eof:
+            self.wake.clear()
+            if self._error is not None:
+                raise self._error
+            if ready():
+                return
+            await self.wake.wait()
+
+    # -- from the consumer ---------------------------------------------------------------------------------------
+
+    async def _read(self, frame: Any) -> None:
+        try:
+            while True:
+                if frame.acknowledge:
+                    self._engine.acknowledge(self.business, self.group, frame.acknowledge)  # in memory; logged later
+                if frame.HasField("unaccounted_rows") and not self._wanted.transient:
+                    self._standing.unaccounted[self.business, self.group] = frame.unaccounted_rows
+                if frame.credit_bytes > 0:
+                    self._credit.grant(frame.credit_bytes)
+                    self.wake.set()
+                frame = await self._context.read()
+                if frame is None:
+                    self._engine.count(self.business, "digest_mismatches", 1)
+                    raise DigestMismatch(f"a frame of consumer group {self.group} arrived damaged")  # noqa: TRY301
+                if frame is grpc.aio.EOF:
+                    break
+                if frame.HasField("open"):
+                    raise ProtocolError("open came twice on one stream")  # noqa: TRY301
+            self._eof = True
+            self.wake.set()
+        except VenusError as error:
+            self.end(error)
+        except Exception as error:
+            logger.exception("reading from consumer %s of %s failed", self.group, self.business)
+            self.end(VenusError(f"the broker failed to read a frame: {error!r}"))

@@ -1,0 +1,477 @@
+"""The broker's durable half: everything between a frame that arrives and a frame that leaves, without gRPC.
+
+Thread-safe. One storage thread writes the log and the queue, one thread the full data; what producers ask is a
+future that is resolved after the fsync of its group; what consumers ask is answered in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import venus
+from venus.broker import figures, intake, keys, reading, replay, retention, state, trimming
+from venus.broker.buffer import Buffer
+from venus.broker.intake import HalvesResult, Shipped
+from venus.broker.materialise import Materialiser
+from venus.broker.reading import ReadResult
+from venus.broker.retention import Consumer
+from venus.broker.review_schedule import Reviews
+from venus.broker.scavenge import Scavenger
+from venus.broker.snapshot import Snapshots
+from venus.broker.space import Space
+from venus.broker.state import Business
+from venus.broker.storage import Group, Storage
+from venus.broker.store import Store, WriteHook
+from venus.config import Broker
+from venus.errors import StorageError, StoreFull, Unavailable
+from venus.model import Verdict
+from venus.wire import broker_pb2
+
+__all__ = ["Engine", "HalvesResult", "ReadResult"]
+
+logger = logging.getLogger(__name__)
+
+OnCommit = Callable[[str, int], None]
+
+#: Acknowledgements are logged, consumers and leases expired, and the queue trimmed at most so often.
+ACKNOWLEDGE_EVERY_S = 0.2
+MAINTAIN_EVERY_S = 1.0
+#: Space of trimmed log entries is given back in pieces of this size.
+COMPACT_BYTES = 64 << 20
+#: A half message that is undecided for so many review times is an alarm.
+HALF_ALARM_REVIEWS = 10
+HALF_ALARM_MIN_S = 60.0
+REVIEWED_AT_ONCE_MAX = 64
+
+
+class Engine:
+    """Half messages, the queue, the full data and the consumers of every business."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Broker,
+        *,
+        clock_us: Callable[[], int],
+        monotonic: Callable[[], float],
+        on_fatal: Callable[[BaseException], None],
+        on_write: WriteHook | None = None,
+    ) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._clock_us = clock_us
+        self._monotonic = monotonic
+        self._on_fatal = on_fatal
+        self._on_write = on_write
+        self._lock = threading.Lock()
+        self._businesses: dict[str, Business] = {}
+        self._callbacks: list[OnCommit] = []
+        self._dirty: set[tuple[Business, str]] = set()
+        self._started_at_us = clock_us()
+        self._acknowledged_at = self._maintained_at = monotonic()
+        self._trimmed: dict[Business, tuple[int, int]] = {}  # entries whose space is not given back yet
+        self._trimmed_bytes = 0
+        self._compacting: threading.Thread | None = None
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the store, replay the log, start the threads. Raises Corruption, StorageError."""
+        settings = self._settings
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        self._store = Store(self._data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
+        self._buffer = Buffer(settings.buffer_bytes_max)
+        self._space = Space(self._data_dir, settings.free_bytes_min)
+        self._scavenger = Scavenger(self._store, forget_below=self._forget_below, monotonic=self._monotonic)
+        self._materialiser = Materialiser(
+            self._store,
+            self._buffer,
+            self._space,
+            behind_bytes_max=settings.buffer_bytes_max,
+            monotonic=self._monotonic,
+            scavenger=self._scavenger,
+            on_fatal=lambda error: self._storage.fail(error),
+        )
+        self._storage = Storage(
+            self._store,
+            self._buffer,
+            throttle=self._materialiser.slow_down,
+            publish=self._publish,
+            maintain=self._maintain,
+            on_fatal=self._on_fatal,
+            linger_s=settings.group_commit_ms / 1000,
+        )
+        self._snapshots = Snapshots(
+            self._data_dir / "snapshots",
+            self._space,
+            default_lease_s=settings.snapshot_lease_s,
+            clock_us=self._clock_us,
+            checkpoint=self._materialiser.checkpoint,
+            record=self._record_pin,
+        )
+        self._load()
+        self._materialiser.start(list(self._businesses.values()))
+        self._storage.start()
+
+    def stop(self) -> None:
+        """Finish what is queued and close everything."""
+        self._storage.stop()
+        self._materialiser.stop()
+        if self._compacting is not None:
+            self._compacting.join()
+        self._snapshots.close_all()
+        try:
+            self._store.close()
+        except StorageError:
+            if not self._storage.failed:
+                raise
+            logger.info("closed after a failure of the store")
+
+    def _load(self) -> None:
+        for business in state.load_all(self._store, self._settings.review_after_s):
+            entries = replay.replay(self._store, business)
+            if entries:
+                logger.info("%s: replayed %d log entries", business.name, entries)
+            state.load_tail(self._store, business)
+            for found in business.half.halves:
+                business.reviews.expect(found.batch_no, self._monotonic())
+            for table_id in business.materialised.floors:
+                self._scavenger.notice(business, table_id)
+            self._businesses[business.name] = business
+        self._snapshots.load(self._store)
+
+    # -- producers ---------------------------------------------------------------------------------------------
+
+    def init(
+        self, business: str, producer: str, source_epoch: int, source_last_batch: int
+    ) -> Future[broker_pb2.InitAck]:
+        """Fence older producers. Fails with Diverged if this broker lost what the source has committed."""
+        found = self._business(business)
+
+        def work(group: Group) -> broker_pb2.InitAck:
+            self._space.check_decision()
+            return intake.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
+
+        return self._storage.submit(work)
+
+    def halves(self, business: str, epoch: int, halves: Sequence[Shipped | broker_pb2.Half]) -> Future[HalvesResult]:
+        """Persist half messages whose digests the caller has checked."""
+        found = self._business(business)
+        shipped = [half if isinstance(half, Shipped) else _shipped(half) for half in halves]
+        nbytes = sum(len(half.body) for half in shipped)
+        return self._storage.submit(
+            lambda group: intake.take_halves(group, found, epoch, shipped, self._clock_us(), self._space), nbytes
+        )
+
+    def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
+        """COMMIT every half up to `batch_no`, or ROLLBACK every one from it on."""
+        found = self._business(business)
+
+        def work(group: Group) -> broker_pb2.Decided:
+            self._space.check_decision()
+            return intake.decide(group, found, epoch, batch_no, digest, Verdict(verdict), self._clock_us())
+
+        return self._storage.submit(work)
+
+    def operator_decide(self, business: str, batch_no: int, verdict: int) -> Future[broker_pb2.Decided]:
+        """Decide in the place of a producer, and fence off the one that is connected."""
+        found = self._known(business)
+
+        def work(group: Group) -> broker_pb2.Decided:
+            self._space.check_decision()
+            return intake.operator_decide(group, found, batch_no, Verdict(verdict), self._clock_us())
+
+        return self._storage.submit(work)
+
+    def due_reviews(self) -> list[tuple[str, int, list[broker_pb2.HalfRef]]]:
+        """Return, per business, the epoch and the half messages to ask its producer about now."""
+        now = self._monotonic()
+        found = []
+        for business in self._all():
+            current = business.half
+            with business.lock:
+                due = business.reviews.due(now)[:REVIEWED_AT_ONCE_MAX]
+                halves = [half for n in due if (half := current.undecided(n)) is not None]
+                refs = [intake.half_ref(business, half) for half in halves]
+            if refs:
+                found.append((business.name, current.epoch, refs))
+        return found
+
+    def review_delivered(self, business: str, batch_nos: Sequence[int]) -> None:
+        """Count reviews that reached a producer; others do not count."""
+        found = self._known(business)
+        with found.lock:
+            found.counters["reviews_sent"] += found.reviews.delivered(batch_nos, self._monotonic())
+
+    # -- consumers ---------------------------------------------------------------------------------------------
+
+    def read(self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = ()) -> ReadResult:
+        """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged."""
+        found = self._business(business)
+        with self._fail_stop():
+            return reading.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
+
+    def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
+        """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged."""
+        return reading.check(self._business(business), offset, epoch)
+
+    def on_commit(self, callback: OnCommit) -> None:
+        """Call back, from the storage thread, when a business has a new end; must not block."""
+        self._callbacks.append(callback)
+
+    def attach(self, business: str, group: str, offset: int, transient: bool = False) -> None:
+        """Note that a group reads from `offset` on, having applied everything below."""
+        found = self._business(business)
+        with found.lock:
+            known = found.consumers.get(group)
+            transient = transient and (known is None or known.transient)
+            consumer = Consumer(
+                group=group,
+                acknowledged=offset,
+                connected=True,
+                transient=transient,
+                updated_at_us=self._clock_us(),
+            )
+            found.consumers[group] = consumer
+        self._mark_dirty(found, consumer)
+
+    def acknowledge(self, business: str, group: str, offset: int) -> None:
+        """Note that a group has applied everything below `offset`; never goes back."""
+        found = self._known(business)
+        with found.lock:
+            known = found.consumers.get(group)
+            if known is None:
+                return
+            consumer = replace(
+                known,
+                acknowledged=max(known.acknowledged, min(offset, found.visible_offset)),
+                updated_at_us=self._clock_us(),
+            )
+            found.consumers[group] = consumer
+        self._mark_dirty(found, consumer)
+
+    def detach(self, business: str, group: str) -> None:
+        """Note that a group is away; a transient one is forgotten."""
+        found = self._known(business)
+        with found.lock:
+            known = found.consumers.get(group)
+            if known is None:
+                return
+            if known.transient:
+                del found.consumers[group]
+                return
+            consumer = replace(known, connected=False, updated_at_us=self._clock_us())
+            found.consumers[group] = consumer
+        self._mark_dirty(found, consumer)
+
+    def forget(self, business: str, group: str) -> None:
+        """Stop keeping increments for a group that will not come back."""
+        found = self._known(business)
+        with found.lock:
+            consumer = found.consumers.pop(group, None)
+        if consumer is None:
+            raise Unavailable(f"{business} has no consumer {group!r}", hint="`venus status` lists them")
+        self._storage.submit(lambda batch: trimming.forget(batch, found, group, self._clock_us())).result()
+
+    # -- full data ---------------------------------------------------------------------------------------------
+
+    def open_snapshot(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
+        """Cut the full data at the end of a source transaction; holds everything that is visible now."""
+        with self._fail_stop():
+            return self._snapshots.open(self._known(request.business), request)
+
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[broker_pb2.SnapshotChunk]:
+        """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""
+        with self._fail_stop():
+            yield from self._snapshots.read_split(request)
+
+    def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
+        """Extend the lease of a snapshot. Raises SnapshotExpired."""
+        return self._snapshots.renew(snapshot_id)
+
+    def close_snapshot(self, snapshot_id: str) -> None:
+        """End the lease of a snapshot."""
+        self._snapshots.close(snapshot_id)
+
+    # -- what operators see ------------------------------------------------------------------------------------
+
+    def count(self, business: str, counter: str, n: int = 1) -> None:
+        """Add to a counter of a business; kept with the next write."""
+        self._business(business).count(counter, n)
+
+    def status(self, business: str = "") -> broker_pb2.BrokerStatus:
+        """Describe the broker, and one business or all of them."""
+        free = self._space.free()
+        buffer = self._buffer.status()
+        settings = self._settings
+        alarms = []
+        if self._space.refusing or free < settings.free_bytes_min:
+            alarms.append(f"{self._data_dir} has only {free >> 20} MiB free: half messages are refused")
+        if self._storage.failed:
+            alarms.append("the store has failed: the broker must be restarted")
+        chosen = [found for found in self._all() if business in ("", found.name)]
+        return broker_pb2.BrokerStatus(
+            version=venus.__version__,
+            started_at_us=self._started_at_us,
+            free_bytes=free,
+            buffer_bytes=buffer.nbytes,
+            buffer_limit_bytes=self._buffer.bytes_max,
+            alarms=alarms,
+            businesses=[
+                figures.business_status(
+                    self._store,
+                    found,
+                    now_us=self._clock_us(),
+                    half_alarm_s=max(HALF_ALARM_MIN_S, HALF_ALARM_REVIEWS * settings.review_after_s),
+                    behind_bytes_max=settings.buffer_bytes_max,
+                )
+                for found in chosen
+            ],
+        )
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _all(self) -> list[Business]:
+        with self._lock:
+            return list(self._businesses.values())
+
+    def _business(self, name: str) -> Business:
+        """Return a business, which exists from the first word about it on; it is stored with its first entry."""
+        with self._lock:
+            found = self._businesses.get(name)
+            if found is None:
+                number = 1 + max((known.number for known in self._businesses.values()), default=0)
+                found = Business(number, name, Reviews(first_s=self._settings.review_after_s))
+                self._businesses[name] = found
+            return found
+
+    def _known(self, name: str) -> Business:
+        with self._lock:
+            found = self._businesses.get(name)
+        if found is None:
+            raise Unavailable(
+                f"this broker has never heard of business {name!r}", hint="start its capture, or correct business.name"
+            )
+        return found
+
+    @contextmanager
+    def _fail_stop(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            if not isinstance(error, StoreFull):
+                self._storage.fail(error)
+            raise
+
+    def _mark_dirty(self, business: Business, consumer: Consumer) -> None:
+        if not consumer.transient:
+            with self._lock:
+                self._dirty.add((business, consumer.group))
+
+    def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
+        def work(group: Group) -> None:
+            if content is None:
+                group.batch.delete(keys.STATE, keys.pin_key(snapshot_id))
+            else:
+                group.batch.put(keys.STATE, keys.pin_key(snapshot_id), content)
+                group.durable = True
+
+        return self._storage.submit(work)
+
+    def _forget_below(self, business: Business) -> int:
+        with business.lock:
+            consumers = list(business.consumers.values())
+        trim = retention.trim_point(business.materialised.offset, consumers, self._snapshots.offsets(business))
+        return retention.forget_tombstones_below(business.marks, trim, self._clock_us())
+
+    # -- in the storage thread ---------------------------------------------------------------------------------
+
+    def _publish(self, group: Group) -> None:
+        now = self._monotonic()
+        for number, index, body in group.bodies:
+            self._buffer.save((number, index), body)
+        for business, applied in group.applied:
+            with business.lock:
+                business.reviews.settle(applied.settled)
+                for batch_no in applied.expected:
+                    business.reviews.expect(batch_no, now)
+        for business, place in group.placed:
+            business.tail.extend((place,))
+        for business in {business for business, _ in group.placed}:
+            business.visible_offset = business.half.next_offset
+            self._materialiser.notice(business)
+            self._call_back(business)
+
+    def _call_back(self, business: Business) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(business.name, business.visible_offset)
+            except Exception:
+                logger.exception("a listener failed; what it was told about is committed all the same")
+
+    def _maintain(self, group: Group) -> None:
+        now = self._monotonic()
+        if now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
+            self._acknowledged_at = now
+            self._log_acknowledgements(group)
+        if now - self._maintained_at >= MAINTAIN_EVERY_S:
+            self._maintained_at = now
+            self._snapshots.expire()
+            for business in self._all():
+                trimming.expire(group, business, self._clock_us(), self._settings.consumer_ttl_s)
+                self._trim(group, business)
+                self._mark_delivered(business)
+            self._compact()
+
+    def _log_acknowledgements(self, group: Group) -> None:
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+        for business, name in dirty:
+            with business.lock:
+                consumer = business.consumers.get(name)
+            if consumer is not None:
+                trimming.acknowledged(group, business, name, consumer.acknowledged, consumer.updated_at_us)
+
+    def _trim(self, group: Group, business: Business) -> None:
+        before = business.nbytes_trimmed
+        first, end = trimming.trim(
+            self._store, group, business, self._snapshots.offsets(business), self._settings.retain_bytes
+        )
+        if end:
+            known = self._trimmed.get(business)
+            self._trimmed[business] = (known[0] if known else first, end)
+            self._trimmed_bytes += business.nbytes_trimmed - before
+
+    def _mark_delivered(self, business: Business) -> None:
+        with business.lock:
+            consumers = [c.acknowledged for c in business.consumers.values() if c.connected]
+        first = state.place_at(self._store, business, min([business.materialised.offset, *consumers]))
+        self._buffer.delivered(business.number, first.index if first else business.log_end)
+
+    def _compact(self) -> None:
+        busy = self._compacting is not None and self._compacting.is_alive()
+        if busy or self._trimmed_bytes < COMPACT_BYTES:
+            return
+        ranges, self._trimmed, self._trimmed_bytes = self._trimmed, {}, 0
+
+        def work() -> None:
+            try:
+                for business, (first, end) in ranges.items():
+                    self._store.compact(
+                        keys.RLOG, keys.log_key(business.number, first), keys.log_key(business.number, end)
+                    )
+            except StorageError as error:
+                self._storage.fail(error)
+
+        self._compacting = threading.Thread(target=work, name="venus-compact", daemon=True)
+        self._compacting.start()
+
+
+def _shipped(half: broker_pb2.Half) -> Shipped:
+    return Shipped(batch_no=half.batch_no, digest=half.digest, body=half.body)

@@ -1,0 +1,148 @@
+"""The envelope of a batch: what the broker must know of a BatchBody without decoding any row.
+
+It is read twice: when the half message arrives, so that a body which does not add up is refused before it is
+acknowledged, and when the full data is materialised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from venus.broker.full import Section
+from venus.codec.packed import Packed
+from venus.errors import DigestMismatch, ProtocolError
+from venus.model import ChangeKind
+from venus.wire import change_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionFigures:
+    """What a section adds to the statistics of its table."""
+
+    table_id: int
+    changes: int
+    last_sequence: int
+    truncates: bool
+    inserted: int  # as far as the source says so
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What a batch is about. `tables` are those it has sections or schemas of."""
+
+    batch_no: int
+    first_sequence: int
+    count: int
+    cut: int
+    cut_end: bool
+    captured_at_us: int
+    changes: tuple[SectionFigures, ...]
+    schemas: tuple[change_pb2.TableSchema, ...]
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """The tables that a filter compares with."""
+        return tuple(sorted({c.table_id for c in self.changes} | {s.table_id for s in self.schemas}))
+
+
+def open_body(batch_no: int, body: bytes) -> Envelope:
+    """Read and check the envelope of a half message. Raises ProtocolError."""
+    message = parse(body)
+    if message.batch_no != batch_no:
+        # The body hashes to its digest, so it is the number beside it that was damaged on the way.
+        raise DigestMismatch(f"half message {batch_no} carries batch {message.batch_no}")
+    if message.first_sequence == 0:
+        raise ProtocolError(f"batch {batch_no} has no first Sequence")
+    for table in message.tables:
+        _check(batch_no, table)
+    if sum(table.count for table in message.tables) != message.count:
+        raise ProtocolError(f"batch {batch_no} says it has {message.count} changes, its sections have others")
+    return envelope(message)
+
+
+def parse(body: bytes) -> change_pb2.BatchBody:
+    """Read the protobuf message. Raises ProtocolError."""
+    try:
+        return change_pb2.BatchBody.FromString(body)
+    except DecodeError as error:
+        raise ProtocolError(f"not a batch: {error}") from error
+
+
+def envelope(message: change_pb2.BatchBody) -> Envelope:
+    """Keep what the broker wants of a parsed batch."""
+    sequence = message.first_sequence
+    changes = []
+    for table in message.tables:
+        sequence += table.count
+        changes.append(
+            SectionFigures(
+                table_id=table.table_id,
+                changes=table.count,
+                last_sequence=sequence - 1,
+                truncates=table.kind == change_pb2.TableChanges.TRUNCATE,
+                inserted=table.count if table.inserts_only else 0,
+                deleted=table.is_deleted.count(1),
+            )
+        )
+    return Envelope(
+        batch_no=message.batch_no,
+        first_sequence=message.first_sequence,
+        count=message.count,
+        cut=message.cut,
+        cut_end=message.cut_end,
+        captured_at_us=message.captured_at_us,
+        changes=tuple(changes),
+        schemas=tuple(_copy(schema) for schema in message.schemas),
+    )
+
+
+def sections(message: change_pb2.BatchBody) -> list[Section]:
+    """Return the sections with their Sequences; nothing is copied."""
+    sequence = message.first_sequence
+    found = []
+    for table in message.tables:
+        found.append(
+            Section(
+                table_id=table.table_id,
+                schema_version=table.schema_version,
+                kind=ChangeKind(table.kind),
+                first_sequence=sequence,
+                count=table.count,
+                record_ids=Packed.from_wire(table.record_ids, table.record_id_sizes),
+                rows=Packed.from_wire(table.rows, table.row_sizes),
+                is_deleted=table.is_deleted,
+                sweep_before=table.sweep_before,
+            )
+        )
+        sequence += table.count
+    return found
+
+
+def _copy(schema: change_pb2.TableSchema) -> change_pb2.TableSchema:
+    copy = change_pb2.TableSchema()  # a part of a message would keep the whole batch in memory
+    copy.CopyFrom(schema)
+    return copy
+
+
+def _check(batch_no: int, table: change_pb2.TableChanges) -> None:
+    where = f"batch {batch_no}, table {table.table_id}"
+    if table.kind not in change_pb2.TableChanges.Kind.values():
+        raise ProtocolError(f"{where}: unknown kind of section {table.kind}")
+    if table.kind != change_pb2.TableChanges.CHANGES:
+        if table.count != 1 or table.record_ids:
+            raise ProtocolError(f"{where}: a marker takes one Sequence and has no rows")
+        return
+    for name, data, sizes in (
+        ("record_ids", table.record_ids, table.record_id_sizes),
+        ("rows", table.rows, table.row_sizes),
+    ):
+        if len(sizes) != 4 * table.count:
+            raise ProtocolError(f"{where}: {len(sizes) // 4} sizes of {name} for {table.count} changes")
+        if int(np.frombuffer(sizes, dtype="<u4").sum(dtype=np.uint64)) != len(data):
+            raise ProtocolError(f"{where}: the sizes of {name} do not add up to their {len(data)} bytes")
+    if len(table.is_deleted) not in (0, table.count):
+        raise ProtocolError(f"{where}: {len(table.is_deleted)} deletion marks for {table.count} changes")

@@ -1,0 +1,110 @@
+"""What the broker says of itself: production, consumption, lag and alarms of each business (VENUS 3.2)."""
+
+from __future__ import annotations
+
+from venus.broker.intake import half_ref
+from venus.broker.retention import Consumer
+from venus.broker.review_schedule import ASKED_MAX
+from venus.broker.state import Business, place_at
+from venus.broker.store import Store
+from venus.wire import broker_pb2
+
+#: Always present, so that a graph of one starts at zero rather than nowhere.
+COUNTERS = (
+    "received_rows",
+    "received_batches",
+    "committed_rows",
+    "committed_batches",
+    "commits",
+    "rollbacks",
+    "rolled_back_rows",
+    "duplicate_batches",
+    "duplicate_rows",
+    "duplicate_decisions",
+    "operator_decisions",
+    "stale_rows",
+    "scavenged_rows",
+    "reviews_sent",
+    "resends",
+    "digest_mismatches",
+    "fenced",
+    "refused",
+    "expired_consumers",
+)
+
+
+def business_status(
+    store: Store, business: Business, *, now_us: int, half_alarm_s: float, behind_bytes_max: int
+) -> broker_pb2.BusinessStatus:
+    """Describe a business."""
+    state = business.half
+    with business.lock:
+        counters = dict(business.counters)
+        consumers = list(business.consumers.values())
+        halves = [half_ref(business, found) for found in state.halves]
+    return broker_pb2.BusinessStatus(
+        business=business.name,
+        epoch=state.epoch,
+        producer=state.producer,
+        last_batch=state.last_batch,
+        last_sequence=state.last_sequence,
+        next_offset=business.visible_offset,
+        log_start=business.log_start,
+        materialised_offset=business.materialised.offset,
+        log_bytes=business.nbytes - business.nbytes_trimmed + sum(found.nbytes for found in state.halves),
+        last_committed_at_us=business.committed_at_us,
+        last_captured_at_us=business.captured_at_us,
+        halves=halves,
+        consumers=[_consumer(store, business, consumer) for consumer in sorted(consumers, key=lambda c: c.group)],
+        tables=_tables(business),
+        counters={**dict.fromkeys(COUNTERS, 0), **counters},
+        alarms=_alarms(business, halves, now_us, half_alarm_s, behind_bytes_max),
+    )
+
+
+def _consumer(store: Store, business: Business, consumer: Consumer) -> broker_pb2.ConsumerStatus:
+    first = place_at(store, business, max(consumer.acknowledged, business.log_start))
+    return broker_pb2.ConsumerStatus(
+        group=consumer.group,
+        acknowledged=consumer.acknowledged,
+        connected=consumer.connected,
+        backlog_rows=max(0, business.visible_offset - consumer.acknowledged),
+        backlog_bytes=business.nbytes - first.before if first else 0,
+        updated_at_us=consumer.updated_at_us,
+        oldest_unacknowledged_us=first.committed_at_us if first else 0,
+    )
+
+
+def _tables(business: Business) -> list[broker_pb2.TableStatus]:
+    return [
+        broker_pb2.TableStatus(
+            table_id=table_id,
+            namespace=figures.namespace,
+            name=figures.name,
+            committed_changes=figures.changes,
+            last_sequence=figures.last_sequence,
+            rows_estimate=figures.rows,
+        )
+        for table_id, figures in sorted(business.tables.items())
+    ]
+
+
+def _alarms(
+    business: Business, halves: list[broker_pb2.HalfRef], now_us: int, half_alarm_s: float, behind_bytes_max: int
+) -> list[str]:
+    alarms = []
+    old = [ref for ref in halves if now_us - ref.received_at_us > half_alarm_s * 1e6]
+    if old:
+        age_s = (now_us - old[0].received_at_us) // 10**6
+        alarms.append(f"half message {old[0].batch_no} has been undecided for {age_s} s ({len(old)} of them)")
+    with business.lock:
+        exhausted = business.reviews.exhausted()
+    if exhausted:
+        alarms.append(
+            f"half message {exhausted[0]} was asked about {ASKED_MAX} times without a decision: "
+            "see `venus half list`, then `venus half commit` or `rollback`"
+        )
+    behind = business.unmaterialised_bytes()
+    if behind > behind_bytes_max:
+        alarms.append(f"the full data is {behind >> 20} MiB behind: producers are slowed")
+    return alarms

@@ -1,0 +1,274 @@
+"""The life of half messages (VENUS 3.3, figure 4), without any I/O.
+
+A half message is on disk but invisible. Its producer decides it; if it stays silent the broker reviews it, that is,
+asks again. What may happen to one half is the table `_NEXT`; a pair that is not in it is an error, and deciding
+twice the same way is not, because the answer to a decision may be lost. The functions below look (`accept`,
+`judge`) or step (`persist`, `commit`, `roll_back`, `raise_epoch`): the storage thread appends a log entry between
+the look and the step, and a replay after a crash runs the steps alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
+from venus.model import Verdict
+
+#: So many decisions are remembered, to answer a producer that asks again.
+OUTCOMES_MAX = 32
+
+RESYNC_HINT = "if the broker's data directory was replaced or the source restored, run `venus resync --all`"
+
+
+class Stage(Enum):
+    """Where a half message stands."""
+
+    ABSENT = auto()
+    HALF = auto()
+    COMMITTED = auto()
+    ROLLED_BACK = auto()
+
+
+class Event(Enum):
+    """What arrives about it."""
+
+    HALF = auto()
+    COMMIT = auto()
+    ROLLBACK = auto()
+    UNKNOWN = auto()
+
+
+class Action(Enum):
+    """What the broker does."""
+
+    PERSIST = auto()
+    COMMIT = auto()
+    ROLL_BACK = auto()
+    ANSWER = auto()  # from the record; nothing changes
+    RESEND = auto()  # a half before this one is missing
+    WAIT = auto()  # the local transaction has not ended
+
+
+_NEXT = {
+    (Stage.ABSENT, Event.HALF): Action.PERSIST,
+    (Stage.HALF, Event.HALF): Action.ANSWER,
+    (Stage.COMMITTED, Event.HALF): Action.ANSWER,
+    (Stage.ROLLED_BACK, Event.HALF): Action.PERSIST,
+    (Stage.HALF, Event.COMMIT): Action.COMMIT,
+    (Stage.COMMITTED, Event.COMMIT): Action.ANSWER,
+    (Stage.HALF, Event.ROLLBACK): Action.ROLL_BACK,
+    (Stage.ROLLED_BACK, Event.ROLLBACK): Action.ANSWER,
+    (Stage.ABSENT, Event.ROLLBACK): Action.ANSWER,  # it never arrived, so there is nothing to remove
+    (Stage.ABSENT, Event.UNKNOWN): Action.WAIT,
+    (Stage.HALF, Event.UNKNOWN): Action.WAIT,
+    (Stage.COMMITTED, Event.UNKNOWN): Action.WAIT,
+    (Stage.ROLLED_BACK, Event.UNKNOWN): Action.WAIT,
+}
+
+_EVENT = {Verdict.COMMIT: Event.COMMIT, Verdict.ROLLBACK: Event.ROLLBACK, Verdict.UNKNOWN: Event.UNKNOWN}
+_STAGE = {Verdict.COMMIT: Stage.COMMITTED, Verdict.ROLLBACK: Stage.ROLLED_BACK}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Half:
+    """A half message, without its body; `index` is where the log has that."""
+
+    batch_no: int
+    digest: int
+    first_sequence: int
+    count: int
+    nbytes: int = 0
+    received_at_us: int = 0
+    index: int = 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The Sequence of its last change; first - 1 if it has none."""
+        return self.first_sequence + self.count - 1
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it takes: an empty batch takes one, so that it has a place in the queue too."""
+        return max(self.count, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a half message ended; `next_offset` is the queue's end after it."""
+
+    batch_no: int
+    digest: int
+    verdict: Verdict
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The half messages of one business."""
+
+    epoch: int = 0
+    producer: str = ""
+    last_batch: int = 0
+    last_sequence: int = 0
+    next_offset: int = 0
+    halves: tuple[Half, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def end_batch(self) -> int:
+        """The newest batch that is on disk, decided or not."""
+        return self.halves[-1].batch_no if self.halves else self.last_batch
+
+    @property
+    def end_sequence(self) -> int:
+        """The newest Sequence that is on disk, decided or not."""
+        return self.halves[-1].last_sequence if self.halves else self.last_sequence
+
+    def undecided(self, batch_no: int) -> Half | None:
+        """Return the undecided half with this number; they are dense."""
+        at = batch_no - self.last_batch - 1
+        return self.halves[at] if 0 <= at < len(self.halves) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a decision is answered with: COMMIT through, ROLLBACK from `batch_no`."""
+
+    verdict: Verdict
+    batch_no: int
+    next_offset: int
+
+
+# -- looking ---------------------------------------------------------------------------------------------------
+
+
+def fence(state: State, epoch: int) -> None:
+    """Refuse whoever is not the newest producer."""
+    if epoch != state.epoch:
+        raise Fenced(f"epoch {epoch} has been replaced by epoch {state.epoch}")
+
+
+def accept(state: State, epoch: int, half: Half) -> Action:
+    """Say what to do with a half message that arrives: PERSIST, ANSWER or RESEND."""
+    fence(state, epoch)
+    if half.batch_no > state.end_batch + 1:
+        return Action.RESEND
+    action = _NEXT[stage(state, half.batch_no, half.digest, ProtocolError), Event.HALF]
+    if action is Action.PERSIST and half.first_sequence <= state.end_sequence:
+        raise Diverged(
+            f"batch {half.batch_no} starts at Sequence {half.first_sequence}, but the broker already has Sequences up "
+            f"to {state.end_sequence}: the source has gone back in time",
+            hint=RESYNC_HINT,
+        )
+    return action
+
+
+def judge(state: State, epoch: int, batch_no: int, digest: int, verdict: Verdict) -> Action:
+    """Say what to do with a decision: COMMIT, ROLL_BACK, ANSWER or WAIT. Raises IllegalTransition."""
+    fence(state, epoch)
+    if verdict is Verdict.UNKNOWN:
+        return Action.WAIT
+    found = stage(state, batch_no, digest, IllegalTransition)
+    try:
+        return _NEXT[found, _EVENT[verdict]]
+    except KeyError:
+        raise IllegalTransition(f"batch {batch_no} is {found.name} and cannot take {verdict.name}") from None
+
+
+def stage(state: State, batch_no: int, digest: int, mismatch: type[ProtocolError]) -> Stage:
+    """Say where a batch stands. A batch number may be used again after a rollback, hence the digest."""
+    for outcome in reversed(state.outcomes):
+        if outcome.batch_no == batch_no and outcome.digest == digest and state.undecided(batch_no) is None:
+            return _STAGE[outcome.verdict]
+    half = state.undecided(batch_no)
+    if half is not None:
+        if half.digest == digest:
+            return Stage.HALF
+        if any(o.batch_no == batch_no and o.digest == digest for o in state.outcomes):
+            return Stage.ROLLED_BACK  # a late word about an earlier use of the number
+        raise mismatch(f"batch {batch_no} is known with digest {half.digest:016x}, not {digest:016x}")
+    if batch_no > state.last_batch:
+        return Stage.ABSENT
+    committed = [o for o in state.outcomes if o.batch_no == batch_no and o.verdict is Verdict.COMMIT]
+    if committed:
+        raise mismatch(f"batch {batch_no} was committed with digest {committed[0].digest:016x}, not {digest:016x}")
+    return Stage.COMMITTED  # older than the record; every number up to last_batch was committed
+
+
+def recorded(state: State, batch_no: int, digest: int, verdict: Verdict) -> Answer:
+    """Answer a decision that was taken before, or that decides nothing."""
+    for outcome in reversed(state.outcomes):
+        if (outcome.batch_no, outcome.digest, outcome.verdict) == (batch_no, digest, verdict):
+            return Answer(verdict=verdict, batch_no=batch_no, next_offset=outcome.next_offset)
+    return Answer(verdict=verdict, batch_no=batch_no, next_offset=state.next_offset)
+
+
+# -- stepping --------------------------------------------------------------------------------------------------
+
+
+def check_producer(state: State, source_last_batch: int) -> None:
+    """Refuse a producer whose source has committed more than this broker ever got (rule 6)."""
+    if source_last_batch > state.end_batch:
+        raise Diverged(
+            f"the source has committed batch {source_last_batch}, but this broker's newest is {state.end_batch}: "
+            "it no longer has what it once acknowledged",
+            hint=RESYNC_HINT,
+        )
+
+
+def next_epoch(state: State, source_epoch: int) -> int:
+    """Return the epoch of a new producer."""
+    return max(state.epoch, source_epoch) + 1
+
+
+def raise_epoch(state: State, epoch: int, producer: str) -> State:
+    """Make `producer` the only one that is listened to."""
+    return replace(state, epoch=epoch, producer=producer)
+
+
+def with_halves(state: State, halves: Iterable[Half]) -> State:
+    """Return the state with the undecided halves that were found on disk."""
+    return replace(state, halves=tuple(halves))
+
+
+def persist(state: State, half: Half) -> State:
+    """Add a half message that `accept` wants persisted."""
+    assert half.batch_no == state.end_batch + 1, "halves are persisted in order"
+    return replace(state, halves=(*state.halves, half))
+
+
+def commit(state: State, batch_no: int) -> tuple[State, tuple[tuple[int, Half], ...]]:
+    """Decide every half up to `batch_no`; return them with their base offsets."""
+    through = batch_no - state.last_batch
+    decided, left = state.halves[:through], state.halves[through:]
+    assert decided, "commit of nothing"
+    offset = state.next_offset
+    placed = []
+    outcomes = []
+    for half in decided:
+        placed.append((offset, half))
+        offset += half.offsets
+        outcomes.append(Outcome(batch_no=half.batch_no, digest=half.digest, verdict=Verdict.COMMIT, next_offset=offset))
+    after = replace(
+        state,
+        last_batch=decided[-1].batch_no,
+        last_sequence=decided[-1].last_sequence,
+        next_offset=offset,
+        halves=left,
+        outcomes=(*state.outcomes, *outcomes)[-OUTCOMES_MAX:],
+    )
+    return after, tuple(placed)
+
+
+def roll_back(state: State, batch_no: int) -> tuple[State, tuple[Half, ...]]:
+    """Remove every half from `batch_no` on: what was captured after a rolled back batch stands on nothing."""
+    keep = batch_no - state.last_batch - 1
+    left, removed = state.halves[:keep], state.halves[keep:]
+    assert removed, "rollback of nothing"
+    outcomes = tuple(
+        Outcome(batch_no=h.batch_no, digest=h.digest, verdict=Verdict.ROLLBACK, next_offset=state.next_offset)
+        for h in removed
+    )
+    return replace(state, halves=left, outcomes=(*state.outcomes, *outcomes)[-OUTCOMES_MAX:]), removed

@@ -1,0 +1,126 @@
+"""What a browser and Prometheus see of a broker: /, /status.json, /metrics, /health; in the broker's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from importlib import resources
+
+import psutil
+import uvicorn
+from google.protobuf.json_format import MessageToDict
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from venus.broker.handoff import Handoff
+from venus.broker.metrics import registry
+from venus.broker.standing import Health, Standing
+from venus.errors import ConfigError, VenusError
+
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+#: The page is one file: nothing is loaded from anywhere else.
+PAGE_HEADERS = HEADERS | {
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+}
+STOP_TIMEOUT_S = 2
+
+
+class Pages:
+    """The four answers."""
+
+    def __init__(self, handoff: Handoff, standing: Standing, health: Health) -> None:
+        self._handoff, self._standing, self._health = handoff, standing, health
+        self._page = resources.files("venus.broker").joinpath("status.html").read_text("utf-8")
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/", self.page),
+                Route("/status.json", self.status),
+                Route("/metrics", self.metrics),
+                Route("/health", self.health),
+            ]
+        )
+
+    async def page(self, _: Request) -> Response:
+        """Return the status page."""
+        return HTMLResponse(self._page, headers=PAGE_HEADERS)
+
+    async def status(self, _: Request) -> Response:
+        """Return the status as JSON: the Admin service's message, by protobuf's JSON mapping."""
+        try:
+            status = await self._handoff.blocking(self._standing.status)
+        except VenusError as error:
+            return JSONResponse({"error": str(error), "hint": error.hint}, status_code=503, headers=HEADERS)
+        body = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        body["resident_bytes"] = str(psutil.Process().memory_info().rss)
+        return JSONResponse(body, headers=HEADERS)
+
+    async def metrics(self, _: Request) -> Response:
+        """Return the metrics in Prometheus' text format."""
+        try:
+            status = await self._handoff.blocking(self._standing.status)
+        except VenusError as error:
+            return PlainTextResponse(f"{error}\n", status_code=503, headers=HEADERS)
+        return Response(generate_latest(registry(status)), media_type=CONTENT_TYPE_LATEST, headers=HEADERS)
+
+    async def health(self, _: Request) -> Response:
+        """Return 200, or 503 with the reason."""
+        reason = await self._handoff.blocking(self._health.reason)
+        return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200, headers=HEADERS)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: the process has one place for these."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Http:
+    """The HTTP server and its task."""
+
+    def __init__(self, listen: str, pages: Pages) -> None:
+        self._socket = _bind(listen)
+        config = uvicorn.Config(
+            pages.app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=STOP_TIMEOUT_S
+        )
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def start(self) -> None:
+        """Serve in the running loop."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def stop(self) -> None:
+        """End the connections."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._socket.close()
+
+
+def _bind(listen: str) -> socket.socket:
+    host, _, port = listen.rpartition(":")
+    try:
+        return socket.create_server(
+            (host.strip("[]"), int(port)), family=socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"broker.http {listen} cannot be used: {error}", hint='Choose another, or "" for none.'
+        ) from error

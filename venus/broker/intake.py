@@ -1,0 +1,146 @@
+"""What producers ask of the broker, as commands of the storage thread (VENUS 3.3).
+
+Each function looks with `half.py`, appends a log entry if something changes, and returns the answer that is given
+after the fsync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from venus.broker import half
+from venus.broker.envelope import open_body
+from venus.broker.half import Action, Half
+from venus.broker.log import Entry, EntryKind, note
+from venus.broker.space import Space
+from venus.broker.state import Business
+from venus.broker.storage import Group
+from venus.errors import IllegalTransition, ProtocolError
+from venus.model import Verdict
+from venus.wire import broker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """A half message as it arrived; each look at a field of the protobuf message would copy the body."""
+
+    batch_no: int
+    digest: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalvesResult:
+    """Every half up to `through` is on disk; from `resend_from` on they are wanted again."""
+
+    through: int
+    resend_from: int | None = None
+    reason: str = ""
+
+
+def half_ref(business: Business, found: Half) -> broker_pb2.HalfRef:
+    """Describe an undecided half message."""
+    return broker_pb2.HalfRef(
+        batch_no=found.batch_no,
+        digest=found.digest,
+        first_sequence=found.first_sequence,
+        count=found.count,
+        received_at_us=found.received_at_us,
+        reviews=business.reviews.times(found.batch_no),
+        bytes=found.nbytes,
+    )
+
+
+def init(
+    group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int
+) -> broker_pb2.InitAck:
+    """Make a producer the only one that is listened to. Raises Diverged (rule 6)."""
+    half.check_producer(business.half, source_last_batch)
+    epoch = half.next_epoch(business.half, source_epoch)
+    _raise_epoch(group, business, epoch, producer, at_us)
+    state = business.half
+    return broker_pb2.InitAck(
+        epoch=state.epoch,
+        last_batch=state.last_batch,
+        last_sequence=state.last_sequence,
+        next_offset=state.next_offset,
+        undecided=[half_ref(business, found) for found in state.halves],
+    )
+
+
+def take_halves(
+    group: Group, business: Business, epoch: int, halves: Sequence[Shipped], at_us: int, space: Space
+) -> HalvesResult:
+    """Persist half messages, in order."""
+    half.fence(business.half, epoch)
+    space.check_data(sum(len(message.body) for message in halves))
+    for message in halves:
+        content = open_body(message.batch_no, message.body)
+        arriving = Half(
+            batch_no=message.batch_no,
+            digest=message.digest,
+            first_sequence=content.first_sequence,
+            count=content.count,
+            nbytes=len(message.body),
+        )
+        match half.accept(business.half, epoch, arriving):
+            case Action.PERSIST:
+                entry = Entry(
+                    kind=EntryKind.PREPARE, epoch=epoch, at_us=at_us, digest=message.digest, body=message.body
+                )
+                group.append(business, entry, content)
+            case Action.RESEND:
+                business.count("resends")
+                wanted = business.half.end_batch + 1
+                reason = f"batch {message.batch_no} came before batch {wanted}"
+                return HalvesResult(through=business.half.end_batch, resend_from=wanted, reason=reason)
+            case _:
+                business.count("duplicate_batches")
+                business.count("duplicate_rows", arriving.count)
+    return HalvesResult(through=business.half.end_batch)
+
+
+def decide(
+    group: Group, business: Business, epoch: int, batch_no: int, digest: int, verdict: Verdict, at_us: int
+) -> broker_pb2.Decided:
+    """Decide half messages. Raises Fenced, IllegalTransition."""
+    match half.judge(business.half, epoch, batch_no, digest, verdict):
+        case Action.COMMIT | Action.ROLL_BACK:
+            record = {"verdict": int(verdict), "batch_no": batch_no, "digest": digest}
+            group.append(business, note(EntryKind.DECIDE, epoch=epoch, at_us=at_us, record=record))
+        case Action.WAIT:
+            return broker_pb2.Decided(
+                verdict=broker_pb2.UNKNOWN, batch_no=batch_no, next_offset=business.half.next_offset
+            )
+        case _:
+            business.count("duplicate_decisions")
+    answer = half.recorded(business.half, batch_no, digest, verdict)
+    return broker_pb2.Decided(
+        verdict=broker_pb2.Verdict.ValueType(answer.verdict), batch_no=answer.batch_no, next_offset=answer.next_offset
+    )
+
+
+def operator_decide(
+    group: Group, business: Business, batch_no: int, verdict: Verdict, at_us: int
+) -> broker_pb2.Decided:
+    """Let an operator decide what no producer does; the producer that is connected, if any, is fenced off.
+
+    Nothing is lost by a wrong word: the next producer starts behind what is committed then.
+    """
+    found = business.half.undecided(batch_no)
+    if found is None:
+        raise IllegalTransition(
+            f"{business.name} has no undecided half message {batch_no}", hint="`venus half list` shows what there is"
+        )
+    if verdict is Verdict.UNKNOWN:
+        raise ProtocolError("an operator says commit or rollback")
+    epoch = half.next_epoch(business.half, 0)
+    _raise_epoch(group, business, epoch, "operator", at_us)
+    business.count("operator_decisions")
+    return decide(group, business, epoch, batch_no, found.digest, verdict, at_us)
+
+
+def _raise_epoch(group: Group, business: Business, epoch: int, producer: str, at_us: int) -> None:
+    record = {"epoch": epoch, "producer": producer}
+    group.append(business, note(EntryKind.EPOCH, epoch=epoch, at_us=at_us, record=record))

@@ -1,0 +1,112 @@
+"""The keys of the four column families: big-endian, so that their order is the order of the numbers.
+
+Every key of a business starts with its u32 number; a business never sees another one's keys.
+"""
+
+from __future__ import annotations
+
+import struct
+
+RLOG = "rlog"
+QUEUE = "queue"
+ROW = "row"
+STATE = "state"
+FAMILIES = (RLOG, QUEUE, ROW, STATE)
+
+_LOG = struct.Struct(">IQ")
+_TABLE = struct.Struct(">II")
+_SCHEMA = struct.Struct(">III")
+_NUMBER = struct.Struct(">I")
+
+#: Prefixes within the column family `state`.
+CORE = b"core/"
+HALF = b"half/"
+TABLE = b"table/"
+SCHEMA = b"schema/"
+CONSUMER = b"consumer/"
+PIN = b"pin/"
+MATERIALISED = b"materialised/"
+
+
+def log_key(business: int, index: int) -> bytes:
+    """Return the key of a log entry."""
+    return _LOG.pack(business, index)
+
+
+def log_index(key: bytes) -> int:
+    """Return the index of a log entry."""
+    return int(_LOG.unpack(key)[1])
+
+
+def queue_key(business: int, base_offset: int) -> bytes:
+    """Return the key of a committed batch."""
+    return _LOG.pack(business, base_offset)
+
+
+def row_prefix(business: int, table_id: int) -> bytes:
+    """Return what comes before the record_id in the key of a row."""
+    return _TABLE.pack(business, table_id)
+
+
+ROW_PREFIX_BYTES = _TABLE.size
+
+
+def core_key(business: int) -> bytes:
+    """Return where a business itself is described."""
+    return CORE + _NUMBER.pack(business)
+
+
+def half_prefix(business: int) -> bytes:
+    """Return the prefix of a business's undecided half messages."""
+    return HALF + _NUMBER.pack(business)
+
+
+def half_key(business: int, batch_no: int) -> bytes:
+    """Return the key of an undecided half message."""
+    return HALF + _LOG.pack(business, batch_no)
+
+
+def table_prefix(business: int) -> bytes:
+    """Return the prefix of the statistics of a business's tables."""
+    return TABLE + _NUMBER.pack(business)
+
+
+def table_key(business: int, table_id: int) -> bytes:
+    """Return the key of a table's statistics."""
+    return TABLE + _TABLE.pack(business, table_id)
+
+
+def schema_prefix(business: int) -> bytes:
+    """Return the prefix of a business's schema versions."""
+    return SCHEMA + _NUMBER.pack(business)
+
+
+def schema_key(business: int, table_id: int, version: int) -> bytes:
+    """Return the key of one schema version."""
+    return SCHEMA + _SCHEMA.pack(business, table_id, version)
+
+
+def consumer_prefix(business: int) -> bytes:
+    """Return the prefix of a business's consumers."""
+    return CONSUMER + _NUMBER.pack(business)
+
+
+def consumer_key(business: int, group: str) -> bytes:
+    """Return the key of a consumer group."""
+    return CONSUMER + _NUMBER.pack(business) + group.encode()
+
+
+def pin_key(snapshot_id: str) -> bytes:
+    """Return the key of a snapshot's pin."""
+    return PIN + snapshot_id.encode()
+
+
+def materialised_key(business: int) -> bytes:
+    """Return where the full data says how far it has come."""
+    return MATERIALISED + _NUMBER.pack(business)
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """Return the smallest key that is greater than every key with this prefix; empty = there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b""

@@ -1,0 +1,272 @@
+"""The full data: committed batches become rows, one per record_id (VENUS 3.3, table 3; rules in full.py).
+
+Runs in a thread of its own, off the acknowledgement path, in steps of bounded size. The rows of a step and the
+offset they reach are one write batch, so a crash repeats nothing and skips nothing. Checkpoints are made here,
+between two steps at the end of a cut: a snapshot never shows half a transaction of the source.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from venus.broker import envelope, full, keys, position
+from venus.broker.buffer import Buffer
+from venus.broker.position import Placed
+from venus.broker.scavenge import Scavenger
+from venus.broker.space import Space
+from venus.broker.state import Business, Materialised, read_body
+from venus.broker.store import Batch, Store
+from venus.errors import Corruption, StorageError, Unavailable, VenusError
+
+#: A step ends after so many bytes of bodies, or one batch.
+STEP_BYTES_MAX = 1 << 20
+#: A checkpoint waits so long for the end of a cut.
+CUT_END_WAIT_S = 10.0
+IDLE_S = 0.5
+THROTTLE_WAIT_S = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    business: Business
+    offset: int
+    path: Path
+    deadline: float
+    future: Future[None]
+
+
+class Materialiser:
+    """The thread that turns the queue into rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        buffer: Buffer,
+        space: Space,
+        *,
+        behind_bytes_max: int,
+        monotonic: Callable[[], float],
+        scavenger: Scavenger,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._buffer = buffer
+        self._space = space
+        self._behind_bytes_max = behind_bytes_max
+        self._monotonic = monotonic
+        self._scavenger = scavenger
+        self._on_fatal = on_fatal
+        self._changed = threading.Condition()
+        self._pending: set[Business] = set()
+        self._wanted: list[_Wanted] = []
+        self._stopping = False
+        self._paused = False
+        self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
+
+    def start(self, businesses: Sequence[Business]) -> None:
+        """Start the thread with whatever is behind."""
+        self._pending.update(businesses)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its step."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def notice(self, business: Business) -> None:
+        """Say that a business has more."""
+        with self._changed:
+            self._pending.add(business)
+            self._changed.notify_all()
+
+    def checkpoint(self, business: Business, path: Path) -> Future[None]:
+        """Ask for a checkpoint that holds everything visible now, at the end of a cut."""
+        future: Future[None] = Future()
+        deadline = self._monotonic() + CUT_END_WAIT_S
+        with self._changed:
+            if self._stopping:
+                future.set_exception(Unavailable("the broker is stopping"))
+                return future
+            self._wanted.append(_Wanted(business, business.visible_offset, path, deadline, future))
+            self._pending.add(business)
+            self._changed.notify_all()
+        return future
+
+    def slow_down(self) -> None:
+        """Hold the storage thread while the full data is too far behind: producers wait, nothing is dropped."""
+        with self._changed:
+            if self._behind() > self._behind_bytes_max and not self._paused:
+                self._changed.wait_for(
+                    lambda: self._stopping or self._paused or self._behind() <= self._behind_bytes_max,
+                    THROTTLE_WAIT_S,
+                )
+
+    @property
+    def paused(self) -> bool:
+        """Whether it waits for free space."""
+        return self._paused
+
+    def _behind(self) -> int:
+        return sum(business.unmaterialised_bytes() for business in self._pending)
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                if not self._space.room_for_data():
+                    self._set_paused(True)
+                    continue
+                self._set_paused(False)
+                self._round()
+        except BaseException as error:
+            self._abandon(error)
+            self._on_fatal(error)
+        else:
+            self._abandon(Unavailable("the broker is stopping"))
+
+    def _wait(self) -> bool:
+        with self._changed:
+            if not self._stopping and (self._paused or not self._pending):
+                self._changed.wait(IDLE_S)
+            return not self._stopping
+
+    def _round(self) -> None:
+        for business in list(self._pending):
+            self._serve_wanted()
+            if self.step(business, one_batch=bool(self._wanted)):
+                with self._changed:
+                    self._changed.notify_all()
+            else:
+                with self._changed:
+                    if business.materialised.offset >= business.visible_offset:
+                        self._pending.discard(business)
+        self._serve_wanted()
+        self._scavenger.step(busy=bool(self._pending))
+
+    def _set_paused(self, paused: bool) -> None:
+        with self._changed:
+            self._paused = paused
+            if paused:
+                self._changed.notify_all()
+
+    def _serve_wanted(self) -> None:
+        for wanted in list(self._wanted):
+            business, now = wanted.business, business_offset(wanted.business)
+            at_end = business.materialised.at_cut_end or now >= business.visible_offset
+            if now >= wanted.offset and (at_end or self._monotonic() >= wanted.deadline):
+                self._store.checkpoint(wanted.path)
+                with self._changed:
+                    self._wanted.remove(wanted)
+                wanted.future.set_result(None)
+
+    def _abandon(self, error: BaseException) -> None:
+        with self._changed:
+            self._stopping = True
+            wanted, self._wanted = self._wanted, []
+            self._changed.notify_all()
+        for each in wanted:
+            each.future.set_exception(error if isinstance(error, VenusError) else StorageError(str(error)))
+
+    # -- a step ------------------------------------------------------------------------------------------------
+
+    def step(self, business: Business, *, one_batch: bool = False) -> bool:
+        """Materialise the next batches of a business; False = there was nothing to do."""
+        reached = business.materialised
+        batch = self._store.batch()
+        nbytes = stale = 0
+        for place in self._places(business):
+            blind = place.first_sequence > reached.sequence
+            if nbytes and (not blind or one_batch or nbytes + place.nbytes > STEP_BYTES_MAX):
+                break
+            floors, ignored = self._batch(business, place, reached.floors, batch, blind=blind)
+            stale += ignored
+            nbytes += place.nbytes
+            reached = Materialised(
+                offset=place.next_offset,
+                sequence=max(reached.sequence, place.last_sequence),
+                nbytes=place.after,
+                at_cut_end=place.cut_end,
+                floors=floors,
+            )
+            if not blind:
+                break  # the next look-up must see these rows
+        if reached is business.materialised:
+            return False
+        batch.put(keys.STATE, keys.materialised_key(business.number), reached.encode())
+        self._store.write(batch, durable=False)
+        business.materialised = reached
+        if stale:
+            business.count("stale_rows", stale)
+        return True
+
+    def _places(self, business: Business) -> Iterator[Placed]:
+        offset = business.materialised.offset
+        if offset >= business.visible_offset:
+            return
+        for place in walk(self._store, business, offset):
+            if place.base_offset >= business.visible_offset:
+                return
+            yield place
+
+    def _batch(
+        self, business: Business, place: Placed, floors: dict[int, int], batch: Batch, *, blind: bool
+    ) -> tuple[dict[int, int], int]:
+        body = self._buffer.get((business.number, place.index))
+        if body is None:
+            body = read_body(self._store, business, place.index)
+            if xxhash.xxh3_64_intdigest(body) != place.digest:
+                raise Corruption(f"{self._store.path}: batch {place.batch_no} of {business.name} is damaged")
+        overlay: dict[bytes, bytes] = {}
+        stale = 0
+        for section in envelope.sections(envelope.parse(body)):
+            prefix = keys.row_prefix(business.number, section.table_id)
+            floor = floors.get(section.table_id, 0)
+            effect = full.fold(section, prefix, floor, None if blind else _looking(self._store, overlay))
+            if effect.clear:
+                batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
+            batch.put_many(keys.ROW, effect.keys, effect.values)
+            if not blind:
+                overlay.update(zip(effect.keys, effect.values, strict=True))
+            if effect.floor != floor:
+                floors = {**floors, section.table_id: effect.floor}
+            if effect.floor != floor or section.is_deleted:
+                self._scavenger.notice(business, section.table_id)
+            stale += effect.stale
+        return floors, stale
+
+
+def business_offset(business: Business) -> int:
+    """Return how far the full data of a business has come."""
+    return business.materialised.offset
+
+
+def walk(store: Store, business: Business, offset: int, limit: int = 512) -> Iterator[Placed]:
+    """Walk committed batches from the one that holds `offset` on, in memory or in the store."""
+    nearby = business.tail.walk(offset)
+    if nearby is not None:
+        yield from nearby
+        return
+    held = store.at_or_before(keys.QUEUE, keys.queue_key(business.number, offset))
+    start = held[0] if held is not None and held[0][:4] == keys.queue_key(business.number, 0)[:4] else None
+    first = start if start is not None else keys.queue_key(business.number, offset)
+    for key, value in store.scan(keys.QUEUE, first, keys.queue_key(business.number + 1, 0), limit=limit):
+        yield position.decode(int.from_bytes(key[4:], "big"), value)
+
+
+def _looking(store: Store, overlay: dict[bytes, bytes]) -> full.Stored:
+    def stored(row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        found = store.look_up(keys.ROW, row_keys)
+        found.update({key: overlay[key] for key in row_keys if key in overlay})
+        return found
+
+    return stored

@@ -1,0 +1,129 @@
+"""Prometheus metrics of a broker, computed from its status when they are asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import psutil
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from venus.wire import broker_pb2
+
+#: name, help, and how to read it off a business's status.
+BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], float]], ...] = (
+    ("venus_next_offset", "Offset that the next committed change gets", lambda b: b.next_offset),
+    ("venus_log_start", "First offset that increments can be read from", lambda b: b.log_start),
+    ("venus_materialised_offset", "Every change below it is in the full data", lambda b: b.materialised_offset),
+    ("venus_log_bytes", "Bytes of the replicated log", lambda b: b.log_bytes),
+    ("venus_epoch", "Producer epoch", lambda b: b.epoch),
+    ("venus_last_batch", "Newest committed batch", lambda b: b.last_batch),
+    ("venus_last_sequence", "Sequence of the newest committed change", lambda b: b.last_sequence),
+    ("venus_last_committed_seconds", "Unix time of the newest commit", lambda b: b.last_committed_at_us / 1e6),
+    ("venus_last_captured_seconds", "Unix time of the newest cut at the source", lambda b: b.last_captured_at_us / 1e6),
+    ("venus_producer_connected", "1 while a producer is connected", lambda b: float(bool(b.producer))),
+    ("venus_halves", "Half messages without a decision", lambda b: len(b.halves)),
+    ("venus_alarms", "Alarms that stand", lambda b: len(b.alarms)),
+)
+
+CONSUMER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ConsumerStatus], float]], ...] = (
+    ("venus_consumer_acknowledged", "Every change below this offset is applied", lambda c: c.acknowledged),
+    ("venus_consumer_backlog_rows", "Changes committed and not acknowledged", lambda c: c.backlog_rows),
+    ("venus_consumer_backlog_bytes", "Bytes committed and not acknowledged", lambda c: c.backlog_bytes),
+    ("venus_consumer_connected", "1 while the consumer group is connected", lambda c: float(c.connected)),
+)
+
+BROKER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BrokerStatus], float]], ...] = (
+    ("venus_started_seconds", "Unix time of the start", lambda s: s.started_at_us / 1e6),
+    ("venus_free_bytes", "Free space of the data directory", lambda s: s.free_bytes),
+    ("venus_buffer_bytes", "Bytes in the buffer", lambda s: s.buffer_bytes),
+    ("venus_buffer_limit_bytes", "Limit of the buffer", lambda s: s.buffer_limit_bytes),
+    ("venus_broker_alarms", "Alarms of the whole broker that stand", lambda s: len(s.alarms)),
+)
+
+
+def age_s(since_us: int, now_us: int) -> float:
+    """Return how long ago something was, 0 if it never was."""
+    return max(0.0, (now_us - since_us) / 1e6) if since_us else 0.0
+
+
+class StatusCollector(Collector):
+    """One status, as metric families."""
+
+    def __init__(self, status: broker_pb2.BrokerStatus, now_us: int) -> None:
+        self._status, self._now_us = status, now_us
+
+    def collect(self) -> Iterable[Metric]:
+        """Return every family."""
+        for name, text, read in BROKER_GAUGES:
+            yield GaugeMetricFamily(name, text, value=read(self._status))
+        rss = psutil.Process().memory_info().rss
+        yield GaugeMetricFamily("venus_resident_bytes", "Resident memory of the broker process", value=rss)
+        for name, text, read_business in BUSINESS_GAUGES:
+            family = GaugeMetricFamily(name, text, labels=["business"])
+            for business in self._status.businesses:
+                family.add_metric([business.business], read_business(business))
+            yield family
+        yield self._oldest_half()
+        yield from self._consumers()
+        yield self._tables()
+        yield from self._counters()
+
+    def _oldest_half(self) -> Metric:
+        family = GaugeMetricFamily(
+            "venus_oldest_half_age_seconds", "Age of the oldest half message without a decision", labels=["business"]
+        )
+        for business in self._status.businesses:
+            oldest = min((half.received_at_us for half in business.halves), default=0)
+            family.add_metric([business.business], age_s(oldest, self._now_us))
+        return family
+
+    def _consumers(self) -> Iterable[Metric]:
+        rows = [(b.business, c) for b in self._status.businesses for c in b.consumers]
+        for name, text, read in CONSUMER_GAUGES:
+            family = GaugeMetricFamily(name, text, labels=["business", "group"])
+            for business, consumer in rows:
+                family.add_metric([business, consumer.group], read(consumer))
+            yield family
+        age = GaugeMetricFamily(
+            "venus_consumer_backlog_age_seconds",
+            "Age of the oldest change not acknowledged",
+            labels=["business", "group"],
+        )
+        for business, consumer in rows:
+            age.add_metric([business, consumer.group], age_s(consumer.oldest_unacknowledged_us, self._now_us))
+        yield age
+        unaccounted = GaugeMetricFamily(
+            "venus_unaccounted_rows",
+            "Changes below the applied offset of a target that are neither applied, quarantined, skipped nor held",
+            labels=["business", "group"],
+        )
+        for business, consumer in rows:
+            if consumer.HasField("unaccounted_rows"):
+                unaccounted.add_metric([business, consumer.group], consumer.unaccounted_rows)
+        yield unaccounted
+
+    def _tables(self) -> Metric:
+        family = CounterMetricFamily(
+            "venus_table_changes", "Committed changes of a table", labels=["business", "table"]
+        )
+        for business in self._status.businesses:
+            for table in business.tables:
+                family.add_metric([business.business, f"{table.namespace}.{table.name}"], table.committed_changes)
+        return family
+
+    def _counters(self) -> Iterable[Metric]:
+        for name in sorted({name for business in self._status.businesses for name in business.counters}):
+            family = CounterMetricFamily(f"venus_{name}", f"Counter {name} of the broker", labels=["business"])
+            for business in self._status.businesses:
+                family.add_metric([business.business], business.counters.get(name, 0))
+            yield family
+
+
+def registry(status: broker_pb2.BrokerStatus, now_us: int | None = None) -> CollectorRegistry:
+    """Return a registry that gives this status."""
+    made = CollectorRegistry()
+    made.register(StatusCollector(status, time.time_ns() // 1000 if now_us is None else now_us))
+    return made

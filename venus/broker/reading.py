@@ -1,0 +1,103 @@
+"""The incremental interface (offset >= 0): committed batches from an offset on, from memory or from the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.broker.buffer import Buffer
+from venus.broker.materialise import walk
+from venus.broker.position import Placed
+from venus.broker.state import Business, read_body
+from venus.broker.store import Store
+from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed
+from venus.wire import broker_pb2
+
+#: So many batches that do not concern the reader are passed over in one call.
+PASSED_MAX = 4096
+
+_FULL_HINT = "start again from the full data: `venus resync --all`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadResult:
+    """Increments, and where to read on; without increments, nothing below `next_offset` concerns the reader."""
+
+    increments: list[broker_pb2.Increment]
+    next_offset: int
+
+
+def check(business: Business, offset: int, epoch: int) -> broker_pb2.Opened:
+    """Say whether a consumer may read from `offset`, having applied an increment of `epoch` last."""
+    in_range(business, offset)
+    if epoch:
+        end = business.end_of_epoch(epoch)
+        if offset > end:
+            raise OffsetDiverged(
+                f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, which ended at {end} here",
+                hint=_FULL_HINT,
+            )
+    return broker_pb2.Opened(
+        next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end
+    )
+
+
+def in_range(business: Business, offset: int) -> None:
+    """Raise OffsetTrimmed or OffsetDiverged if the queue does not have the offset."""
+    if offset < business.log_start:
+        raise OffsetTrimmed(
+            f"{business.name}: offset {offset} is gone, the queue starts at {business.log_start}", hint=_FULL_HINT
+        )
+    if offset > business.visible_offset:
+        raise OffsetDiverged(
+            f"{business.name}: offset {offset} is beyond the queue's end {business.visible_offset}: "
+            "the consumer has applied what this broker never had",
+            hint=_FULL_HINT,
+        )
+
+
+def read(
+    store: Store, buffer: Buffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int]
+) -> ReadResult:
+    """Return at least one increment, if there is one, and no more than `max_bytes` of further ones."""
+    in_range(business, offset)
+    visible = business.visible_offset
+    increments: list[broker_pb2.Increment] = []
+    nbytes = passed = 0
+    reached = offset
+    if offset < visible:
+        for place in walk(store, business, offset):
+            if place.base_offset >= visible or passed >= PASSED_MAX:
+                break
+            if not place.concerns(table_ids):
+                passed += 1
+            elif increments and nbytes + place.nbytes > max_bytes:
+                break
+            else:
+                increments.append(_increment(place, _body(store, buffer, business, place)))
+                nbytes += place.nbytes
+            reached = place.next_offset
+            if nbytes >= max_bytes:
+                break
+    return ReadResult(increments=increments, next_offset=reached)
+
+
+def _body(store: Store, buffer: Buffer, business: Business, place: Placed) -> bytes:
+    body = buffer.get((business.number, place.index))
+    if body is not None:
+        return body
+    try:
+        return read_body(store, business, place.index)
+    except Corruption:
+        in_range(business, place.base_offset)  # it may have been trimmed meanwhile
+        raise
+
+
+def _increment(place: Placed, body: bytes) -> broker_pb2.Increment:
+    return broker_pb2.Increment(
+        base_offset=place.base_offset,
+        count=place.count,
+        epoch=place.epoch,
+        committed_at_us=place.committed_at_us,
+        digest=place.digest,
+        body=body,
+    )

@@ -1,0 +1,69 @@
+"""When a silent producer is asked about its half messages (VENUS 3.3, message review), without any I/O.
+
+Only a review that reached a producer counts: an adapter that is away for a day has not been asked anything. After
+`ASKED_MAX` answers that decided nothing an alarm stands; a half message is never thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+#: The pause doubles up to this.
+PAUSE_MAX_S = 60.0
+#: After so many delivered reviews someone must look.
+ASKED_MAX = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How often a half message was asked about, and when to ask again."""
+
+    due_at: float
+    delivered: int = 0
+
+
+def pause_s(delivered: int, first_s: float) -> float:
+    """Return how long to wait after so many reviews: 6, 12, 24, 48, 60, 60, ..."""
+    return min(first_s * 2.0 ** min(delivered, 30), max(PAUSE_MAX_S, first_s))
+
+
+@dataclass(slots=True, kw_only=True)
+class Reviews:
+    """The review times of one business, by batch number; `now` is monotonic time."""
+
+    first_s: float
+    asked: dict[int, Asked] = field(default_factory=dict)
+
+    def expect(self, batch_no: int, now: float) -> None:
+        """Start the clock of a new half message."""
+        self.asked[batch_no] = Asked(due_at=now + self.first_s)
+
+    def settle(self, batch_nos: Iterable[int]) -> None:
+        """Stop the clocks of decided ones."""
+        for batch_no in batch_nos:
+            self.asked.pop(batch_no, None)
+
+    def due(self, now: float) -> list[int]:
+        """Return which are to be asked about now, the oldest first."""
+        return sorted(batch_no for batch_no, asked in self.asked.items() if asked.due_at <= now)
+
+    def delivered(self, batch_nos: Iterable[int], now: float) -> int:
+        """Count reviews that reached a producer; return how many of them there were."""
+        counted = 0
+        for batch_no in batch_nos:
+            asked = self.asked.get(batch_no)
+            if asked is not None:
+                times = asked.delivered + 1
+                self.asked[batch_no] = Asked(due_at=now + pause_s(times, self.first_s), delivered=times)
+                counted += 1
+        return counted
+
+    def times(self, batch_no: int) -> int:
+        """Return how often a half message was asked about."""
+        asked = self.asked.get(batch_no)
+        return asked.delivered if asked else 0
+
+    def exhausted(self) -> list[int]:
+        """Return those that asking did not settle."""
+        return sorted(n for n, asked in self.asked.items() if asked.delivered >= ASKED_MAX)

@@ -1,0 +1,34 @@
+"""The broker asks: half messages that nobody decided are reviewed on the live stream of the current epoch (VENUS 3.3).
+
+The engine says which are due and counts only reviews that were delivered; without a producer nothing is sent, nothing
+is counted, and nothing is ever discarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from venus.broker.engine import Engine
+from venus.broker.handoff import Handoff
+from venus.broker.ingest import Ingest
+from venus.errors import VenusError
+
+logger = logging.getLogger(__name__)
+
+REVIEW_EVERY_S = 0.25
+
+
+async def ask_for_reviews(engine: Engine, handoff: Handoff, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
+    """Run for ever."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            due = await handoff.blocking(engine.due_reviews)
+        except VenusError as error:
+            logger.warning("reviews: %s", error)
+            continue
+        for business, epoch, halves in due:
+            stream = ingest.live.get(business)
+            if stream is not None and stream.epoch == epoch:
+                stream.outbox.review(halves)

@@ -1,0 +1,89 @@
+"""Removing what the full data does not need any more: rows under a table's floor, and old tombstones.
+
+TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has passed them and a day is over.
+Here both are removed for good, a run of keys at a time, while there is nothing better to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from venus.broker import full, keys
+from venus.broker.state import Business
+from venus.broker.store import Store
+
+RUN_ROWS_MAX = 5000
+RUN_BYTES_MAX = 2 << 20
+#: Tombstones of a table are looked for at most so often.
+PASS_EVERY_S = 3600.0
+#: While batches keep coming, one run in so many steps.
+BUSY_EVERY = 50
+
+
+@dataclass(slots=True)
+class _Pass:
+    business: Business
+    table_id: int
+    floor: int
+    forget_below: int
+    at: bytes
+
+
+class Scavenger:
+    """Used by the materialising thread alone, which is the only one that writes rows."""
+
+    def __init__(
+        self, store: Store, *, forget_below: Callable[[Business], int], monotonic: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._forget_below = forget_below
+        self._monotonic = monotonic
+        self._known: dict[tuple[Business, int], float] = {}  # table: when its last pass began
+        self._pass: _Pass | None = None
+        self._skipped = 0
+
+    def notice(self, business: Business, table_id: int) -> None:
+        """Note that a table has tombstones, or rows under its floor."""
+        self._known.setdefault((business, table_id), self._monotonic())
+
+    def step(self, *, busy: bool) -> None:
+        """Do a bounded piece of work."""
+        self._skipped += 1
+        if busy and self._skipped < BUSY_EVERY:
+            return
+        self._skipped = 0
+        if self._pass is None:
+            self._pass = self._next_pass()
+        if self._pass is not None and self._run(self._pass):
+            self._pass = None
+
+    def _next_pass(self) -> _Pass | None:
+        now = self._monotonic()
+        for (business, table_id), since in self._known.items():
+            floor = business.materialised.floors.get(table_id, 0)
+            forget_below = self._forget_below(business)
+            if floor > business.scavenged.get(table_id, 0) or (forget_below and now - since >= PASS_EVERY_S):
+                return self._begin(business, table_id, floor, forget_below)
+        return None
+
+    def _begin(self, business: Business, table_id: int, floor: int, forget_below: int) -> _Pass:
+        self._known[business, table_id] = self._monotonic()
+        prefix = keys.row_prefix(business.number, table_id)
+        return _Pass(business, table_id, floor, forget_below, prefix)
+
+    def _run(self, run: _Pass) -> bool:
+        stop = keys.after_prefix(keys.row_prefix(run.business.number, run.table_id))
+        found, values, done = self._store.range(keys.ROW, run.at, stop, rows_max=RUN_ROWS_MAX, bytes_max=RUN_BYTES_MAX)
+        dead = full.garbage(values, run.floor, run.forget_below) if values else []
+        if dead:
+            batch = self._store.batch()
+            for i in dead:
+                batch.delete(keys.ROW, found[i])
+            self._store.write(batch, durable=False)
+            run.business.count("scavenged_rows", len(dead))
+        if done:
+            run.business.scavenged[run.table_id] = run.floor
+        else:
+            run.at = found[-1] + b"\x00"
+        return done

@@ -1,0 +1,156 @@
+"""One broker process: the engine's storage thread, one event loop with gRPC and HTTP, and how they end.
+
+A storage error is fatal at once (broker.md 0, number 11): no stream is ended politely, because nothing that this
+process could still say is certain; a supervisor starts it again and the log tells what is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from venus.broker.engine import Engine
+from venus.broker.handoff import Handoff
+from venus.broker.http import Http, Pages
+from venus.broker.service import Limits, Service
+from venus.broker.standing import Health, Standing
+from venus.config import Broker, Settings
+from venus.errors import VenusError
+
+THREAD_TIMEOUT_S = 30.0
+#: The loop and the storage thread take turns: with the default of 5 ms one-row batches are half as fast.
+SWITCH_INTERVAL_S = 0.0005
+
+
+def clock_us() -> int:
+    """Return Unix time in microseconds."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where a broker can be found."""
+
+    grpc: str
+    http: str
+
+
+async def run(
+    broker: Broker,
+    limits: Limits,
+    stop: asyncio.Event,
+    ready: Callable[[Addresses], None],
+    on_fatal: Callable[[BaseException], None],
+) -> None:
+    """Serve until `stop`; what was started is stopped in the opposite order, whatever happens."""
+    loop = asyncio.get_running_loop()
+    engine = Engine(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal)
+    await loop.run_in_executor(None, engine.start)
+    handoff = Handoff(loop)
+    standing = Standing(engine)
+    health = Health(standing, free_bytes_min=broker.free_bytes_min)
+    service = Service(engine, handoff, standing, limits)
+    http: Http | None = None
+    try:
+        if broker.http:
+            http = Http(broker.http, Pages(handoff, standing, health))
+        port = await service.start(broker.listen)
+        if http is not None:
+            http.start()
+        host = broker.listen.rpartition(":")[0]
+        ready(Addresses(grpc=f"{host}:{port}", http=http.address if http is not None else ""))
+        await stop.wait()
+    finally:
+        health.stopping = True
+        await service.stop()
+        if http is not None:
+            await http.stop()
+        await loop.run_in_executor(None, handoff.close)
+        await loop.run_in_executor(None, engine.stop)
+
+
+def die(error: BaseException) -> None:
+    """End the process now, from any thread."""
+    text = str(error) or type(error).__name__
+    sys.stderr.write(f"venus broker: fatal: {text}\n")
+    sys.stderr.flush()
+    os._exit(VenusError.exit_code)
+
+
+def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
+    """Run a broker until SIGTERM or SIGINT; say where it serves; raise a VenusError if it cannot start."""
+    broker = settings.broker
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+    def ready(addresses: Addresses) -> None:
+        page = f", status page http://{addresses.http}/" if addresses.http else ""
+        sys.stdout.write(f"broker listens on {addresses.grpc}{page}, data in {broker.data_dir.resolve()}\n")
+        sys.stdout.flush()
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await run(broker, Limits(buffer_bytes_max=broker.buffer_bytes_max), stop, announce or ready, die)
+
+    asyncio.run(main())
+    return 0
+
+
+class RunningBroker:
+    """A broker in a thread of this process."""
+
+    def __init__(self, settings: Settings, limits: Limits, on_fatal: Callable[[BaseException], None]) -> None:
+        self._settings, self._limits, self._on_fatal = settings, limits, on_fatal
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._error: BaseException | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="venus-broker", daemon=True)
+        self.address = self.http_address = ""
+
+    def start(self) -> RunningBroker:
+        """Start it and wait until it serves; raise what it raised."""
+        self._thread.start()
+        if not self._ready.wait(THREAD_TIMEOUT_S):
+            raise VenusError("the broker did not start in time")
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def stop(self) -> None:
+        """Stop it cleanly; safe to call twice."""
+        if self._thread.is_alive() and self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(THREAD_TIMEOUT_S)
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:  # told to the thread that started us
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        await run(self._settings.broker, self._limits, self._stop, self._note, self._on_fatal)
+
+    def _note(self, addresses: Addresses) -> None:
+        self.address, self.http_address = addresses.grpc, addresses.http
+        self._ready.set()
+
+
+def start_in_thread(
+    settings: Settings, *, limits: Limits | None = None, on_fatal: Callable[[BaseException], None] = die
+) -> RunningBroker:
+    """Start a broker in a thread; `listen = "127.0.0.1:0"` takes any free port, `address` tells which."""
+    own = limits or Limits(buffer_bytes_max=settings.broker.buffer_bytes_max)
+    return RunningBroker(settings, own, on_fatal).start()

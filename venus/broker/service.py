@@ -1,0 +1,75 @@
+"""The gRPC server of the broker: Ingest, Delivery, Admin, health and reflection on one port, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from venus.broker.admin import Admin
+from venus.broker.delivery import Delivery
+from venus.broker.engine import Engine
+from venus.broker.handoff import Handoff
+from venus.broker.ingest import Ingest
+from venus.broker.reviews import ask_for_reviews
+from venus.broker.standing import Standing
+from venus.errors import ConfigError
+from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, options
+from venus.rpc.sealed import delivery_handler, ingest_handler
+from venus.wire import broker_pb2, broker_pb2_grpc
+
+NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
+STOP_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the service's own behaviour depends on; the defaults are for networks, tests are more impatient."""
+
+    buffer_bytes_max: int
+    keepalive_s: float = KEEPALIVE_S
+    keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
+
+
+class Service:
+    """The server and the tasks that belong to it."""
+
+    def __init__(self, engine: Engine, handoff: Handoff, standing: Standing, limits: Limits) -> None:
+        self._engine, self._handoff = engine, handoff
+        own = [("grpc.so_reuseport", 0)]  # two brokers on one port would share the clients
+        self._server = grpc.aio.server(options=options(limits.keepalive_s, limits.keepalive_timeout_s) + own)
+        self.ingest = Ingest(engine, handoff, standing, buffer_bytes_max=limits.buffer_bytes_max)
+        self.delivery = Delivery(engine, handoff, standing)
+        self._health = health.aio.HealthServicer()
+        self._server.add_generic_rpc_handlers((ingest_handler(self.ingest), delivery_handler(self.delivery)))
+        broker_pb2_grpc.add_AdminServicer_to_server(Admin(engine, handoff, standing, self.ingest), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]
+        reflection.enable_server_reflection([*known, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        self._reviews: asyncio.Task[None] | None = None
+
+    async def start(self, listen: str) -> int:
+        """Listen and serve; return the port."""
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"broker.listen {listen} cannot be used", hint="Is another broker running, or is the address not ours?"
+            ) from error
+        await self._server.start()
+        for name in ("", *NAMES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._reviews = asyncio.create_task(ask_for_reviews(self._engine, self._handoff, self.ingest))
+        return port
+
+    async def stop(self) -> None:
+        """Say so to everyone, end the streams, then close."""
+        await self._health.enter_graceful_shutdown()
+        if self._reviews is not None:
+            self._reviews.cancel()
+        self.ingest.end_all()
+        self.delivery.end_all()
+        await self._server.stop(STOP_GRACE_S)

@@ -1,0 +1,97 @@
+"""Cutting a snapshot into key ranges that can be loaded side by side.
+
+Small tables are cut by counting their keys. Large ones are cut where their files end, the one thing the store
+knows without reading, and between those by seeking; then the estimates are rough but the ranges are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from venus.broker import keys
+from venus.broker.store import FileRange, Store
+from venus.wire import broker_pb2
+
+#: Tables up to this size are counted exactly.
+COUNTED_ROWS_MAX = 1_000_000
+#: A split is never larger than about this, so that a reader that starts again loses little.
+SPLIT_ROWS_MAX = 1_000_000
+_SAMPLE_EVERY = 64
+_SMALL_ROWS_MAX = 8192
+_SAMPLED_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    table_id: int
+    prefix: bytes
+    rows: int
+    row_bytes: int
+    marks: tuple[bytes, ...]  # keys within it, evenly spread
+    exact: bool
+
+
+def plan(store: Store, business: int, table_ids: Sequence[int], splits: int) -> list[broker_pb2.Split]:
+    """Return key ranges that cover the tables, at least `splits` of them where the data allows it."""
+    files = store.files()
+    tables = [_survey(store, files, business, table_id) for table_id in table_ids]
+    total = sum(table.rows for table in tables)
+    rows_max = min(SPLIT_ROWS_MAX, max(1, total // splits)) if splits else SPLIT_ROWS_MAX
+    found: list[broker_pb2.Split] = []
+    for table in tables:
+        found += _cut(store, table, max(1, -(-table.rows // rows_max)))
+    return found
+
+
+def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: int) -> _Table:
+    prefix = keys.row_prefix(business, table_id)
+    stop = keys.after_prefix(prefix)
+    inside = [f for f in files if f.end >= prefix and f.start < stop]
+    estimate = sum(f.entries for f in inside if f.start >= prefix and f.end < stop)
+    sample, values, _ = store.range(keys.ROW, prefix, stop, rows_max=_SAMPLED_ROWS, bytes_max=1 << 20)
+    row_bytes = sum(map(len, sample + values)) // max(1, len(sample))
+    if estimate <= COUNTED_ROWS_MAX:
+        every = 1 if estimate <= _SMALL_ROWS_MAX else _SAMPLE_EVERY
+        rows, marks = store.count(keys.ROW, prefix, stop, every=every)
+        return _Table(table_id=table_id, prefix=prefix, rows=rows, row_bytes=row_bytes, marks=tuple(marks), exact=True)
+    bounds = sorted({key for f in inside for key in (f.start, f.end) if prefix < key < stop})
+    return _Table(
+        table_id=table_id, prefix=prefix, rows=estimate, row_bytes=row_bytes, marks=tuple(bounds), exact=False
+    )
+
+
+def _cut(store: Store, table: _Table, parts: int) -> list[broker_pb2.Split]:
+    marks = list(table.marks)
+    if not table.exact:
+        marks = _densify(store, table, marks, 4 * parts)
+    chosen = sorted({marks[i * len(marks) // parts] for i in range(1, parts)} - set(marks[:1]))
+    bounds = [b"", *(mark[len(table.prefix) :] for mark in chosen), b""]
+    share = table.rows // (len(bounds) - 1)
+    return [
+        broker_pb2.Split(
+            table_id=table.table_id, low=low, high=high, rows_estimate=share, bytes_estimate=share * table.row_bytes
+        )
+        for low, high in pairwise(bounds)
+    ]
+
+
+def _densify(store: Store, table: _Table, marks: list[bytes], wanted: int) -> list[bytes]:
+    stop = keys.after_prefix(table.prefix)
+    while len(marks) < wanted:
+        edges = [table.prefix, *marks, stop]
+        between = (_seek_middle(store, low, high) for low, high in pairwise(edges))
+        more = sorted({*marks, *(key for key in between if key)})
+        if len(more) == len(marks):
+            break
+        marks = more
+    return marks
+
+
+def _seek_middle(store: Store, low: bytes, high: bytes) -> bytes | None:
+    width = max(len(low), len(high)) + 2
+    first, last = (int.from_bytes(key.ljust(width, b"\0"), "big") for key in (low, high))
+    middle = ((first + last) // 2).to_bytes(width, "big")
+    found = next(store.scan(keys.ROW, middle, high, limit=1), None)
+    return found[0] if found is not None and low < found[0] else None

@@ -1,0 +1,69 @@
+"""What the service knows and the engine does not: who is connected, what consumers say, and the alarms of the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from venus.broker.engine import Engine
+from venus.errors import VenusError
+from venus.wire import broker_pb2
+
+ALARMS_MAX = 20
+
+
+class Standing:
+    """Live producers, consumers' accounts and alarms, laid over the engine's status."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.producers: dict[str, str] = {}
+        #: (business, group) -> how many changes the group said last that it cannot account for.
+        self.unaccounted: dict[tuple[str, str], int] = {}
+        self._alarms: dict[str, list[str]] = {}
+
+    def alarm(self, business: str, text: str) -> None:
+        """Raise an alarm; it stands until the business's half messages arrive again."""
+        alarms = self._alarms.setdefault(business, [])
+        if text not in alarms and len(alarms) < ALARMS_MAX:
+            alarms.append(text)
+
+    def clear(self, business: str) -> None:
+        """Take the wire's alarms of a business back."""
+        if self._alarms:
+            self._alarms.pop(business, None)
+
+    def status(self, business: str = "") -> broker_pb2.BrokerStatus:
+        """Return the engine's status with what the service adds; reads the store, so not in the loop."""
+        status = self._engine.status(business)
+        for entry in status.businesses:
+            entry.producer = self.producers.get(entry.business, "")
+            entry.alarms.extend(self._alarms.get(entry.business, ()))
+            for consumer in entry.consumers:
+                said = self.unaccounted.get((entry.business, consumer.group))
+                if said is not None:
+                    consumer.unaccounted_rows = said
+        return status
+
+
+class Health:
+    """Whether the broker serves, and why not."""
+
+    def __init__(
+        self, standing: Standing, *, free_bytes_min: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._standing = standing
+        self._free_bytes_min = free_bytes_min
+        self.stopping = False
+
+    def reason(self) -> str:
+        """Return why the broker cannot do its work, or an empty string."""
+        if self.stopping:
+            return "the broker is stopping"
+        try:
+            status = self._standing.status()
+        except VenusError as error:
+            return str(error)
+        if status.free_bytes < self._free_bytes_min:
+            return f"{status.free_bytes >> 20} MiB free, writes are refused below {self._free_bytes_min >> 20} MiB"
+        return ""

@@ -1,0 +1,293 @@
+"""One business as the broker holds it in memory, and how that is kept in the column family `state`.
+
+The storage thread alone changes a `Business`, while it builds a group; what other threads may see of it
+(`visible_offset`, the tail) is published after the group's fsync. Consumers, reviews and counters are touched by
+several threads and have a lock.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from venus.broker import half, keys, position
+from venus.broker.envelope import Envelope, envelope, parse
+from venus.broker.log import body_of
+from venus.broker.position import Placed, Tail
+from venus.broker.retention import Consumer, Mark
+from venus.broker.review_schedule import Reviews
+from venus.broker.store import Batch, Store
+from venus.errors import Corruption
+from venus.model import Verdict
+
+_HALF = struct.Struct(">QQIQqQ")
+_SCHEMA_OFFSET = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFigures:
+    """What was committed of one table."""
+
+    namespace: str = ""
+    name: str = ""
+    changes: int = 0
+    last_sequence: int = 0
+    rows: int = 0  # an estimate: insertions that the source announced, less deletions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialised:
+    """How far the full data has come: written together with the rows."""
+
+    offset: int = 0
+    sequence: int = 0
+    nbytes: int = 0  # Placed.after of the last batch
+    at_cut_end: bool = True
+    floors: dict[int, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return what is stored."""
+        record = {"offset": self.offset, "sequence": self.sequence, "nbytes": self.nbytes, "cut_end": self.at_cut_end}
+        return json.dumps({**record, "floors": list(self.floors.items())}).encode()
+
+
+def decode_materialised(value: bytes | None) -> Materialised:
+    """Read what `Materialised.encode` wrote."""
+    if value is None:
+        return Materialised()
+    record = json.loads(value)
+    return Materialised(
+        offset=record["offset"],
+        sequence=record["sequence"],
+        nbytes=record["nbytes"],
+        at_cut_end=record["cut_end"],
+        floors={int(table): int(floor) for table, floor in record["floors"]},
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Business:
+    """One ordered queue."""
+
+    number: int
+    name: str
+    reviews: Reviews
+    half: half.State = field(default_factory=half.State)
+    log_start: int = 0  # the first offset that can be read
+    log_start_index: int = 1  # the first log entry that is kept
+    log_end: int = 1  # the index of the next log entry; everything below is applied
+    nbytes: int = 0  # of bodies that were ever committed
+    nbytes_trimmed: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()  # epoch, its first offset
+    committed_at_us: int = 0
+    captured_at_us: int = 0
+    marks: list[Mark] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+    tables: dict[int, TableFigures] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided halves
+    schemas: set[tuple[int, int]] = field(default_factory=set)  # table, version
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    visible_offset: int = 0
+    tail: Tail = field(default_factory=Tail)
+    materialised: Materialised = field(default_factory=Materialised)
+    scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
+
+    @property
+    def epoch_at_end(self) -> int:
+        """The epoch of the newest increment."""
+        return self.epochs[-1][0] if self.epochs else 0
+
+    def end_of_epoch(self, epoch: int) -> int:
+        """Return the offset where a consumer of that epoch must have stopped at the latest (KIP-320)."""
+        return next((start for known, start in self.epochs if known > epoch), self.visible_offset)
+
+    def count(self, counter: str, n: int = 1) -> None:
+        """Add to a counter."""
+        with self.lock:
+            self.counters[counter] += n
+
+    def unmaterialised_bytes(self) -> int:
+        """Return how far the full data is behind."""
+        return self.nbytes - self.materialised.nbytes
+
+
+# -- what is stored --------------------------------------------------------------------------------------------
+
+
+def save(business: Business, batch: Batch) -> None:
+    """Put the record of the business itself."""
+    state = business.half
+    with business.lock:
+        counters = dict(business.counters)
+    record = {
+        "name": business.name,
+        "epoch": state.epoch,
+        "producer": state.producer,
+        "last_batch": state.last_batch,
+        "last_sequence": state.last_sequence,
+        "next_offset": state.next_offset,
+        "outcomes": [(o.batch_no, o.digest, int(o.verdict), o.next_offset) for o in state.outcomes],
+        "log_start": business.log_start,
+        "log_start_index": business.log_start_index,
+        "applied": business.log_end - 1,
+        "nbytes": business.nbytes,
+        "nbytes_trimmed": business.nbytes_trimmed,
+        "epochs": business.epochs,
+        "committed_at_us": business.committed_at_us,
+        "captured_at_us": business.captured_at_us,
+        "marks": [(m.at_us, m.sequence, m.next_offset) for m in business.marks],
+        "counters": counters,
+    }
+    batch.put(keys.STATE, keys.core_key(business.number), json.dumps(record, separators=(",", ":")).encode())
+
+
+def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
+    """Read every business of a store, with what is undecided in it."""
+    for key, value in store.scan_prefix(keys.STATE, keys.CORE):
+        number = int.from_bytes(key[len(keys.CORE) :], "big")
+        business = _restore(number, json.loads(value), Reviews(first_s=review_after_s))
+        _load_parts(store, business)
+        _load_halves(store, business)
+        yield business
+
+
+def _restore(number: int, record: dict[str, Any], reviews: Reviews) -> Business:
+    outcomes = tuple(
+        half.Outcome(batch_no=n, digest=d, verdict=Verdict(v), next_offset=o) for n, d, v, o in record["outcomes"]
+    )
+    return Business(
+        number=number,
+        name=record["name"],
+        reviews=reviews,
+        half=half.State(
+            epoch=record["epoch"],
+            producer=record["producer"],
+            last_batch=record["last_batch"],
+            last_sequence=record["last_sequence"],
+            next_offset=record["next_offset"],
+            outcomes=outcomes,
+        ),
+        log_start=record["log_start"],
+        log_start_index=record["log_start_index"],
+        log_end=record["applied"] + 1,
+        nbytes=record["nbytes"],
+        nbytes_trimmed=record["nbytes_trimmed"],
+        epochs=tuple((epoch, start) for epoch, start in record["epochs"]),
+        committed_at_us=record["committed_at_us"],
+        captured_at_us=record["captured_at_us"],
+        marks=[Mark(at_us=at, sequence=sequence, next_offset=offset) for at, sequence, offset in record["marks"]],
+        counters=Counter(record["counters"]),
+    )
+
+
+def _load_parts(store: Store, business: Business) -> None:
+    number = business.number
+    for key, value in store.scan_prefix(keys.STATE, keys.table_prefix(number)):
+        business.tables[int.from_bytes(key[-4:], "big")] = TableFigures(**json.loads(value))
+    for key, _ in store.scan_prefix(keys.STATE, keys.schema_prefix(number)):
+        business.schemas.add((int.from_bytes(key[-8:-4], "big"), int.from_bytes(key[-4:], "big")))
+    for _, value in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)):
+        consumer = Consumer(**json.loads(value))
+        business.consumers[consumer.group] = consumer
+    business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
+
+
+def _load_halves(store: Store, business: Business) -> None:
+    halves = []
+    for key, value in store.scan_prefix(keys.STATE, keys.half_prefix(business.number)):
+        found = decode_half(int.from_bytes(key[-8:], "big"), value)
+        halves.append(found)
+        business.envelopes[found.batch_no] = envelope(parse(read_body(store, business, found.index)))
+    business.half = half.with_halves(business.half, halves)
+
+
+def read_body(store: Store, business: Business, index: int) -> bytes:
+    """Read the body of a PREPARE from the log, past the cache: readers of old bodies read each once."""
+    value = store.get(keys.RLOG, keys.log_key(business.number, index), fill_cache=False)
+    if value is None:
+        raise Corruption(f"{store.path}: entry {index} of {business.name}'s log is missing")
+    return body_of(value)
+
+
+def load_tail(store: Store, business: Business) -> None:
+    """Publish what is committed, and bring the newest part of the queue into memory."""
+    business.visible_offset = business.half.next_offset
+    from_offset = max(business.log_start, business.visible_offset - business.tail.places_max)
+    places = [
+        position.decode(int.from_bytes(key[4:], "big"), value)
+        for key, value in store.scan(
+            keys.QUEUE, keys.queue_key(business.number, from_offset), keys.queue_key(business.number + 1, 0)
+        )
+    ]
+    business.tail.extend(places)
+
+
+def encode_half(found: half.Half) -> bytes:
+    """Return what is stored of an undecided half message."""
+    return _HALF.pack(found.digest, found.first_sequence, found.count, found.nbytes, found.received_at_us, found.index)
+
+
+def decode_half(batch_no: int, value: bytes) -> half.Half:
+    """Read what `encode_half` wrote."""
+    digest, first_sequence, count, nbytes, received_at_us, index = _HALF.unpack(value)
+    return half.Half(
+        batch_no=batch_no,
+        digest=digest,
+        first_sequence=first_sequence,
+        count=count,
+        nbytes=nbytes,
+        received_at_us=received_at_us,
+        index=index,
+    )
+
+
+def encode_schema(offset: int, schema: bytes) -> bytes:
+    """Return what is stored of a schema version: since which offset, and the message."""
+    return _SCHEMA_OFFSET.pack(offset) + schema
+
+
+def decode_schema(value: bytes) -> tuple[int, bytes]:
+    """Read what `encode_schema` wrote."""
+    return int(_SCHEMA_OFFSET.unpack_from(value)[0]), value[_SCHEMA_OFFSET.size :]
+
+
+def place_at(store: Store, business: Business, offset: int) -> Placed | None:
+    """Find the batch that holds an offset, in the tail or in the store; None = at or beyond the end."""
+    if offset >= business.visible_offset:
+        return None
+    nearby = business.tail.walk(offset)
+    if nearby is not None:
+        return next(nearby, None)
+    found = store.at_or_before(keys.QUEUE, keys.queue_key(business.number, offset))
+    if found is None or found[0][:4] != keys.queue_key(business.number, 0)[:4]:
+        return None
+    return position.decode(int.from_bytes(found[0][4:], "big"), found[1])
+
+
+def save_consumer(batch: Batch, business: int, consumer: Consumer) -> None:
+    """Put what is known of a consumer group."""
+    record = {
+        "group": consumer.group,
+        "acknowledged": consumer.acknowledged,
+        "transient": consumer.transient,
+        "updated_at_us": consumer.updated_at_us,
+    }
+    batch.put(keys.STATE, keys.consumer_key(business, consumer.group), json.dumps(record).encode())
+
+
+def save_table(batch: Batch, business: int, table_id: int, figures: TableFigures) -> None:
+    """Put the figures of a table."""
+    record = {
+        "namespace": figures.namespace,
+        "name": figures.name,
+        "changes": figures.changes,
+        "last_sequence": figures.last_sequence,
+        "rows": figures.rows,
+    }
+    batch.put(keys.STATE, keys.table_key(business, table_id), json.dumps(record).encode())

@@ -1,0 +1,380 @@
+"""RocksDB behind one class: what the broker has on disk, and the only file that knows rocksdict.
+
+rocksdict 0.3.29 is used in raw mode and within narrow limits, because several of its calls are broken or unsafe
+(tests/integration/engine/test_rocksdict_defects.py pins each): iterators are only ever made by `iter()` and their
+`status()` is asked at the end; no iterate bounds; no `Snapshot` objects, a consistent view is a checkpoint; a
+write batch is used once. `write(sync)` would hold the interpreter's lock for the fsync, so a durable write is
+`write` followed by `flush_wal(True)`.
+
+The log is opened so that a torn last record is forgotten (it was never acknowledged) and any other damage is
+refused: RocksDB's default silently drops everything behind the first damaged record.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    MemtableFactory,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteBufferManager,
+)
+
+from venus.broker import keys
+from venus.errors import Corruption, StorageError
+
+_OPEN_FILES_MAX = 256
+_WAL_BYTES_MAX = 128 << 20
+_CHECKPOINT_CACHE_BYTES = 8 << 20
+#: A test sets this to kill the process, without warning, at the n-th step of a write (before, written, flushed).
+KILL_AT_WRITE = "VENUS_KILL_AT_WRITE"
+
+_CORRUPT_HINT = (
+    "keep {path} for a closer look, give the broker an empty data_dir, and run `venus resync --all`: "
+    "the source still has every row"
+)
+
+WriteHook = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRange:
+    """What one file of the store covers; files of all column families look alike."""
+
+    start: bytes
+    end: bytes
+    entries: int
+    nbytes: int
+
+
+class Batch:
+    """Writes that happen together or not at all."""
+
+    __slots__ = ("_families", "_raw")
+
+    def __init__(self, families: dict[str, Any]) -> None:
+        self._raw = WriteBatch(raw_mode=True)
+        self._families = families
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        """Set one key."""
+        self._raw.put(key, value, self._families[family])
+
+    def put_many(self, family: str, many_keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set many keys; the loop runs in C."""
+        deque(map(self._raw.put, many_keys, values, repeat(self._families[family])), maxlen=0)
+
+    def delete(self, family: str, key: bytes) -> None:
+        """Remove one key."""
+        self._raw.delete(key, self._families[family])
+
+    def delete_range(self, family: str, start: bytes, stop: bytes) -> None:
+        """Remove every key from `start` up to but not including `stop`."""
+        self._raw.delete_range(start, stop, self._families[family])
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @property
+    def nbytes(self) -> int:
+        """How large the batch is in the write-ahead log."""
+        return int(self._raw.size_in_bytes())
+
+
+class Store:
+    """An ordered key-value store with four column families and atomic, durable batches."""
+
+    def __init__(
+        self, path: Path, *, cache_bytes: int = 48 << 20, read_only: bool = False, on_write: WriteHook | None = None
+    ) -> None:
+        self.path = path
+        self._on_write = on_write or _kill_hook()
+        memory = _Memory(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
+        options = _options(memory)
+        families = {name: _family_options(name, memory) for name in keys.FAMILIES}
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        if not read_only:
+            path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db: Any = Rdict(str(path), options, column_families=families, access_type=access)
+            self._views: dict[str, Any] = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
+            self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
+        except Exception as error:
+            _refuse_to_open(path, error)
+        self._no_cache = ReadOptions()
+        self._no_cache.fill_cache(False)  # type: ignore[call-arg]  # the stub lacks the argument
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def batch(self) -> Batch:
+        """Start a batch."""
+        return Batch(self._handles)
+
+    def write(self, batch: Batch, *, durable: bool) -> None:
+        """Write the batch; return once it would survive a crash of the process, or of the machine if `durable`.
+
+        Any error is final: RocksDB never writes again after one, so the caller must stop the process.
+        """
+        hook = self._on_write
+        if hook is not None:
+            hook("before")
+        try:
+            self._db.write(batch._raw)
+            if hook is not None:
+                hook("written")
+            if durable:
+                self._db.flush_wal(True)
+        except Exception as error:
+            raise _wrapped(self.path, error, "write") from error
+        if hook is not None:
+            hook("flushed")
+
+    def compact(self, family: str, start: bytes, stop: bytes) -> None:
+        """Give back the space of removed keys; the interpreter's lock is free meanwhile."""
+        try:
+            self._views[family].compact_range(start, stop)
+        except Exception as error:
+            raise _wrapped(self.path, error, "compact") from error
+
+    def checkpoint(self, path: Path) -> None:
+        """Make a consistent copy of everything, of hard links; open it with `read_only=True`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        maker = Checkpoint(self._db)
+        try:
+            maker.create_checkpoint(str(path))
+        except Exception as error:
+            raise _wrapped(self.path, error, "make a checkpoint of") from error
+        finally:
+            del maker  # it would keep the lock file after close()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get(self, family: str, key: bytes, *, fill_cache: bool = True) -> bytes | None:
+        """Return one value."""
+        view = self._views[family]
+        try:
+            return view.get(key) if fill_cache else view.get(key, None, self._no_cache)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise _wrapped(self.path, error, "read") from error
+
+    def scan(
+        self, family: str, start: bytes, stop: bytes, *, limit: int | None = None, fill_cache: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Walk the keys from `start` up to but not including `stop`, as of now; an empty `stop` is no bound.
+
+        Raises Corruption at the end rather than ending early. Use it up in the thread that began it.
+        """
+        cursor = self._cursor(family, fill_cache=fill_cache)
+        cursor.seek(start)
+        valid, key, value, advance = cursor.valid, cursor.key, cursor.value, cursor.next
+        left = -1 if limit is None else limit
+        while left and valid():
+            at = key()
+            if stop and at >= stop:
+                return
+            yield at, value()
+            advance()
+            left -= 1
+        self._check(cursor)
+
+    def scan_prefix(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Walk the keys that start with `prefix`."""
+        return self.scan(family, prefix, keys.after_prefix(prefix))
+
+    def range(
+        self, family: str, start: bytes, stop: bytes, *, rows_max: int, bytes_max: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """Read a run of keys and values at once; the last item says whether `stop` was reached."""
+        cursor = self._cursor(family, fill_cache=False)
+        cursor.seek(start)
+        valid, key, value, advance = cursor.valid, cursor.key, cursor.value, cursor.next
+        found_keys: list[bytes] = []
+        found_values: list[bytes] = []
+        nbytes = 0
+        while valid():
+            at = key()
+            if stop and at >= stop:
+                return found_keys, found_values, True
+            if len(found_keys) >= rows_max or nbytes >= bytes_max:
+                return found_keys, found_values, False
+            content = value()
+            found_keys.append(at)
+            found_values.append(content)
+            nbytes += len(at) + len(content)
+            advance()
+        self._check(cursor)
+        return found_keys, found_values, True
+
+    def count(self, family: str, start: bytes, stop: bytes, *, every: int) -> tuple[int, list[bytes]]:
+        """Count the keys of a range, and return each `every`-th of them."""
+        cursor = self._cursor(family, fill_cache=False)
+        cursor.seek(start)
+        valid, key, advance = cursor.valid, cursor.key, cursor.next
+        counted = 0
+        marks: list[bytes] = []
+        while valid():
+            at = key()
+            if stop and at >= stop:
+                return counted, marks
+            if counted % every == 0:
+                marks.append(at)
+            counted += 1
+            advance()
+        self._check(cursor)
+        return counted, marks
+
+    def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values of those keys that exist, with one iterator: cheap also over a vector memtable."""
+        cursor = self._cursor(family, fill_cache=True)
+        found: dict[bytes, bytes] = {}
+        for wanted in sorted(set(many_keys)):
+            cursor.seek(wanted)
+            if not cursor.valid():
+                self._check(cursor)
+                break
+            if cursor.key() == wanted:
+                found[wanted] = cursor.value()
+        return found
+
+    def at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key that is not above `key`."""
+        cursor = self._cursor(family, fill_cache=True)
+        cursor.seek_for_prev(key)
+        if not cursor.valid():
+            self._check(cursor)
+            return None
+        return cursor.key(), cursor.value()
+
+    def files(self) -> list[FileRange]:
+        """Return the ranges of the files, the cheapest hint of how keys are spread."""
+        return [
+            FileRange(start=item["start_key"], end=item["end_key"], entries=item["num_entries"], nbytes=item["size"])
+            for item in self._db.live_files()
+            if item["start_key"] is not None and item["end_key"] is not None
+        ]
+
+    def close(self) -> None:
+        """Close the store; an error of the disk has been reported by the write that met it."""
+        self._views.clear()
+        self._handles.clear()
+        db, self._db = self._db, None
+        if db is not None:
+            try:
+                db.close()
+            except Exception as error:
+                raise _wrapped(self.path, error, "close") from error
+            finally:
+                del db
+                gc.collect()  # a reference left in a cycle would keep the lock file
+
+    def _cursor(self, family: str, *, fill_cache: bool) -> Any:
+        view = self._views[family]
+        return view.iter() if fill_cache else view.iter(self._no_cache)
+
+    def _check(self, cursor: Any) -> None:
+        try:
+            cursor.status()
+        except Exception as error:
+            raise _wrapped(self.path, error, "read") from error
+
+
+class _Memory:
+    """One budget for blocks and memtables: RocksDB may not grow beyond it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.cache = Cache(nbytes)
+        self.memtable_bytes = max(nbytes // 2, 4 << 20)
+        self.manager = WriteBufferManager.new_write_buffer_manager_with_cache(self.memtable_bytes, False, self.cache)
+
+
+def _options(memory: _Memory) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_write_buffer_manager(memory.manager)
+    options.set_max_open_files(_OPEN_FILES_MAX)
+    options.set_max_total_wal_size(_WAL_BYTES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_bytes_per_sync(1 << 20)
+    options.set_keep_log_file_num(4)
+    options.set_paranoid_checks(True)
+    # The vector memtable of `row` does not allow concurrent inserts, and there are two writers at most.
+    options.set_allow_concurrent_memtable_write(False)
+    return options
+
+
+def _family_options(name: str, memory: _Memory) -> Options:
+    options = Options(raw_mode=True)
+    table = BlockBasedOptions()
+    table.set_block_cache(memory.cache)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    if name == keys.ROW:
+        # Random keys cost 2.4 us each in a skip list and 0.6 us in a vector that is sorted when it is flushed;
+        # rows are hardly ever looked up in memory (Store.look_up sorts once for a whole batch).
+        options.set_memtable_factory(MemtableFactory.vector())
+        table.set_bloom_filter(10, False)
+    options.set_allow_concurrent_memtable_write(False)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(memory.memtable_bytes // 2)
+    options.set_max_write_buffer_number(4)
+    options.set_target_file_size_base(16 << 20)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def _wrapped(path: Path, error: Exception, verb: str) -> StorageError:
+    text = str(error)
+    if "Corruption" in text or "checksum mismatch" in text:
+        return Corruption(f"cannot {verb} {path}: {text}", hint=_CORRUPT_HINT.format(path=path))
+    return StorageError(
+        f"cannot {verb} {path}: {text}",
+        hint="see to the disk, then start the broker again: nothing acknowledged is lost",
+    )
+
+
+def _refuse_to_open(path: Path, error: Exception) -> NoReturn:
+    if "lock" in str(error).lower() and "Corruption" not in str(error):
+        raise StorageError(
+            f"{path} is in use by another broker: {error}",
+            hint="stop the other broker, or give this one its own data_dir",
+        ) from error
+    raise _wrapped(path, error, "open") from error
+
+
+def _kill_hook() -> WriteHook | None:
+    left = int(os.environ.get(KILL_AT_WRITE, "-1"))
+    if left < 0:
+        return None
+
+    def kill(_step: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return kill
+
+
+def remove(path: Path) -> None:
+    """Remove a store or a checkpoint that nobody has open."""
+    shutil.rmtree(path, ignore_errors=True)

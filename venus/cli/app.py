@@ -1,0 +1,73 @@
+"""The list of commands, grouped as an operator meets them, and the one place where failures are turned into words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from venus.cli import broker as broker_command
+from venus.cli import halves, install, load, quarantine, show, status, sync, tables
+from venus.cli.demo import command as demo_command
+from venus.cli.failure import UsageProblem, render
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+
+TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
+
+app = typer.Typer(
+    name="venus",
+    help="Keeps a PostgreSQL database equal to a database of another make while both are in use, with triggers alone.",
+    epilog="Exit codes: 0 ok, 1 differences or unhealthy, 2 usage or configuration, 3 refused by a safety rule, "
+    "75 try again later, 12 anything else.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def venus(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything to stderr.")] = False,
+) -> None:
+    """Take the options that every command has."""
+    invocation = Invocation.of(ctx, config, as_json)
+    invocation.verbose = verbose
+    if verbose:
+        invocation.log_to_stderr(level=10)
+
+
+app.command("demo", rich_help_panel=TRY)(demo_command.demo)
+app.command("check", rich_help_panel=PREPARE)(install.check)
+app.command("install-triggers", rich_help_panel=PREPARE)(install.install_triggers)
+app.command("uninstall-triggers", rich_help_panel=PREPARE)(install.uninstall_triggers)
+app.command("broker", rich_help_panel=RUN)(broker_command.broker)
+app.command("migrate", rich_help_panel=RUN)(load.migrate)
+app.command("sync", rich_help_panel=RUN)(sync.sync)
+app.command("status", rich_help_panel=WATCH)(status.status)
+app.command("config", rich_help_panel=WATCH)(show.config)
+app.command("version", rich_help_panel=WATCH)(show.version)
+app.command("pause", rich_help_panel=ACT)(tables.pause)
+app.command("resume", rich_help_panel=ACT)(tables.resume)
+app.command("resync", rich_help_panel=ACT)(tables.resync)
+app.command("forget", rich_help_panel=ACT)(tables.forget)
+app.add_typer(quarantine.app, name="quarantine", rich_help_panel=ACT)
+app.add_typer(halves.app, name="half", rich_help_panel=ACT)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    invocation = Invocation(json="--json" in arguments)
+    try:
+        outcome = app(args=arguments, prog_name="venus", standalone_mode=False, obj=invocation)
+    except UsageProblem as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return 2  # the help has just been shown
+        return render(error, invocation)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 12
+    except (Exception, KeyboardInterrupt) as error:
+        return render(error, invocation)
+    return outcome if isinstance(outcome, int) else 0

@@ -1,0 +1,1 @@
+"""`venus demo`: the whole path on one machine, with the real commands, in under two minutes."""

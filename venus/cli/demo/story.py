@@ -1,0 +1,260 @@
+"""What the demo does, step by step, with nothing but the commands that a user has.
+
+Each comparison is of every row of every table, by code that shares nothing with VENUS's own (compare.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from venus.cli.demo.compare import compare
+from venus.cli.demo.servers import Commands, DemoFailed, Postgres, free_ports, listening, peak_rss_bytes, wait_for
+from venus.cli.demo.shop import Workload, build
+from venus.cli.output import bytes_shown
+
+#: How long people use the shop in each part of the story.
+BUSY_S = 3.0
+CONFIGURATION = """\
+[source]
+url = "sqlite:///shop.db"
+
+[targets.main]
+url = "{main}"
+
+[targets.second]
+url = "{second}"
+
+[broker]
+listen = "127.0.0.1:{grpc}"
+http = "127.0.0.1:{http}"
+data_dir = "data"
+free_bytes_min = 67108864
+review_after_s = 1.0
+
+[capture]
+heartbeat_s = 1.0
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """One thing that was shown, and how many rows differed."""
+
+    what: str
+    rows: int = 0
+    seconds: float = 0.0
+    different: int = 0
+    examples: tuple[str, ...] = field(default=())
+
+
+class Story:
+    """One telling, in one folder."""
+
+    def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None]) -> None:
+        self._home = home
+        self._sizes = sizes
+        self._say = say
+        self._source = home / "shop.db"
+        self._postgres = Postgres(home / "postgres")
+        self._commands = Commands(home, home / "venus.log", lambda line: say(f"  {line}"))
+        self._workload = Workload(self._source)
+        self._figures: dict[str, Any] = {}
+        self._proofs: list[Proof] = []
+        self._ports: list[int] = []
+        self._opened = time.monotonic()
+
+    def tell(self) -> list[Proof]:
+        """Run every step; whatever goes wrong ends it."""
+        for title, step in (
+            ("A shop in SQLite, an embedded PostgreSQL, a broker", self._set_up),
+            ("Check and install triggers", self._install),
+            ("Migrate while the shop is in use", self._migrate),
+            ("Synchronise while the shop is in use", self._sync),
+            ("Kill the broker (kill -9) and start it again", self._crash),
+            ("A second target, with the source file moved away", self._second),
+            ("The source is back: both targets follow", self._both),
+        ):
+            self._say(f"* {title}")
+            step()
+        self._note_figures()
+        return self._proofs
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was counted on the way."""
+        return self._figures
+
+    def look_around(self) -> dict[str, str]:
+        """Return what to type next."""
+        venus = f"cd {self._home} && venus"
+        return {
+            "source": f"sqlite3 {self._source}",
+            "target main": f"{self._postgres.psql} shop",
+            "target second": f"{self._postgres.psql} second",
+            "status": f"{venus} status",
+            "status page": f"http://127.0.0.1:{self._ports[1]}/",
+            "metrics": f"curl http://127.0.0.1:{self._ports[1]}/metrics",
+            "configuration": str(self._home / "venus.toml"),
+            "what was said": str(self._home / "venus.log"),
+            "end it": f"kill {' '.join(map(str, self._pids()))}; rm -r {self._home}",
+        }
+
+    def close(self) -> None:
+        """Stop whatever still runs."""
+        try:
+            self._workload.stop()
+        finally:
+            self._commands.stop_all()
+            self._postgres.stop()
+
+    # -- the steps -----------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        started = time.monotonic()
+        rows = build(self._source, **self._sizes)
+        self._postgres.start()
+        self._ports = free_ports(2)
+        urls = {"main": self._postgres.url("shop"), "second": self._postgres.url("second")}
+        text = CONFIGURATION.format(**urls, grpc=self._ports[0], http=self._ports[1])
+        (self._home / "venus.toml").write_text(text)
+        self._start_broker()
+        self._say(f"  {rows:,} rows in 4 tables; ready after {time.monotonic() - started:.1f} s")
+
+    def _install(self) -> None:
+        started = time.monotonic()
+        self._commands.run("check")
+        self._commands.run("install-triggers")
+        again = self._commands.run("install-triggers")
+        if again["created"]:
+            raise DemoFailed(f"the second install-triggers created {again['created']}")
+        self._proofs.append(Proof(what="triggers installed twice, the second time nothing", seconds=since(started)))
+
+    def _migrate(self) -> None:
+        self._workload.start()
+        started = time.monotonic()
+        report = self._commands.run("migrate", "--target", "main")
+        seconds = since(started)
+        self._figures["rows loaded into main"] = report["rows"]
+        self._figures["loaded, rows/s"] = round(report["rows_per_s"])
+        self._say(f"  {report['rows']:,} rows in {seconds:.1f} s, while the shop wrote")
+
+    def _sync(self) -> None:
+        started = time.monotonic()
+        self._commands.start("sync", "sync", "--target", "main")
+        self._stay_busy()
+        self._workload.stop()
+        self._caught_up("main")
+        self._compare("migrate and sync under load", "shop", started)
+
+    def _crash(self) -> None:
+        started = time.monotonic()
+        self._workload.start()
+        self._stay_busy(BUSY_S / 2)
+        self._commands.kill("broker")
+        self._stay_busy(BUSY_S / 2)  # the shop does not notice
+        self._start_broker()
+        self._stay_busy(BUSY_S / 2)
+        self._workload.stop()
+        self._caught_up("main")
+        self._compare("kill -9 of the broker under load", "shop", started)
+
+    def _second(self) -> None:
+        self._commands.stop("sync")
+        away = self._home / "moved-away"
+        away.mkdir()
+        for file in self._home.glob("shop.db*"):  # with -wal and -shm, if they are there
+            shutil.move(file, away / file.name)
+        started = time.monotonic()
+        report = self._commands.run("migrate", "--target", "second")
+        self._figures["rows loaded into second"] = report["rows"]
+        self._figures["loaded without the source, rows/s"] = round(report["rows_per_s"])
+        if self._source.exists():
+            raise DemoFailed("the load without a source made a new source file")
+        self._compare("second target, the source gone", "second", started, source=away / self._source.name)
+        for file in away.iterdir():
+            shutil.move(file, self._home / file.name)
+
+    def _both(self) -> None:
+        started = time.monotonic()
+        self._commands.start("sync", "sync")
+        self._workload.start()
+        self._stay_busy()
+        self._workload.stop()
+        self._caught_up("main", "second")
+        self._compare("source back, first target", "shop", started)
+        self._compare("source back, second target", "second", started)
+
+    # -- parts of steps ------------------------------------------------------------------------------------------
+
+    def _start_broker(self) -> None:
+        self._commands.start("broker", "broker")
+        wait_for(lambda: listening(self._ports[0]) or not self._commands.alive("broker"), "the broker")
+        if not self._commands.alive("broker"):
+            raise DemoFailed("the broker ended", hint=f"see {self._home / 'venus.log'}")
+
+    def _stay_busy(self, seconds: float = BUSY_S) -> None:
+        """Let people use the shop; a workload that fails is a failure of the demo."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self._workload.error is None:
+            time.sleep(0.05)
+        if self._workload.error is not None:
+            self._workload.stop()
+
+    def _caught_up(self, *targets: str) -> None:
+        """Wait until the log at the source is empty and everything at the broker is applied.
+
+        The log of one status is held against the broker of the next: a cut that leaves the log while a status is being
+        taken might otherwise be seen at neither place.
+        """
+        waiting = 1
+
+        def done() -> bool:
+            nonlocal waiting
+            found = self._commands.run("status", codes=(0, 1), quiet=True)
+            waited, waiting = waiting, sum(t["log_rows"] for t in found["source"]["tables"])
+            broker = found["broker"]
+            offsets = {t["name"]: t["offset"] for t in found["targets"]}
+            level = all(offsets[name] >= broker["next_offset"] for name in targets)
+            return not waited and not broker["error"] and not broker["halves"] and level
+
+        wait_for(done, f"{' and '.join(targets)} to catch up", every_s=0.5)
+
+    def _compare(self, what: str, database: str, started: float, *, source: Path | None = None) -> None:
+        found = compare(source or self._source, self._postgres.url(database))
+        proof = Proof(
+            what=what,
+            rows=found.total,
+            seconds=since(started),
+            different=found.different,
+            examples=tuple(found.examples),
+        )
+        self._proofs.append(proof)
+        self._say(f"  compared {found.total:,} rows: {found.different:,} different")
+
+    def _note_figures(self) -> None:
+        status = self._commands.run("status", codes=(0, 1))
+        counters = status["broker"]["counters"]
+        lag = {name: value for name, value in status["lag"]["end_to_end_s"].items() if value is not None}
+        figures = self._figures
+        figures["transactions of the shop"] = self._workload.transactions
+        figures["rolled back by the shop"] = self._workload.rolled_back
+        figures["changes through the broker"] = status["broker"]["next_offset"]
+        figures["reviews sent by the broker"] = counters.get("reviews_sent", 0)
+        figures["duplicates suppressed"] = counters.get("duplicate_rows", 0)
+        figures["lag at the end, s"] = max(lag.values(), default=0.0)
+        figures["broker's peak memory"] = bytes_shown(peak_rss_bytes(self._commands.running["broker"].pid))
+        figures["seconds in all"] = since(self._opened)
+        figures["status"] = status["verdict"]
+
+    def _pids(self) -> list[int]:
+        own = [process.pid for process in self._commands.running.values()]
+        return own + ([pid] if (pid := self._postgres.pid) else [])
+
+
+def since(started: float) -> float:
+    """Return the seconds since then, to a tenth."""
+    return round(time.monotonic() - started, 1)

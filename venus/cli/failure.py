@@ -1,0 +1,104 @@
+"""How a command fails: one line, one hint, one exit code; never a traceback, never a secret.
+
+| code | meaning |
+|---|---|
+| 0 | ok |
+| 1 | differences, or unhealthy |
+| 2 | usage or configuration |
+| 3 | refused by a safety rule |
+| 12 | anything else |
+| 75 | try again later |
+| 130 | interrupted |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import typer
+
+from venus.cli.invocation import Invocation
+from venus.config import line_of, masked
+from venus.errors import DatabaseUnavailable, VenusError
+
+#: What PostgreSQL says when the URL is wrong; psycopg2 has no SQLSTATE for a connection that was refused.
+REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
+INTERRUPTED = 130
+UNEXPECTED = 12
+#: typer carries its own copy of click, or uses click's, by version: this is ClickException of whichever it is.
+UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def render(error: BaseException, invocation: Invocation) -> int:
+    """Write what went wrong and return the exit code."""
+    message, hint, code = explain(error, invocation)
+    print(f"venus: {message}", file=sys.stderr)  # noqa: T201
+    if hint:
+        print(f"  {hint}", file=sys.stderr)  # noqa: T201
+    if invocation.json and (invocation.out.streaming or not invocation.out.written):
+        error_document = {"kind": type(error).__name__, "message": message, "hint": hint, "exit_code": code}
+        invocation.out.last_words({"error": error_document})
+    return code
+
+
+def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int]:
+    """Return one line, one hint (or nothing) and the exit code."""
+    redact = invocation.redactor
+    if isinstance(error, DatabaseUnavailable) and REJECTED.search(str(error)):
+        # the database is there and says no: waiting cannot help, the configuration is wrong
+        return one_line(redact(f"{url_place(str(error), invocation)}{error}")), one_line(redact(error.hint)), 2
+    if isinstance(error, VenusError):
+        return one_line(redact(str(error))), one_line(redact(error.hint)), error.exit_code
+    if isinstance(error, UsageProblem):
+        message = getattr(error, "format_message", error.__str__)()
+        return one_line(redact(message)), usage_hint(error), 2
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted", "", INTERRUPTED
+    report = write_report(error, invocation)
+    return one_line(redact(f"unexpected {type(error).__name__}: {error}")), f"details: {report}", UNEXPECTED
+
+
+def url_place(message: str, invocation: Invocation) -> str:
+    """Return `venus.toml:3: source.url: ` of the database that a message is about, as far as it can be told."""
+    urls = {"source.url": invocation.settings.source.url}
+    urls |= {f"targets.{name}.url": target.url for name, target in invocation.settings.targets.items()}
+    for key, url in urls.items():
+        bare = masked(url.get_secret_value()).partition("://")[2].partition("?")[0]
+        if bare and bare in message and message.startswith(key.partition(".")[0].rstrip("s")):
+            file = invocation.file
+            line = line_of(file.read_text(), key.split(".")) if file is not None else 0
+            return f"{file}:{line}: {key}: " if line else f"{key}: "
+    return ""
+
+
+def one_line(text: str) -> str:
+    """Return the text with its line ends taken out."""
+    return "; ".join(part.strip() for part in text.splitlines() if part.strip())
+
+
+def usage_hint(error: Exception) -> str:
+    """Return where to read on."""
+    context = getattr(error, "ctx", None)
+    return f"see `{context.command_path} --help`" if context is not None else "see `venus --help`"
+
+
+def write_report(error: BaseException, invocation: Invocation) -> Path:
+    """Keep the traceback in a file of its own, readable by its owner only."""
+    text = invocation.redactor("".join(traceback.format_exception(error)))
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
+    name = f"failure-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    for folder in (state, Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
+        except OSError:
+            continue
+        return folder / name
+    return Path("(nowhere: no folder is writable)")

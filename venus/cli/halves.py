@@ -1,0 +1,113 @@
+"""`venus half`: half messages that nobody has decided, and the operator's decision (VENUS 3.3, message review).
+
+The broker never throws a half message away by itself. A producer that is alive answers the review; one that will not
+come back leaves the decision to a person, who looks into the source's batch table first.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import bytes_shown, seconds_shown, table
+from venus.errors import ConfigError
+from venus.model import Verdict
+
+if TYPE_CHECKING:
+    from venus.wire.broker_pb2 import BusinessStatus
+
+app = typer.Typer(help="Undecided half messages: list, commit, rollback.", no_args_is_help=True)
+BatchArgument = Annotated[int, typer.Argument(metavar="BATCH", help="The batch number, as `venus half list` shows it.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="The producer will not come back, and I looked at its batch table.")
+]
+
+
+def business_status(run: Invocation) -> BusinessStatus:
+    """Ask the broker for the configured business; one that it does not know yet has no half message."""
+    from venus.rpc.admin import Admin
+    from venus.wire.broker_pb2 import BusinessStatus
+
+    own = run.settings.broker
+    name = run.settings.business.name
+    with Admin(own.address or own.listen) as admin:
+        found = [b for b in admin.status(name).businesses if b.business == name]
+    return found[0] if found else BusinessStatus(business=name)
+
+
+@app.command("list")
+def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """List the half messages without a decision, oldest first. Exit code 1 if an alarm stands."""
+    run = Invocation.of(ctx, config, as_json)
+    found = business_status(run)
+    now_us = time.time_ns() // 1000
+    halves = [
+        {
+            "batch_no": half.batch_no,
+            "rows": half.count,
+            "bytes": half.bytes,
+            "first_sequence": half.first_sequence,
+            "age_s": max(0.0, (now_us - half.received_at_us) / 1e6),
+            "reviews": half.reviews,
+        }
+        for half in found.halves
+    ]
+    document = {"business": found.business, "producer": found.producer, "halves": halves, "alarms": list(found.alarms)}
+    rows: list[tuple[object, ...]] = [
+        (h["batch_no"], h["rows"], bytes_shown(int(h["bytes"])), seconds_shown(h["age_s"]), h["reviews"])
+        for h in halves
+    ]
+    shown = [table("batch", "rows", "size", "age", "reviews", rows=rows)] if rows else ["no undecided half message"]
+    run.out.answer(document, *shown, *[f"ALARM {alarm}" for alarm in found.alarms])
+    return 1 if found.alarms else 0
+
+
+@app.command()
+def commit(
+    ctx: typer.Context,
+    batch: BatchArgument,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Commit every undecided half message up to BATCH, in the producer's place."""
+    return decide(Invocation.of(ctx, config, as_json), batch, Verdict.COMMIT, yes)
+
+
+@app.command()
+def rollback(
+    ctx: typer.Context,
+    batch: BatchArgument,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Roll back every undecided half message from BATCH on, in the producer's place; nothing is lost at the source."""
+    return decide(Invocation.of(ctx, config, as_json), batch, Verdict.ROLLBACK, yes)
+
+
+def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
+    """Give the operator's verdict. Refused while a producer that can answer by itself is connected."""
+    from venus.errors import Refused
+    from venus.rpc.admin import Admin
+
+    found = business_status(run)
+    undecided = [half.batch_no for half in found.halves]
+    if batch not in undecided:
+        named = ", ".join(map(str, undecided)) or "none"
+        raise ConfigError(f"batch {batch} is not undecided", hint=f"undecided: {named}")
+    if not yes:
+        where = f"SELECT * FROM venus.batch WHERE batch_no = {batch}"
+        raise Refused(
+            f"{verdict.name} of batch {batch} cannot be taken back",
+            hint=f"look at the source first ({where}: a row = COMMIT, none = ROLLBACK), then repeat with --yes",
+        )
+    own = run.settings.broker
+    with Admin(own.address or own.listen) as admin:
+        decided = admin.decide(found.business, batch, verdict)
+    document = {"verdict": verdict.name, "batch_no": decided.batch_no, "next_offset": decided.next_offset}
+    run.out.answer(document, f"{verdict.name.lower()} of batch {decided.batch_no}; next offset {decided.next_offset}")
+    return 0

@@ -1,0 +1,166 @@
+"""`venus check`, `install-triggers`, `uninstall-triggers`: what happens at the source before anything is captured.
+
+The statements themselves belong to the dialects (adapters/dialects/); here they are only counted and shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
+from venus.errors import ConfigError, Refused, VenusError
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import InstallStep, Source
+    from venus.config import Settings
+    from venus.model import Finding
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")]
+
+
+@contextmanager
+def opened_source(settings: Settings) -> Iterator[Source]:
+    """Open the configured source, and close it whatever happens."""
+    from venus.adapters.dialects.registry import open_source
+    from venus.config import require_source
+
+    require_source(settings)
+    source = open_source(settings)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """Say what is missing or cannot be carried, at the source and at every target. Reads only.
+
+    Exit code 3 if VENUS would refuse to install.
+    """
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    with opened_source(settings) as source:
+        check_patterns(settings, source)
+        names = [schema.qualified for schema in source.tables(settings.source.tables, settings.source.exclude)]
+        findings = source.check(settings.source.tables, settings.source.exclude)
+    findings = [*findings, *check_targets(settings)]
+    blocked = [finding for finding in findings if finding.blocks]
+    document = {"tables": names, "findings": findings, "blocks": len(blocked)}
+    verdict = f"{len(names)} tables, {len(findings)} findings, {len(blocked)} of them block"
+    rows: list[tuple[object, ...]] = [
+        ("blocks" if f.blocks else "note", f.where, "\n".join((f.message, *f.details)), f.remedy) for f in findings
+    ]
+    run.out.answer(document, *([table("", "where", "what", "way out", rows=rows)] if rows else []), verdict)
+    return Refused.exit_code if blocked else 0
+
+
+def install_triggers(
+    ctx: typer.Context, dry_run: DryRun = False, config: ConfigOption = None, as_json: JsonOption = False
+) -> int:
+    """Create log tables and triggers for the tables that match; run it again at any time."""
+    from venus.adapters.under.naming import is_heartbeat
+
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    include, exclude = settings.source.tables, settings.source.exclude
+    with opened_source(settings) as source:
+        check_patterns(settings, source)
+        refuse_if_blocked(source.check(include, exclude))
+        if dry_run:
+            return show_sql(run, source.install_plan(include, exclude), source.uninstall_plan())
+        steps = source.install(include, exclude)
+        registered = [table for table in source.registered() if not is_heartbeat(table.schema)]
+    created = [step for step in steps if not step.exists]
+    verdict = f"{len(created)} created, {len(steps) - len(created)} unchanged; {len(registered)} tables are captured"
+    again = [t.schema.qualified for t in registered if t.state == "RESYNC"]
+    if again:
+        verdict += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
+    document = {
+        "created": [{"table": s.table, "what": s.what} for s in created],
+        "unchanged": len(steps) - len(created),
+        "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
+    }
+    run.out.answer(document, *[f"+ {s.table}: {s.what}" for s in created], verdict)
+    return 0
+
+
+def uninstall_triggers(
+    ctx: typer.Context, dry_run: DryRun = False, config: ConfigOption = None, as_json: JsonOption = False
+) -> int:
+    """Take everything that VENUS created at the source away again."""
+    run = Invocation.of(ctx, config, as_json)
+    with opened_source(run.settings) as source:
+        if dry_run:
+            return show_sql(run, [], source.uninstall_plan())
+        steps = source.uninstall()
+    document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
+    run.out.answer(document, *[f"- {s.table}: {s.what}" for s in steps], f"{len(steps)} removed")
+    return 0
+
+
+def show_sql(run: Invocation, install: list[InstallStep], uninstall: list[InstallStep]) -> int:
+    """Print what would be executed, as a script that a DBA can read and run."""
+    lines: list[str] = []
+    for title, steps in (("install", install), ("uninstall", uninstall)):
+        if steps:
+            lines.append(f"-- {title}: {sum(not s.exists for s in steps)} of {len(steps)} statements would be executed")
+        for step in steps:
+            done = "  (exists, unchanged)" if step.exists else ""
+            lines.append(f"-- {step.table}: {step.what}{done}\n{step.sql.rstrip().rstrip(';')};\n")
+    run.out.answer({"install": install, "uninstall": uninstall}, *(lines or ["-- nothing to do"]))
+    return 0
+
+
+def refuse_if_blocked(findings: list[Finding]) -> None:
+    """Refuse an installation that would leave something out."""
+    blocked = [f for f in findings if f.blocks]
+    if blocked:
+        first, more = blocked[0], len(blocked) - 1
+        raise Refused(
+            f"{first.where}: {first.message}" + (f" (and {more} more: `venus check` lists them)" if more else ""),
+            hint=first.remedy or "see `venus check`",
+        )
+
+
+def check_patterns(settings: Settings, source: Source) -> None:
+    """Refuse a pattern that chooses no table: it is nearly always a typing error. The dialect says what it chooses."""
+    present = [schema.qualified for schema in source.tables(("*", "*.*"), ())]
+    for option, patterns in (("tables", settings.source.tables), ("exclude", settings.source.exclude)):
+        for pattern in patterns:
+            if not source.tables((pattern,), ()):
+                hint = ("tables: " + ", ".join(sorted(present)[:12])) if present else "the source has no tables"
+                raise ConfigError(
+                    f"source.{option}: {pattern!r} matches no table{nearest(pattern, present)}", hint=hint
+                )
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return ` (did you mean orders?)`, or nothing."""
+    import difflib
+
+    short = {full.partition(".")[2] or full: full for full in known}
+    found = difflib.get_close_matches(name, [*short, *known], n=1, cutoff=0.5)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def check_targets(settings: Settings) -> list[Finding]:
+    """Try every target; what cannot be reached is a finding, not a failure."""
+    from venus.adapters.under.control import progress
+    from venus.model import Finding
+
+    found = []
+    for name in settings.targets:
+        try:
+            seen = progress(settings, name)
+        except ConfigError:
+            raise
+        except VenusError as error:
+            found.append(Finding(where=f"target {name}", message=str(error), remedy=error.hint))
+        else:
+            found.append(Finding(where=f"target {name}", message=f"reachable; {seen.constraints}"))
+    return found

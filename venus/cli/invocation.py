@@ -1,0 +1,77 @@
+"""One run of one command: which configuration, which form of output, and what must never be printed.
+
+Every command takes `-c FILE` and `--json`, before or behind its name; `Invocation` is where both end up.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.output import Output
+from venus.cli.secrets import Redactor
+
+if TYPE_CHECKING:
+    from venus.config import Settings
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration; default ./venus.toml.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine output on stdout.")]
+TargetOption = Annotated[str, typer.Option("--target", metavar="NAME", help="A [targets.NAME] of the configuration.")]
+
+
+@dataclass(slots=False, kw_only=True)
+class Invocation:
+    """What the options say, shared by everything that a command starts."""
+
+    config: Path | None = None
+    json: bool = False
+    verbose: bool = False
+    redactor: Redactor = field(default_factory=Redactor)
+
+    @classmethod
+    def of(cls, ctx: typer.Context, config: Path | None, as_json: bool) -> Invocation:
+        """Join the options in front of the command's name with those behind it."""
+        self = ctx.ensure_object(cls)
+        self.config = config or self.config
+        self.json = as_json or self.json
+        return self
+
+    @cached_property
+    def out(self) -> Output:
+        """Where this command writes."""
+        return Output(json=self.json, redactor=self.redactor)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Read the configuration; from here on its passwords are struck out of everything written."""
+        from venus.config import DEFAULT_FILE, load
+
+        settings = load(self.file)
+        self.redactor.learn(settings)
+        if self.file is None and not settings.source.url.get_secret_value() and not settings.targets:
+            self.config = DEFAULT_FILE  # nothing at all is configured: say that the file is missing
+            load(self.file)
+        return settings
+
+    @property
+    def file(self) -> Path | None:
+        """The configuration file, None if it is not named and ./venus.toml is not there."""
+        from venus.config import DEFAULT_FILE
+
+        return self.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+
+    def log_to_stderr(self, level: int) -> None:
+        """Let the long-running commands say what they do; passwords are struck out."""
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(self.redactor.formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=logging.DEBUG if self.verbose else level, handlers=[handler], force=True)
+        for chatty in ("sqlalchemy", "alembic", "asyncio", "grpc", "uvicorn"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,222 @@
+"""`venus migrate`: the full sync of one target, from the broker's full data (offset -1) and not from the source.
+
+If tables have never been read (the first fill), that comes first: by the running `venus sync` if there is one, by this
+command otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
+from venus.cli.output import Steps, table
+from venus.errors import ConfigError, VenusError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from venus.adapters.under.load import LoadProgress, LoadReport
+    from venus.config import Settings
+    from venus.model import TableSchema
+
+ENGINES = ("auto", "local", "spark")
+POLL_S = 0.5
+
+
+def migrate(
+    ctx: typer.Context,
+    target: TargetOption,
+    ddl_only: Annotated[
+        bool, typer.Option("--ddl-only", help="Print the target's CREATE statements, change nothing.")
+    ] = False,
+    engine: Annotated[str, typer.Option("--engine", metavar="auto|local|spark", help="What moves the rows.")] = "auto",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Create the tables of a target and load them with everything, while the source is in use.
+
+    Leaves the target at an exact position; `venus sync` goes on from there. The source is not read if the broker
+    has the full data already.
+    """
+    from venus.config import require_target
+
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    require_target(settings, target)
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine {engine}: no such engine", hint=f"one of {', '.join(ENGINES)}")
+    if engine == "spark":
+        raise ConfigError("--engine spark is not in this version", hint="use --engine local, which is what auto takes")
+    if ddl_only:
+        return show_ddl(run, target)
+    started = time.monotonic()
+    with run.out.progress("reading") as steps:
+        filled = complete_first_fill(run, settings, steps)
+    read_s = time.monotonic() - started
+    with run.out.progress("loading") as steps:
+        report = load(settings, target, steps)
+    return answer(run, filled, read_s, report)
+
+
+def complete_first_fill(run: Invocation, settings: Settings, steps: Steps) -> dict[str, int] | None:
+    """Make sure that every captured table has been read once; None if the source cannot be asked.
+
+    Without the source the target gets what the broker has. That is no loss: rows that were never read come as
+    increments when the source is back.
+    """
+    from venus.errors import Fenced
+
+    try:
+        pending = unfilled(settings)
+    except ConfigError:
+        raise
+    except VenusError as error:
+        run.out.say(f"the source is not asked ({error}): loading the broker's full data as it is")
+        return None
+    if not pending:
+        return {}
+    if not producer_connected(settings):
+        try:
+            return fill_here(settings, steps)
+        except Fenced:
+            run.out.say("`venus sync` has just been started: it reads the tables, this command waits")
+    return wait_for_fill(settings, steps)
+
+
+def unfilled(settings: Settings) -> list[str]:
+    """Return the captured tables that have not been read to their end. Raises if nothing is captured."""
+    from venus.adapters.under.naming import is_heartbeat
+    from venus.cli.install import opened_source
+
+    if not settings.source.url.get_secret_value():
+        raise VenusError("no [source] url is set")
+    with opened_source(settings) as source:
+        tables = [t for t in source.registered() if not is_heartbeat(t.schema)]
+    if not tables:
+        raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
+    return [t.schema.qualified for t in tables if not t.fill.done]
+
+
+def producer_connected(settings: Settings) -> bool:
+    """Say whether an upper adapter is at work; a broker that is down is an error here."""
+    from venus.rpc.admin import Admin
+
+    with Admin(settings.broker.address or settings.broker.listen) as admin:
+        found = admin.status(settings.business.name)
+    return any(b.producer for b in found.businesses if b.business == settings.business.name)
+
+
+def fill_here(settings: Settings, steps: Steps) -> dict[str, int]:
+    """Capture in this process until everything has been read."""
+    from venus.adapters.upper.capture import first_fill
+
+    def report(found: Any) -> None:
+        for fill in found.fills:
+            steps.update(fill.table, fill.rows_done, fill.rows_estimate)
+
+    return dict(first_fill(settings, threading.Event(), report).rows)
+
+
+def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
+    """Watch another process read the tables."""
+    from venus.cli.install import opened_source
+
+    with opened_source(settings) as source:
+        while True:
+            tables = source.registered()
+            for t in tables:
+                steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
+            if all(t.fill.done or t.state == "PAUSED" for t in tables):
+                return {t.schema.qualified: t.fill.rows_done for t in tables}
+            time.sleep(POLL_S)
+
+
+def load(settings: Settings, target: str, steps: Steps) -> LoadReport:
+    """Run the full sync."""
+    from venus.adapters.under.load import full_sync
+
+    def report(found: LoadProgress) -> None:
+        if found.phase == "loading":
+            steps.update(f"target {target}", found.rows, found.rows_estimate)
+        elif found.phase == "indexing":
+            steps.update(f"{found.table}: keys, indexes, foreign keys", 0)
+
+    return full_sync(settings, target, report)
+
+
+def answer(run: Invocation, filled: dict[str, int] | None, read_s: float, report: LoadReport) -> int:
+    """Say what was loaded. Rows that the target refused are differences."""
+    rows = sum(report.rows.values())
+    document = {
+        "target": report.target,
+        "already_loaded": report.already,
+        "offset": report.offset,
+        "rows": rows,
+        "rows_per_s": rows / report.seconds if report.seconds else 0.0,
+        "seconds": report.seconds,
+        "tables": report.rows,
+        "refused": report.parked,
+        "warnings": report.warnings,
+        "source_asked": filled is not None,
+        "first_fill": filled or {},
+        "first_fill_seconds": read_s,
+    }
+    if report.already:
+        line = f"target {report.target} is loaded already, at offset {report.offset:,}; `venus sync` goes on"
+        run.out.answer(document, line)
+        return 0
+    shown: list[RenderableType] = [table("table", "rows", rows=list(report.rows.items()))]
+    shown += [f"! not created: {warning}" for warning in report.warnings]
+    if filled:
+        shown.append(f"first fill: {sum(filled.values()):,} rows read from the source in {read_s:.1f} s")
+    shown.append(f"target {report.target}: {rows:,} rows in {report.seconds:.1f} s, at offset {report.offset:,}")
+    if report.parked:
+        look = f"venus quarantine list --target {report.target}"
+        shown.append(f"! {report.parked:,} rows were refused by the target: `{look}`")
+    run.out.answer(document, *shown)
+    return 1 if report.parked else 0
+
+
+def show_ddl(run: Invocation, target: str) -> int:
+    """Print what would be created, from the source's dictionary, or from the broker if the source is away."""
+    from venus.adapters.under.ddl import ddl
+
+    statements = ddl(known_schemas(run.settings), run.settings, target)
+    run.out.answer({"target": target, "statements": statements}, *(f"{statement};" for statement in statements))
+    return 0
+
+
+def known_schemas(settings: Settings) -> list[TableSchema]:
+    """Return the newest version of every captured table."""
+    from venus.cli.install import opened_source
+
+    try:
+        with opened_source(settings) as source:
+            if captured := [t.schema for t in source.registered()]:
+                return captured
+            return source.tables(settings.source.tables, settings.source.exclude)
+    except VenusError as source_error:
+        try:
+            return schemas_at_broker(settings)
+        except VenusError:
+            raise source_error from None
+
+
+def schemas_at_broker(settings: Settings) -> list[TableSchema]:
+    """Open the full data for a moment to read its table versions."""
+    from venus.codec.schema import from_wire
+    from venus.rpc.snapshots import Snapshots
+
+    snapshots = Snapshots(settings.broker.address or settings.broker.listen)
+    try:
+        snapshot = snapshots.open(settings.business.name, splits=1, holder="venus migrate --ddl-only")
+        snapshots.close(snapshot.snapshot_id)
+    finally:
+        snapshots.close()
+    versions = [from_wire(schema) for schema in snapshot.schemas]
+    newest = {schema.table_id: schema for schema in sorted(versions, key=lambda schema: schema.version)}
+    return list(newest.values())

@@ -1,0 +1,74 @@
+"""What `venus sync` says: everything as JSON lines for machines; for people what has changed, and a line a minute.
+
+A loop reports its counters about once a second. Nobody reads that, but everybody wants to know at once that it waits
+for the broker, that a table halted, or that it was started again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from venus.cli.invocation import Invocation
+from venus.cli.output import cell
+
+#: How often counters alone are worth a line.
+EVERY_S = 60.0
+#: A change of one of these is worth a line at once.
+TELLING = ("event", "circuit", "blocked_by", "error", "constraints")
+#: These alternate while the other side is away; one line says it.
+AWAY = ("connecting", "reconnecting", "waiting to reconnect")
+#: In these states the last error is history.
+WELL = ("capturing", "filling", "stopped")
+#: What a person wants to see of a report, in this order.
+SHOWN = ("state", "rows", "batches", "transactions", "offset", "lag_s", "circuit", "in_s", "retry_in_s", "pid", "code",
+         "blocked_by", "last_error", "error", "constraints", "text")  # fmt: skip
+
+
+class Narrator:
+    """Tells the events of all loops of one `venus sync`."""
+
+    def __init__(self, run: Invocation) -> None:
+        self._run = run
+        self._told: dict[str, tuple[object, float]] = {}
+
+    def report(self, loop: str, found: Any) -> None:
+        """Take a loop's own report, a frozen dataclass."""
+        self.event(loop, {"event": "report", **dataclasses.asdict(found)})
+
+    def event(self, loop: str, found: dict[str, Any]) -> None:
+        """Take anything that happened to a loop, here or in a child."""
+        if not self._run.json and not self._is_news(loop, found):
+            return
+        self._run.out.event({"loop": loop, **found}, self._run.redactor(f"{loop}: {sentence(found)}"))
+
+    def _is_news(self, loop: str, found: dict[str, Any]) -> bool:
+        held = tuple(t.get("source_name") for t in found.get("held", ()) if isinstance(t, dict))
+        state = found.get("state")
+        key = (*(found.get(name) for name in TELLING), "away" if state in AWAY else state, held)
+        last_key, last_s = self._told.get(loop, (None, 0.0))
+        if found["event"] == "report" and key == last_key and time.monotonic() - last_s < EVERY_S:
+            return False
+        self._told[loop] = (key, time.monotonic())
+        return True
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """Return an event for people: what happened, then the figures that are not empty."""
+    if found["event"] in ("restarts", "stays down"):
+        then = f"starts again in {found['in_s']:.0f} s" if found["event"] == "restarts" else "stays down"
+        return f"{then}: {found['error'] or 'it ended with code ' + str(found['code'])}"
+    figures = {name: found.get(name) for name in SHOWN if name != "state"}
+    if found.get("state") in WELL:
+        figures["last_error"] = None
+    parts = [f"{name} {cell(value)}" for name, value in figures.items() if value not in (None, "")]
+    what = found.get("state") or ("" if found["event"] == "report" else found["event"])
+    parts += [f"{t['source_name']} {t['state'].lower()}" for t in found.get("held", ()) if isinstance(t, dict)]
+    parts += [f"{f['table']} {f['rows_done']:,} of about {f['rows_estimate']:,}" for f in unfinished(found)]
+    return ", ".join(part for part in (what, *parts) if part)
+
+
+def unfinished(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the first fills that go on."""
+    return [f for f in found.get("fills", ()) if isinstance(f, dict) and not f["done"]]

@@ -1,0 +1,195 @@
+"""What a command writes: sentences and tables for people, JSON for machines; answers on stdout, the rest on stderr.
+
+With --json stdout has exactly one document, or one object per line for the commands that go on. Progress is a bar
+on a terminal, a plain line every few seconds elsewhere, and nothing with --json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from venus.cli.secrets import Redactor
+
+#: Anything shorter than this needs no progress.
+QUIET_S = 2.0
+#: What a table may take where there is no terminal.
+PIPE_COLUMNS = 160
+#: How often a plain line is written where there is no terminal.
+PLAIN_EVERY_S = 5.0
+
+
+class Output:
+    """Writes one command's answer in the form that was asked for."""
+
+    def __init__(self, *, json: bool, redactor: Redactor) -> None:
+        self.json = json
+        self.written = self.streaming = False
+        self.redact = redactor
+        self.console = console(sys.stdout)
+        self.stderr = console(sys.stderr)
+
+    def answer(self, document: Any, *shown: RenderableType) -> None:
+        """Write the command's one answer: the document for machines, what is shown for people."""
+        if self.json:
+            self._write_json(document, indent=2)
+            return
+        for item in shown:
+            if isinstance(item, str):
+                self.console.print(self.redact(item), markup=False)
+            else:
+                self.console.print(item)
+
+    def event(self, document: Any, line: str) -> None:
+        """Write one line of a command that goes on."""
+        self.streaming = True
+        if self.json:
+            self._write_json(document, indent=None)
+        else:
+            self.console.print(line, markup=False)
+            self.console.file.flush()
+
+    def last_words(self, document: Any) -> None:
+        """Write why the command fails, in one line: it is a document, and also an event of a command that goes on."""
+        self._write_json(document, indent=None)
+
+    def say(self, line: str) -> None:
+        """Tell people something by the way."""
+        if not self.json:
+            self.stderr.print(self.redact(line), markup=False)
+
+    def _write_json(self, document: Any, indent: int | None) -> None:
+        self.written = True
+        text = json.dumps(self._struck(document), indent=indent, ensure_ascii=False)
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def _struck(self, value: Any) -> Any:
+        """Return what JSON can hold, without any password."""
+        if isinstance(value, dict):
+            return {str(name): self._struck(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._struck(each) for each in value]
+        if isinstance(value, str):
+            return self.redact(value)
+        return value if value is None or isinstance(value, bool | int | float) else self._struck(plain(value))
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Steps]:
+        """Show how far several long steps have come."""
+        steps = Steps(self, title)
+        try:
+            yield steps
+        finally:
+            steps.close()
+
+
+def console(stream: TextIO) -> Console:
+    """Return a console as wide as the terminal; a pipe has no width, and a table must not be folded for nobody."""
+    if stream.isatty():
+        return Console(file=stream, highlight=False)
+    return Console(file=stream, highlight=False, soft_wrap=True, width=PIPE_COLUMNS)
+
+
+class Steps:
+    """Named steps, each so many of so many. Safe to call often: it draws rarely."""
+
+    def __init__(self, out: Output, title: str) -> None:
+        self._out = out
+        self._title = title
+        self._opened = self._printed = time.monotonic()
+        self._bar: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, name: str, done: int, total: int = 0) -> None:
+        """Say how far one step has come; total 0 = not known."""
+        now = time.monotonic()
+        if self._out.json or now - self._opened < QUIET_S:
+            return
+        if not self._out.stderr.is_terminal:
+            if now - self._printed >= PLAIN_EVERY_S or (total and done >= total and name not in self._tasks):
+                self._printed = now
+                of = f" of about {total:,}" if total else ""
+                self._out.say(f"{self._title} {name}: {done:,}{of}")
+            return
+        if self._bar is None:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._out.stderr, transient=True)
+            self._bar.start()
+        if name not in self._tasks:
+            self._tasks[name] = self._bar.add_task(f"{self._title} {name}", total=total or None)
+        self._bar.update(self._tasks[name], completed=done, total=max(total, done) or None)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def table(*columns: str, rows: list[tuple[object, ...]], title: str = "") -> Table:
+    """Return a table for people; numbers to the right."""
+    shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        numeric = any(rows) and all(isinstance(row[number], int | float) for row in rows)
+        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(cell(value) for value in row))
+    return shown
+
+
+def cell(value: object) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return str(value)
+
+
+def bytes_shown(count: int) -> str:
+    """Return 12.3 MiB for 12900000."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def seconds_shown(seconds: float) -> str:
+    """Return 0.4 s, 12 s, 3 min, 2.5 h, 4 d."""
+    for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.{1 if seconds / divisor < 10 else 0}f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can hold of a dataclass, path, enum, bytes or array."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    converters: list[tuple[Any, Callable[[Any], Any]]] = [
+        (Enum, lambda v: v.name),
+        (Path, str),
+        (bytes, bytes.hex),
+        ((set, frozenset), sorted),
+    ]
+    for kind, convert in converters:
+        if isinstance(value, kind):
+            return convert(value)
+    return str(value)

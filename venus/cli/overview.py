@@ -1,0 +1,252 @@
+"""The state of a whole pipeline as one value, and the judgement of it. Pure: a part that is down is a field.
+
+Lag is measured per hop from the heartbeat that travels with the data: source -> broker (when was the newest committed
+cut captured), broker -> target (when was the oldest increment committed that the target has not acknowledged).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: A healthy idle source is captured once a heartbeat; so many may be late before somebody is told.
+HEARTBEATS_LATE = 3.0
+#: Beyond the heartbeat: what a busy machine may need for a poll, a flush and a transaction.
+GRACE_S = 5.0
+#: A target may be this far behind before it counts as unhealthy.
+APPLY_LAG_MAX_S = 60.0
+#: An undecided half message is normal for the time of one cut.
+HALF_AGE_MAX_S = 60.0
+
+#: States in which a table moves by itself; every other needs somebody.
+MOVING_STATES = ("ACTIVE", "CATCHUP", "LOADING", "RESYNCING")
+WAY_OUT = {
+    "PAUSED": "`venus resume` goes on",
+    "RESYNC": "`venus resync` reads it again",
+    "HALTED": "`venus quarantine list` shows the row",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """A captured table at the source."""
+
+    table_id: int
+    name: str
+    state: str
+    reason: str = ""
+    log_rows: int = 0
+    blocked_s: float = 0.0
+    fill_done: bool = True
+    fill_rows: int = 0
+    fill_estimate: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """The source; `error` says why nothing else is known."""
+
+    error: str = ""
+    epoch: int = 0
+    last_batch: int = 0
+    captured_sequence: int = 0
+    tables: tuple[SourceTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfView:
+    """An undecided half message."""
+
+    batch_no: int
+    rows: int
+    bytes: int
+    last_sequence: int
+    age_s: float
+    reviews: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerView:
+    """A consumer group as the broker sees it."""
+
+    group: str
+    acknowledged: int
+    connected: bool
+    backlog_rows: int
+    backlog_bytes: int
+    oldest_s: float  # since the first increment that is not acknowledged was committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerView:
+    """The broker and the configured business in it."""
+
+    error: str = ""
+    address: str = ""
+    version: str = ""
+    known: bool = False  # whether the business exists there
+    producer: str = ""
+    epoch: int = 0
+    last_batch: int = 0
+    committed_sequence: int = 0
+    next_offset: int = 0
+    log_start: int = 0
+    materialised_offset: int = 0
+    log_bytes: int = 0
+    free_bytes: int = 0
+    captured_age_s: float | None = None  # since the newest committed cut was captured
+    ship_s: float | None = None  # from its capture to its commit
+    halves: tuple[HalfView, ...] = ()
+    consumers: tuple[ConsumerView, ...] = ()
+    committed_changes: dict[int, int] = field(default_factory=dict)
+    alarms: tuple[str, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTable:
+    """A table at a target."""
+
+    table_id: int
+    name: str
+    state: str
+    reason: str = ""
+    held_from: int | None = None
+    rows_applied: int = 0
+    quarantined: int = 0
+    skipped: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetView:
+    """A target; `error` says why nothing else is known."""
+
+    name: str
+    group: str
+    error: str = ""
+    loaded: bool = False
+    paused: bool = False
+    offset: int = 0
+    applied_sequence: int = 0
+    applied_age_s: float | None = None
+    open_quarantine: int = 0
+    #: Committed changes below the offset that are neither applied nor quarantined, skipped or held.
+    unaccounted_rows: int = 0
+    constraints: str = ""  # whether foreign keys and triggers are off while VENUS applies
+    note: str = ""
+    heartbeat_age_s: float | None = None  # how old the newest heartbeat is that has arrived: the lag from end to end
+    tables: tuple[TargetTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Everything, and what is wrong with it."""
+
+    business: str
+    heartbeat_s: float
+    source: SourceView
+    broker: BrokerView
+    targets: tuple[TargetView, ...]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One sentence each, in the order of a row's path."""
+        found = [*source_problems(self.source), *broker_problems(self.broker)]
+        if not self.broker.error and self.broker.known:
+            found += capture_problems(self)
+        for target in self.targets:
+            found += target_problems(target, self.consumer(target))
+        return tuple(found)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def consumer(self, target: TargetView) -> ConsumerView | None:
+        """Return the broker's view of a target."""
+        return next((c for c in self.broker.consumers if c.group == target.group), None)
+
+
+def source_problems(source: SourceView) -> list[str]:
+    """Say what is wrong at the source."""
+    if source.error:
+        return [said("source", source.error)]
+    found = [
+        f"source: {t.name} is {t.state}{f' ({t.reason})' if t.reason else ''}; {WAY_OUT.get(t.state, '')}".rstrip("; ")
+        for t in source.tables
+        if t.state not in MOVING_STATES
+    ]
+    if not source.tables:
+        found.append("source: no table is captured; run `venus install-triggers`")
+    return found
+
+
+def broker_problems(broker: BrokerView) -> list[str]:
+    """Say what is wrong at the broker."""
+    if broker.error:
+        return [said("broker", broker.error)]
+    found = [f"broker: {alarm}" for alarm in broker.alarms]
+    found += [
+        f"broker: batch {half.batch_no} is undecided for {half.age_s:.0f} s after {half.reviews} reviews; "
+        "start `venus sync`, or decide with `venus half`"
+        for half in broker.halves[:1]
+        if half.age_s > HALF_AGE_MAX_S
+    ]
+    return found
+
+
+def capture_problems(overview: Overview) -> list[str]:
+    """Say what is wrong between source and broker."""
+    age, limit = overview.broker.captured_age_s, HEARTBEATS_LATE * overview.heartbeat_s + GRACE_S
+    blockers = [t for t in overview.source.tables if t.blocked_s > limit]
+    found = [f"source -> broker: {t.name} waits for a transaction open for {t.blocked_s:.0f} s" for t in blockers]
+    if not overview.broker.producer:
+        since = "" if age is None else f"; the newest change at the broker is {age:.0f} s old"
+        found.append(f"source -> broker: no upper adapter is connected{since}; is `venus sync` running?")
+    elif age is not None and age > limit:
+        found.append(f"source -> broker: nothing has been captured for {age:.0f} s")
+    return found
+
+
+def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[str]:
+    """Say what is wrong with one target and on the way to it."""
+    where = f"target {target.name}"
+    found = []
+    if target.error:
+        found.append(said(where, target.error))
+    elif not target.loaded:
+        return [f"{where}: not loaded yet; run `venus migrate --target {target.name}`"]
+    if target.paused:
+        found.append(f"{where}: paused; `venus resume --target {target.name}` goes on")
+    for table in target.tables:
+        if table.state not in MOVING_STATES:
+            why = f" ({table.reason})" if table.reason else ""
+            found.append(f"{where}: {table.name} is {table.state}{why}; {WAY_OUT.get(table.state, '')}".rstrip("; "))
+    found += account_problems(target, where)
+    if consumer is not None and not target.paused:
+        if not consumer.connected and not target.error:  # it cannot connect to the broker before its target is back
+            found.append(f"broker -> {where}: no under adapter is connected; is `venus sync` running?")
+        if consumer.backlog_rows and consumer.oldest_s > APPLY_LAG_MAX_S:
+            found.append(
+                f"broker -> {where}: {consumer.backlog_rows:,} changes behind, the oldest {consumer.oldest_s:.0f} s"
+            )
+    return found
+
+
+def account_problems(target: TargetView, where: str) -> list[str]:
+    """Say which changes are not at the target although its offset has passed them."""
+    found = []
+    if target.unaccounted_rows:
+        found.append(
+            f"{where}: {target.unaccounted_rows:,} changes below its offset are unaccounted for; "
+            f"`venus resync --all --target {target.name}` makes it equal to the full data"
+        )
+    if target.open_quarantine:
+        found.append(f"{where}: {target.open_quarantine:,} refused changes wait; see `venus quarantine list`")
+    return found
+
+
+def said(where: str, error: str) -> str:
+    """Return an error with its place in front, once: errors often name the kind of place themselves."""
+    return f"{where}: {error.removeprefix(where.partition(' ')[0]).lstrip()}"

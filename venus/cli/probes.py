@@ -1,0 +1,205 @@
+"""Looks at source, broker and targets, each by itself: one that is down does not hide the others."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from venus.cli.overview import (
+    BrokerView,
+    ConsumerView,
+    HalfView,
+    Overview,
+    SourceTable,
+    SourceView,
+    TargetTable,
+    TargetView,
+)
+from venus.errors import VenusError
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import RegisteredTable
+    from venus.config import Settings
+    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus
+
+#: A broker that does not answer within this is called unreachable.
+BROKER_TIMEOUT_S = 5.0
+
+
+def look(settings: Settings) -> Overview:
+    """Ask everyone at the same time."""
+    # here and not in the threads: SQLAlchemy cannot be imported by two of them at once
+    import venus.adapters.dialects.registry
+    import venus.adapters.under.control  # noqa: F401
+
+    with ThreadPoolExecutor(max_workers=2 + len(settings.targets)) as pool:
+        source = pool.submit(look_at_source, settings)
+        broker = pool.submit(look_at_broker, settings)
+        targets = [pool.submit(look_at_target, settings, name) for name in settings.targets]
+        return Overview(
+            business=settings.business.name,
+            heartbeat_s=settings.capture.heartbeat_s,
+            source=source.result(),
+            broker=broker.result(),
+            targets=tuple(target.result() for target in targets),
+        )
+
+
+def look_at_source(settings: Settings) -> SourceView:
+    """Read the registry, the checkpoint row and the length of the log."""
+    from venus.adapters.under.naming import is_heartbeat
+    from venus.cli.install import opened_source
+
+    try:
+        with opened_source(settings) as source:
+            registered = [table for table in source.registered() if not is_heartbeat(table.schema)]
+            if not registered:
+                return SourceView()
+            state, backlog = source.state(), source.backlog()
+    except VenusError as error:
+        return SourceView(error=str(error))
+    return SourceView(
+        epoch=state.epoch,
+        last_batch=state.last_batch,
+        captured_sequence=state.next_sequence - 1,
+        tables=tuple(table_view(table, *backlog.get(table.schema.table_id, (0, 0.0))) for table in registered),
+    )
+
+
+def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> SourceTable:
+    """Return what is known of one captured table."""
+    return SourceTable(
+        table_id=table.schema.table_id,
+        name=table.schema.qualified,
+        state=table.state,
+        reason=table.reason,
+        log_rows=log_rows,
+        blocked_s=blocked_s,
+        fill_done=table.fill.done,
+        fill_rows=table.fill.rows_done,
+        fill_estimate=table.fill.rows_estimate,
+    )
+
+
+def look_at_broker(settings: Settings) -> BrokerView:
+    """Ask the Admin service."""
+    from venus.rpc.admin import Admin
+
+    address = settings.broker.address or settings.broker.listen
+    try:
+        with Admin(address, timeout_s=BROKER_TIMEOUT_S) as admin:
+            status = admin.status(settings.business.name)
+    except VenusError as error:
+        return BrokerView(error=str(error), address=address)
+    return broker_view(status, settings.business.name, address, time.time_ns() // 1000)
+
+
+def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) -> BrokerView:
+    """Return what the broker says, as ages instead of moments."""
+    own = next((b for b in status.businesses if b.business == business), None)
+    if own is None:
+        return BrokerView(
+            address=address, version=status.version, free_bytes=status.free_bytes, alarms=tuple(status.alarms)
+        )
+    shipped = own.last_committed_at_us and own.last_captured_at_us
+    return BrokerView(
+        address=address,
+        version=status.version,
+        free_bytes=status.free_bytes,
+        known=True,
+        producer=own.producer,
+        epoch=own.epoch,
+        last_batch=own.last_batch,
+        committed_sequence=own.last_sequence,
+        next_offset=own.next_offset,
+        log_start=own.log_start,
+        materialised_offset=own.materialised_offset,
+        log_bytes=own.log_bytes,
+        captured_age_s=age_s(own.last_captured_at_us, now_us),
+        ship_s=max(0.0, (own.last_committed_at_us - own.last_captured_at_us) / 1e6) if shipped else None,
+        halves=half_views(own, now_us),
+        consumers=tuple(
+            ConsumerView(
+                group=c.group,
+                acknowledged=c.acknowledged,
+                connected=c.connected,
+                backlog_rows=c.backlog_rows,
+                backlog_bytes=c.backlog_bytes,
+                oldest_s=age_s(c.oldest_unacknowledged_us, now_us) or 0.0,
+            )
+            for c in own.consumers
+        ),
+        committed_changes={t.table_id: t.committed_changes for t in own.tables},
+        alarms=(*status.alarms, *own.alarms),
+        counters=dict(own.counters),
+    )
+
+
+def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
+    """Return the undecided half messages, oldest first."""
+    return tuple(
+        HalfView(
+            batch_no=h.batch_no,
+            rows=h.count,
+            bytes=h.bytes,
+            last_sequence=h.first_sequence + h.count - 1,
+            age_s=age_s(h.received_at_us, now_us) or 0.0,
+            reviews=h.reviews,
+        )
+        for h in own.halves
+    )
+
+
+def age_s(moment_us: int, now_us: int) -> float | None:
+    """Return how long ago that was; None if it never was. Clocks of two machines may differ: never negative."""
+    return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
+
+
+def look_at_target(settings: Settings, name: str) -> TargetView:
+    """Read VENUS's own tables at a target."""
+    from venus.adapters.under.control import progress
+
+    group = f"{settings.business.name}/{name}"
+    try:
+        found = progress(settings, name)
+    except VenusError as error:
+        return TargetView(name=name, group=group, error=str(error))
+    position = found.position
+    if position is None:
+        return TargetView(name=name, group=group, constraints=found.constraints)
+    now_us = time.time_ns() // 1000
+    return TargetView(
+        name=name,
+        group=found.group,
+        loaded=True,
+        paused=position.paused,
+        offset=position.offset,
+        applied_sequence=position.last_sequence,
+        applied_age_s=age_s(moment_us(position.applied_at), now_us),
+        heartbeat_age_s=age_s(moment_us(position.heartbeat_at), now_us),
+        open_quarantine=found.open_quarantine,
+        unaccounted_rows=found.unaccounted,
+        constraints=found.constraints,
+        note=position.note,
+        tables=tuple(
+            TargetTable(
+                table_id=t.table_id,
+                name=t.source_name,
+                state="RESYNCING" if t.source_name in found.resyncing and t.state == "ACTIVE" else t.state,
+                reason=t.reason,
+                held_from=t.held_from,
+                rows_applied=t.rows_applied,
+                quarantined=t.rows_quarantined,
+                skipped=t.rows_skipped,
+                held=t.rows_held,
+            )
+            for t in found.tables
+        ),
+    )
+
+
+def moment_us(moment: datetime | None) -> int:
+    """Return Unix microseconds, 0 for never."""
+    return 0 if moment is None else int(moment.timestamp() * 1e6)

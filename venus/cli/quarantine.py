@@ -1,0 +1,156 @@
+"""`venus quarantine`: changes that a target refused, and what becomes of them (features 2.16).
+
+HALTED changes hold their whole table; PARKED ones wait alone (`on_error = "quarantine"`), with later changes of the
+same key behind them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
+from venus.errors import ConfigError, VenusError
+
+if TYPE_CHECKING:
+    from venus.adapters.under.control import QuarantineRow, RetryReport
+    from venus.config import Settings
+
+app = typer.Typer(help="Rows that a target refused: list, retry, skip.", no_args_is_help=True)
+
+OneTarget = Annotated[
+    str | None, typer.Option("--target", metavar="NAME", help="Which target; needed only if there are several.")
+]
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    target: OneTarget = None,
+    everything: Annotated[bool, typer.Option("--all", help="The decided ones as well.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """List refused changes with key, SQLSTATE, message and values. Exit code 1 if any waits."""
+    from venus.adapters.under.control import quarantine_list
+    from venus.config import require_target
+
+    run = Invocation.of(ctx, config, as_json)
+    names = [target] if target is not None else list(run.settings.targets)
+    for name in names:
+        require_target(run.settings, name)
+    found = {name: quarantine_list(run.settings, name, everything=everything) for name in names}
+    values = {name: payloads(run.settings, name, rows) for name, rows in found.items()}
+    rows: list[tuple[object, ...]] = [
+        (
+            row.id,
+            name,
+            row.table,
+            row.key,
+            row.state,
+            row.sqlstate or None,
+            row.message,
+            shown_values(values[name][row.id]),
+        )
+        for name, waiting in found.items()
+        for row in waiting
+    ]
+    document = {name: [described(row, values[name][row.id]) for row in waiting] for name, waiting in found.items()}
+    columns = ("id", "target", "table", "key", "state", "SQLSTATE", "message", "row")
+    run.out.answer({"quarantine": document}, table(*columns, rows=rows) if rows else "no refused change")
+    return 1 if any(row.decided_at is None for waiting in found.values() for row in waiting) else 0
+
+
+@app.command()
+def retry(
+    ctx: typer.Context,
+    ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Which; none = all.")] = None,
+    name: Annotated[list[str] | None, typer.Option("--table", metavar="TABLE", help="All of this table.")] = None,
+    target: OneTarget = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Try again after the target has been mended; a halted table goes on. Exit code 1 if any is refused again."""
+    from venus.adapters.under.control import quarantine_retry
+    from venus.cli.tables import known_at_target
+
+    run = Invocation.of(ctx, config, as_json)
+    chosen = only_target(run.settings, target)
+    tables = [known_at_target(run.settings, chosen, one) for one in name or []]
+    return answer(run, chosen, quarantine_retry(run.settings, chosen, ids or (), tables))
+
+
+@app.command()
+def skip(
+    ctx: typer.Context,
+    ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Which, as `venus quarantine list` shows them.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the change.")],
+    target: OneTarget = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Give changes up for good: they are counted as skipped and kept with the reason."""
+    from venus.adapters.under.control import quarantine_skip
+
+    run = Invocation.of(ctx, config, as_json)
+    chosen = only_target(run.settings, target)
+    return answer(run, chosen, quarantine_skip(run.settings, chosen, ids, reason=reason))
+
+
+def only_target(settings: Settings, name: str | None) -> str:
+    """Return the target meant: the one there is, if none is named."""
+    from venus.config import require_target
+
+    if name is None and len(settings.targets) > 1:
+        raise ConfigError("there are several targets: say which with --target", hint=", ".join(settings.targets))
+    chosen = name if name is not None else next(iter(settings.targets), "main")
+    require_target(settings, chosen)
+    return chosen
+
+
+def answer(run: Invocation, target: str, report: RetryReport) -> int:
+    """Say what became of it."""
+    line = f"target {target}: {report.applied:,} applied, {report.still_refused:,} refused again"
+    if report.resumed:
+        line += f"; goes on with {', '.join(report.resumed)}"
+    run.out.answer({"target": target, "report": report}, *(f"! {message}" for message in report.messages), line)
+    return 1 if report.still_refused else 0
+
+
+def described(row: QuarantineRow, values: dict[str, str | None]) -> dict[str, object]:
+    """Return a change for machines."""
+    return {
+        "id": row.id, "table": row.table, "key": row.key, "state": row.state, "sqlstate": row.sqlstate,
+        "message": row.message, "offset": row.offset, "sequence": row.sequence, "is_deleted": row.is_deleted,
+        "values": values, "reason": row.reason, "created_at": row.created_at, "decided_at": row.decided_at,
+    }  # fmt: skip
+
+
+def payloads(settings: Settings, target: str, rows: list[QuarantineRow]) -> dict[int, dict[str, str | None]]:
+    """Decode the refused rows with the table versions that the target keeps."""
+    from contextlib import closing
+
+    from venus.adapters.under.target import PostgresTarget
+    from venus.codec.columns import row_as_dict
+    from venus.codec.layout import Layout
+
+    if not rows:
+        return {}
+    known = PostgresTarget(settings, target)
+    with closing(known.connect("control")) as session:
+        layouts = {(s.table_id, s.version): Layout.of(s) for s in known.schemas(session)}
+    found: dict[int, dict[str, str | None]] = {}
+    for row in rows:
+        layout = layouts.get((row.table_id, row.schema_version))
+        if layout is None:
+            raise VenusError(f"target {target} does not know version {row.schema_version} of {row.table}")
+        whole = row_as_dict(row.record_id, row.row_message[len(row.record_id) :], layout)
+        found[row.id] = {name: value.hex() if isinstance(value, bytes) else value for name, value in whole.items()}
+    return found
+
+
+def shown_values(values: dict[str, str | None]) -> str:
+    """Return a row in one line, long values cut."""
+    return ", ".join(f"{name}={'NULL' if value is None else value[:40]}" for name, value in values.items())

@@ -1,0 +1,57 @@
+"""No password in any output: the last net, behind SecretStr and masked URLs.
+
+Drivers may quote a connection string in an error message. Everything that the command line writes about a failure
+passes through here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, unquote_plus
+
+from venus.config import masked
+
+if TYPE_CHECKING:
+    from venus.config import Settings
+
+STRUCK = "***"
+
+
+class Redactor:
+    """Strikes known passwords out of text, and whatever looks like a URL with one."""
+
+    def __init__(self) -> None:
+        self._secrets: set[str] = set()
+
+    def learn(self, settings: Settings) -> None:
+        """Remember the passwords of these settings, as written and decoded."""
+        for url in (settings.source.url, *(target.url for target in settings.targets.values())):
+            self._secrets |= passwords(url.get_secret_value())
+
+    def __call__(self, text: str) -> str:
+        """Return the text without any password."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, STRUCK)
+        return re.sub(r"\S+://\S+", lambda found: masked(found[0]), text)
+
+    def formatter(self, pattern: str) -> logging.Formatter:
+        """Return a log formatter that redacts messages and tracebacks alike."""
+        redact = self
+
+        class Redacting(logging.Formatter):
+            def format(self, record: logging.LogRecord) -> str:
+                return redact(super().format(record))
+
+        return Redacting(pattern)
+
+
+def passwords(url: str) -> set[str]:
+    """Return every spelling of the passwords in a URL; those under three letters would strike out half the text."""
+    found: set[str] = set()
+    if match := re.search(r"://[^:/?@]*:(.*)@", url, re.DOTALL):
+        found.add(match[1])
+    found |= set(re.findall(r"[?&;][^=&;]*(?:passw|secret|token)[^=&;]*=([^&;]*)", url, re.IGNORECASE))
+    found |= {decode(secret) for secret in found for decode in (unquote, unquote_plus)}
+    return {secret for secret in found if len(secret) >= 3}

@@ -1,0 +1,56 @@
+"""`venus config` and `venus version`: what is in force."""
+
+from __future__ import annotations
+
+import platform
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import table
+
+
+def config(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """Print the settings in force, from file and environment, with passwords masked."""
+    from venus.config import effective
+
+    run = Invocation.of(ctx, config, as_json)
+    tree = effective(run.settings)
+    rows: list[tuple[object, ...]] = []
+    for section, values in tree.items():
+        for name, value in values.items():
+            options = value.items() if section == "targets" else [(None, value)]
+            rows += [(f"{section}.{name}" + (f".{o}" if o else ""), shown(v)) for o, v in options]
+    run.out.answer(
+        tree, f"from {run.file or 'no file (defaults and environment)'}", table("option", "value", rows=rows)
+    )
+    return 0
+
+
+def shown(value: object) -> str:
+    """Return a value as the file would spell it; numbers without thousands separators, they are to be copied."""
+    return (
+        f"[{', '.join(map(shown, value))}]"
+        if isinstance(value, list)
+        else f'"{value}"'
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+def version(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """Print the versions of VENUS and of what it stands on."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    import venus
+
+    run = Invocation.of(ctx, config, as_json)
+    parts = {"venus": venus.__version__, "python": platform.python_version()}
+    for name in ("grpcio", "protobuf", "rocksdict", "SQLAlchemy", "psycopg2-binary", "pyspark", "oracledb"):
+        try:
+            parts[name] = installed(name)
+        except PackageNotFoundError:
+            parts[name] = "not installed"
+    run.out.answer(parts, table("part", "version", rows=list(parts.items())))
+    return 0

@@ -1,0 +1,190 @@
+"""`venus status`: where every change stands, how late each hop is, what blocks; works when a part is down."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import bytes_shown, seconds_shown, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from venus.cli.overview import BrokerView, Overview, TargetView
+
+
+def status(
+    ctx: typer.Context,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often, with --watch.")] = 2.0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show where every change stands. Exit code 1 if anything is unhealthy or cannot be reached.
+
+    With --watch and --json: one object per line.
+    """
+    from venus.cli.probes import look
+
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    if not watch:
+        found = look(settings)
+        run.out.answer(document(found), *(shown(found) if not run.json else []))
+        return 0 if found.healthy else 1
+    if run.json or not run.out.console.is_terminal:
+        while True:
+            found = look(settings)
+            run.out.event(document(found), verdict(found))
+            time.sleep(every)
+    return watch_on_terminal(run, every)
+
+
+def watch_on_terminal(run: Invocation, every: float) -> int:
+    """Redraw in place until Ctrl-C; the exit code is the last verdict."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from venus.cli.probes import look
+
+    found = look(run.settings)
+    try:
+        with Live(Group(*shown(found)), console=run.out.console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                found = look(run.settings)
+                live.update(Group(*shown(found)), refresh=True)
+    except KeyboardInterrupt:
+        run.out.console.print(verdict(found), markup=False)
+        return 0 if found.healthy else 1
+
+
+def document(found: Overview) -> dict[str, Any]:
+    """Return the machine's form."""
+    return {
+        "healthy": found.healthy,
+        "verdict": verdict(found),
+        "problems": found.problems,
+        "lag": lags(found),
+        **dataclasses.asdict(found),
+    }
+
+
+def verdict(found: Overview) -> str:
+    """Return the one line that counts."""
+    if found.healthy:
+        behind = max((t.heartbeat_age_s or 0.0 for t in found.targets), default=0.0)
+        return f"OK: {found.business} is healthy, targets at most {seconds_shown(behind)} behind"
+    first, more = found.problems[0], len(found.problems) - 1
+    return f"UNHEALTHY: {first}" + (f" (and {more} more)" if more else "")
+
+
+def lags(found: Overview) -> dict[str, Any]:
+    """Return the lag of each hop in seconds, None where it is not known."""
+    return {
+        "source_to_broker_s": found.broker.captured_age_s,
+        "ship_s": found.broker.ship_s,
+        "broker_to_target_s": {t.name: c.oldest_s for t in found.targets if (c := found.consumer(t)) is not None},
+        "end_to_end_s": {t.name: t.heartbeat_age_s for t in found.targets},
+    }
+
+
+def shown(found: Overview) -> list[RenderableType]:
+    """Return what people see: the path from left to right, the tables, the problems, the verdict last."""
+    parts: list[RenderableType] = [path_table(found)]
+    if found.source.tables or any(t.tables for t in found.targets):
+        parts += ["", tables_table(found)]
+    if found.problems:
+        parts += ["", *(f"! {problem}" for problem in found.problems)]
+    return [*parts, "", verdict(found)]
+
+
+def path_table(found: Overview) -> Table:
+    """One line per hop: how far, how late, what waits."""
+    waiting = sum(t.log_rows for t in found.source.tables)
+    rows: list[tuple[object, ...]] = [
+        ("source", unreachable(found.source.error) or f"sequence {found.source.captured_sequence:,}",
+         None, f"{waiting:,} rows in the log" if not found.source.error else None),
+        ("broker", broker_position(found.broker), age(found.broker.captured_age_s), halves_shown(found.broker)),
+    ]  # fmt: skip
+    rows += [target_row(found, target) for target in found.targets]
+    return table("", "position", "lag", "waiting", rows=rows)
+
+
+def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
+    """One target's line."""
+    consumer = found.consumer(target)
+    position = unreachable(target.error) or (
+        f"sequence {target.applied_sequence:,}, offset {target.offset:,}" if target.loaded else "not loaded"
+    )
+    if target.unaccounted_rows:
+        position += f", {target.unaccounted_rows:,} unaccounted for"
+    waiting = None
+    if consumer is not None:
+        waiting = f"{consumer.backlog_rows:,} changes, {bytes_shown(consumer.backlog_bytes)}"
+        if consumer.backlog_rows:
+            waiting += f", oldest {seconds_shown(consumer.oldest_s)}"
+    return f"target {target.name}", position, age(target.heartbeat_age_s), waiting
+
+
+def broker_position(broker: BrokerView) -> str:
+    """Return the broker's position in words."""
+    if broker.error or not broker.known:
+        return unreachable(broker.error) or "knows nothing of this business yet"
+    behind = broker.next_offset - broker.materialised_offset
+    late = f", full data {behind:,} behind" if behind > 0 else ""
+    return f"sequence {broker.committed_sequence:,}, offset {broker.next_offset:,}{late}"
+
+
+def halves_shown(broker: BrokerView) -> str | None:
+    """Return the undecided half messages in words."""
+    if broker.error or not broker.known:
+        return None
+    if not broker.halves:
+        return "no half message"
+    oldest = broker.halves[0]
+    return f"{len(broker.halves)} half messages, oldest {seconds_shown(oldest.age_s)}, {oldest.reviews} reviews"
+
+
+def tables_table(found: Overview) -> Table:
+    """One line per table: state and counts at each place."""
+    at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
+    rows: list[tuple[object, ...]] = []
+    for own in found.source.tables:
+        fill = "" if own.fill_done else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
+        row: list[object] = [own.name, own.state.lower() + fill, own.log_rows]
+        row.append(found.broker.committed_changes.get(own.table_id))
+        for name in at_target:
+            there = at_target[name].get(own.table_id)
+            row.append("-" if there is None else table_state(there.state, there.rows_applied, there.quarantined))
+        rows.append(tuple(row))
+    if not rows:  # the source is down: the targets know the tables too
+        names = {row.table_id: row.name for rows_ in at_target.values() for row in rows_.values()}
+        for table_id, name in sorted(names.items()):
+            states = [at_target[t].get(table_id) for t in at_target]
+            counts = ["-" if s is None else table_state(s.state, s.rows_applied, s.quarantined) for s in states]
+            rows.append((name, None, None, found.broker.committed_changes.get(table_id), *counts))
+    return table(
+        "table", "state", "in the log", "changes committed", *(f"applied by {name}" for name in at_target), rows=rows
+    )
+
+
+def table_state(state: str, applied: int, quarantined: int) -> str:
+    """Return a table at a target in a few words."""
+    text = f"{applied:,}" if state == "ACTIVE" else f"{applied:,} {state.lower()}"
+    return f"{text} + {quarantined:,} in quarantine" if quarantined else text
+
+
+def unreachable(error: str) -> str:
+    """Say that a part did not answer; why is among the problems."""
+    return "UNREACHABLE" if error else ""
+
+
+def age(seconds: float | None) -> str | None:
+    """Return an age for people."""
+    return None if seconds is None else seconds_shown(seconds)

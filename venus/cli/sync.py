@@ -1,0 +1,145 @@
+"""`venus sync`: capture and apply, for as long as it runs.
+
+One loop (`--capture-only`, or `--apply-only` with one target) runs in this process; several run as children, so that
+one failing target cannot stop the others. All positions are durable elsewhere: stopping and starting again is safe
+at any moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.narrator import Narrator
+from venus.cli.supervisor import Loop, Supervisor, stop_with_parent
+from venus.errors import ConfigError, VenusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from venus.config import Settings
+
+logger = logging.getLogger(__name__)
+
+TargetsOption = Annotated[
+    list[str] | None, typer.Option("--target", metavar="NAME", help="Apply to this target only; may be repeated.")
+]
+
+
+def sync(
+    ctx: typer.Context,
+    capture_only: Annotated[bool, typer.Option("--capture-only", help="Source to broker only.")] = False,
+    apply_only: Annotated[bool, typer.Option("--apply-only", help="Broker to targets only.")] = False,
+    target: TargetsOption = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Capture changes and apply them to the targets until SIGTERM; goes on where it stopped.
+
+    Without options: the source and every target. With --json one object per line.
+    """
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    targets = chosen_targets(settings, target, capture_only=capture_only, apply_only=apply_only)
+    stop = threading.Event()
+    stop_on_signals(stop)
+    if with_parent:
+        stop_with_parent(stop)
+    run.log_to_stderr(logging.INFO if not with_parent else logging.WARNING)
+    if not apply_only and not targets:
+        return run_one(run, "capture", stop, None)
+    if apply_only and len(targets) == 1:
+        return run_one(run, targets[0], stop, targets[0])
+    loops = [] if apply_only else [loop_of(run, "capture", "--capture-only")]
+    loops += [loop_of(run, name, "--apply-only", "--target", name) for name in targets]
+    return Supervisor(loops, stop, Narrator(run).event).run()
+
+
+def chosen_targets(settings: Settings, names: list[str] | None, *, capture_only: bool, apply_only: bool) -> list[str]:
+    """Return the targets to apply to; a contradiction or an unknown name is refused before anything starts."""
+    from venus.config import require_source, require_target
+
+    if capture_only and (apply_only or names):
+        raise ConfigError("--capture-only goes with neither --apply-only nor --target")
+    if not apply_only:
+        require_source(settings)
+    if capture_only:
+        return []
+    for name in names or []:
+        require_target(settings, name)
+    if not settings.targets:
+        raise ConfigError("there is no [targets.NAME] section", hint="add one, or use --capture-only")
+    return list(dict.fromkeys(names or settings.targets))
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and SIGINT end the command in order; a second one ends it at once."""
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+
+
+def loop_of(run: Invocation, name: str, *options: str) -> Loop:
+    """Return the child process of one loop: this same command with the one thing to do."""
+    command = [sys.executable, "-m", "venus.cli", "sync", *options, "--with-parent", "--json"]
+    if run.file is not None:
+        command += ["-c", str(run.file)]
+    return Loop(name=name, command=command)
+
+
+def run_one(run: Invocation, name: str, stop: threading.Event, target: str | None) -> int:
+    """Run one loop in this process."""
+    narrator = Narrator(run)
+
+    def report(found: Any) -> None:
+        narrator.report(name, found)
+
+    if target is None:
+        from venus.adapters.upper.capture import run_capture
+
+        body: Callable[[], None] = lambda: run_capture(run.settings, stop, report=report)  # noqa: E731
+    else:
+        from venus.adapters.under.apply import run_apply
+
+        name_of_target = target
+        body = lambda: run_apply(run.settings, name_of_target, stop, report)  # noqa: E731
+    narrator.event(name, {"event": "running"})
+    until_stopped(body, stop, lambda found: narrator.event(name, found))
+    narrator.event(name, {"event": "stopped"})
+    return 0
+
+
+def until_stopped(body: Callable[[], None], stop: threading.Event, event: Callable[[dict[str, Any]], None]) -> None:
+    """Run a loop; what may pass by itself is waited for, everything else ends it."""
+    delay_s = 0.5
+    while True:
+        started = time.monotonic()
+        try:
+            body()
+        except VenusError as error:
+            if not error.retryable:
+                raise
+            if time.monotonic() - started > 60.0:
+                delay_s = 0.5
+            event({"event": "waiting", "error": str(error), "retry_in_s": delay_s})
+            stop.wait(delay_s)
+            delay_s = min(delay_s * 2, 15.0)
+        else:
+            return
+        if stop.is_set():
+            return

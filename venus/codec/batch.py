@@ -1,0 +1,93 @@
+"""A batch between the in-memory form and the bytes that are hashed, stored and delivered untouched (VENUS 3.2).
+
+The upper adapter encodes, the broker reads at most the head, the under adapter decodes. Change i of a batch, counted
+across its sections, has Sequence first_sequence + i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import xxhash
+from google.protobuf.message import DecodeError
+
+from venus.codec import schema as schemas_codec
+from venus.codec.changes import TableChanges
+from venus.codec.chunk import Chunk, decode_chunk, encode_chunk, rows_digest
+from venus.codec.sections import changes_from_wire, changes_to_wire
+from venus.errors import ProtocolError
+from venus.model import BatchNo, Sequence, TableSchema
+from venus.wire import change_pb2 as wire
+
+__all__ = [
+    "Batch",
+    "Chunk",
+    "changes_from_wire",
+    "changes_to_wire",
+    "decode",
+    "decode_chunk",
+    "digest",
+    "encode",
+    "encode_chunk",
+    "rows_digest",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one half message carries."""
+
+    batch_no: BatchNo
+    first_sequence: Sequence
+    count: int
+    cut: BatchNo
+    cut_end: bool
+    captured_at_us: int
+    schemas: tuple[TableSchema, ...]
+    sections: tuple[TableChanges, ...]
+
+
+def encode(batch: Batch) -> bytes:
+    """Return the body. Refuses a batch whose sections do not add up to its count."""
+    _check_count(batch.batch_no, batch.count, batch.sections)
+    return wire.BatchBody(
+        batch_no=batch.batch_no,
+        first_sequence=batch.first_sequence,
+        count=batch.count,
+        cut=batch.cut,
+        cut_end=batch.cut_end,
+        captured_at_us=batch.captured_at_us,
+        schemas=[schemas_codec.to_wire(s) for s in batch.schemas],
+        tables=[changes_to_wire(s) for s in batch.sections],
+    ).SerializeToString()
+
+
+def decode(body: bytes) -> Batch:
+    """Return the batch. Raises ProtocolError if it is damaged or contradicts itself."""
+    try:
+        message = wire.BatchBody.FromString(body)
+    except DecodeError as e:
+        raise ProtocolError(f"{len(body)} bytes are no batch: {e}") from e
+    sections = tuple(changes_from_wire(t) for t in message.tables)
+    _check_count(message.batch_no, message.count, sections)
+    return Batch(
+        batch_no=BatchNo(message.batch_no),
+        first_sequence=Sequence(message.first_sequence),
+        count=message.count,
+        cut=BatchNo(message.cut),
+        cut_end=message.cut_end,
+        captured_at_us=message.captured_at_us,
+        schemas=tuple(schemas_codec.from_wire(s) for s in message.schemas),
+        sections=sections,
+    )
+
+
+def _check_count(batch_no: int, count: int, sections: tuple[TableChanges, ...]) -> None:
+    total = sum(s.count for s in sections)
+    if total != count:
+        raise ProtocolError(f"batch {batch_no} says {count} changes and has {total}")
+
+
+def digest(body: bytes) -> int:
+    """Return what the producer signs and every receiver compares."""
+    return xxhash.xxh3_64_intdigest(body)

@@ -1,0 +1,124 @@
+"""Python values column by column to row bytes and back: for sources and targets that do not speak COPY (VENUS 3.2).
+
+Values are canonical text as str, bytes for binary columns, None for NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+
+from venus.codec.copytext import check_nulls, read_keys, read_others
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.codec.pieces import Ints, Pieces
+from venus.codec.rowbytes import Cells, Found, bounds_of, write
+from venus.errors import ProtocolError
+
+Value = str | bytes | None
+Columns = Seq[Seq[Value]]
+
+
+def from_columns(columns: Columns, layout: Layout) -> tuple[Packed, Packed]:
+    """Return record ids and rows of the values of each column in wire order.
+
+    Raises ProtocolError, naming column and row, for a value of another type than its column's and for a NULL key.
+    """
+    return write(_cells(columns, layout, len(layout.columns)), layout.tags, layout.key_count)
+
+
+def keys_from_columns(columns: Columns, layout: Layout) -> Packed:
+    """Return record ids of the values of the key columns in key order."""
+    return write(_cells(columns, layout, layout.key_count), layout.tags[: layout.key_count], layout.key_count)[0]
+
+
+def _cells(columns: Columns, layout: Layout, expected: int) -> Cells:
+    if len(columns) != expected:
+        raise ProtocolError(f"{layout.place}: {len(columns)} columns, not {expected}")
+    rows = len(columns[0])
+    if any(len(c) != rows for c in columns):
+        raise ProtocolError(f"{layout.place}: columns of different lengths")
+    pieces = Pieces()
+    choice, sizes = np.empty((2, rows, expected), dtype=np.int64)
+    present = np.empty((rows, expected), dtype=np.bool_)
+    for j, column in enumerate(columns):
+        present[:, j] = [v is not None for v in column] if None in column else True
+        data, bounds = _joined(column, layout, j)
+        choice[:, j] = pieces.add(data, bounds) + np.arange(rows)
+        sizes[:, j] = np.diff(bounds)
+    check_nulls(present, np.zeros(rows, dtype=np.bool_), layout)
+    return Cells(pieces.gatherer().gather_array(choice), bounds_of(sizes), present)
+
+
+def _joined(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints]:
+    """Return a column's values, each behind a zero byte, and where those are."""
+    if not column:
+        return b"", np.zeros(1, dtype=np.int64)
+    binary = layout.binary[index]
+    empty: str | bytes = b"" if binary else ""
+    values = [empty if v is None else v for v in column] if None in column else column
+    try:
+        # The join checks every value's type by itself, and one encoding serves them all.
+        data = b"\0" + (b"\0".join(values) if binary else "\0".join(values).encode())  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError) as e:
+        raise _misfit(column, layout, index) from e
+    if not binary and data.count(0) == len(values):
+        bounds = np.append(np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 0), len(data))
+        return data, bounds
+    lengths = map(len, values if binary else map(str.encode, values))  # type: ignore[arg-type]
+    return data, bounds_of(np.fromiter(lengths, dtype=np.int64, count=len(values)) + 1)
+
+
+def _misfit(column: Seq[Value], layout: Layout, index: int) -> ProtocolError:
+    """Return what is wrong with the first value that does not fit its column."""
+    wanted = bytes if layout.binary[index] else str
+    place = f"{layout.place}: column {layout.columns[index].name}"
+    for row, value in enumerate(column, 1):
+        if value is not None and not isinstance(value, wanted):
+            return ProtocolError(f"{place} has {type(value).__name__} in row {row}, not {wanted.__name__}")
+        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+            return ProtocolError(f"{place} has text in row {row} that is no Unicode")
+    return ProtocolError(f"{place} does not fit")
+
+
+def to_columns(record_ids: Packed, rows: Packed, layout: Layout) -> list[list[Value]]:
+    """Return the values of each column in wire order. Raises ProtocolError for bytes that are no rows of it."""
+    others = read_others(rows, len(record_ids), layout)
+    return keys_to_columns(record_ids, layout) + _lists(others, layout, layout.key_count)
+
+
+def keys_to_columns(record_ids: Packed, layout: Layout) -> list[list[Value]]:
+    """Return the values of each key column in key order."""
+    return _lists(read_keys(record_ids, layout), layout, 0)
+
+
+def _lists(found: Found, layout: Layout, first: int) -> list[list[Value]]:
+    return [_list(found, j, layout, first + j) for j in range(found.present.shape[1])]
+
+
+def _list(found: Found, j: int, layout: Layout, index: int) -> list[Value]:
+    present = found.present[:, j]
+    starts, ends = found.cuts[:, j, 0] + present, found.cuts[:, j, 1]
+    data = found.data
+    values: list[Value] = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    if not layout.binary[index]:
+        values = _texts(values, layout, index)  # type: ignore[arg-type]
+    for row in np.flatnonzero(~present).tolist():
+        values[row] = None
+    return values
+
+
+def _texts(values: list[bytes], layout: Layout, index: int) -> list[Value]:
+    try:
+        texts: list[Value] = b"\0".join(values).decode().split("\0")  # type: ignore[assignment]
+    except UnicodeDecodeError as e:
+        raise ProtocolError(f"{layout.place}: column {layout.columns[index].name} is not UTF-8: {e.reason}") from e
+    # Text of a source other than PostgreSQL may hold zeros itself.
+    return texts if len(texts) == len(values) else [v.decode() for v in values]
+
+
+def row_as_dict(record_id: bytes, row: bytes, layout: Layout) -> dict[str, Value]:
+    """Return one row by column name, for people: quarantine, status, messages."""
+    values = to_columns(Packed.of([record_id]), Packed.of([row]), layout)
+    return {column.name: value[0] for column, value in zip(layout.columns, values, strict=True)}

@@ -1,0 +1,49 @@
+"""Many byte strings laid end to end: how rows and record ids live in memory, on the wire and on disk.
+
+No object per row is made on the hot path; numpy sees the sizes as an array over the wire's own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Sizes = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """`len(sizes)` byte strings; `data` is their concatenation."""
+
+    data: bytes
+    sizes: Sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @classmethod
+    def of(cls, items: Iterable[bytes]) -> Packed:
+        """Pack separate byte strings."""
+        parts = list(items)
+        return cls(b"".join(parts), np.fromiter(map(len, parts), dtype=np.uint32, count=len(parts)))
+
+    @classmethod
+    def from_wire(cls, data: bytes, sizes: bytes) -> Packed:
+        """Take the two fields of the wire as they are; no copy."""
+        return cls(data, np.frombuffer(sizes, dtype="<u4"))
+
+    def wire_sizes(self) -> bytes:
+        """Return the sizes as the wire has them, little-endian fixed32."""
+        return self.sizes.astype("<u4", copy=False).tobytes()
+
+    def split(self) -> list[bytes]:
+        """Return the separate byte strings: an object per row, so off the hot path only."""
+        ends = np.cumsum(self.sizes, dtype=np.int64).tolist()
+        data, start, out = self.data, 0, []
+        for end in ends:
+            out.append(data[start:end])
+            start = end
+        return out

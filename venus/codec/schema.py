@@ -1,0 +1,156 @@
+"""A table's description between the model and the wire, and its fingerprint.
+
+The description travels once per version, in the first batch that uses it; it is enough to build the table at a target
+with the source switched off (VENUS 3.2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from venus.codec.descriptor import file_descriptor, message_class, row_message
+from venus.codec.layout import check
+from venus.errors import ProtocolError
+from venus.model import Column, ForeignKey, Index, Kind, LogicalType, TableSchema
+from venus.wire import change_pb2 as wire
+
+__all__ = ["canonical_json", "file_descriptor", "fingerprint", "from_wire", "message_class", "to_wire"]
+
+
+def to_wire(schema: TableSchema) -> wire.TableSchema:
+    """Return the message, with the descriptor of its rows."""
+    return wire.TableSchema(
+        table_id=schema.table_id,
+        version=schema.version,
+        namespace=schema.namespace,
+        name=schema.name,
+        columns=[_column_to_wire(c) for c in schema.columns],
+        key=schema.key,
+        indexes=[wire.Index(name=i.name, columns=i.columns, unique=i.unique) for i in schema.indexes],
+        foreign_keys=[
+            wire.ForeignKey(
+                name=f.name,
+                columns=f.columns,
+                referred_namespace=f.referred_namespace,
+                referred_table=f.referred_table,
+                referred_columns=f.referred_columns,
+            )
+            for f in schema.foreign_keys
+        ],
+        comment=schema.comment,
+        source_dialect=schema.source_dialect,
+        file_descriptor=file_descriptor(schema),
+        row_message=row_message(schema),
+    )
+
+
+def _column_to_wire(column: Column) -> wire.Column:
+    return wire.Column(
+        name=column.name,
+        number=column.number,
+        type=_type_to_wire(column.type),
+        nullable=column.nullable,
+        source_type=column.source_type,
+        default_sql=column.default_sql,
+        identity=column.identity,
+        comment=column.comment,
+    )
+
+
+def _type_to_wire(logical: LogicalType) -> wire.LogicalType:
+    return wire.LogicalType(
+        kind=wire.LogicalType.Kind.Name(int(logical.kind)),  # type: ignore[arg-type]
+        precision=logical.precision,
+        scale=logical.scale,
+        length=logical.length,
+        element=None if logical.element is None else _type_to_wire(logical.element),
+        name=logical.name,
+    )
+
+
+def from_wire(message: wire.TableSchema) -> TableSchema:
+    """Return the description; ProtocolError if rows could not be decoded with it."""
+    schema = TableSchema(
+        table_id=message.table_id,
+        version=message.version,
+        namespace=message.namespace,
+        name=message.name,
+        columns=tuple(_column_from_wire(c) for c in message.columns),
+        key=tuple(message.key),
+        indexes=tuple(Index(name=i.name, columns=tuple(i.columns), unique=i.unique) for i in message.indexes),
+        foreign_keys=tuple(
+            ForeignKey(
+                name=f.name,
+                columns=tuple(f.columns),
+                referred_namespace=f.referred_namespace,
+                referred_table=f.referred_table,
+                referred_columns=tuple(f.referred_columns),
+            )
+            for f in message.foreign_keys
+        ),
+        comment=message.comment,
+        source_dialect=message.source_dialect,
+    )
+    check(schema)
+    return schema
+
+
+def _column_from_wire(column: wire.Column) -> Column:
+    return Column(
+        name=column.name,
+        number=column.number,
+        type=_type_from_wire(column.type, column.name),
+        nullable=column.nullable,
+        source_type=column.source_type,
+        default_sql=column.default_sql,
+        identity=column.identity,
+        comment=column.comment,
+    )
+
+
+def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
+    try:
+        kind = Kind(logical.kind)
+    except ValueError as e:
+        raise ProtocolError(
+            f"column {column}: type {logical.kind} is unknown here", hint="Update the older side first."
+        ) from e
+    return LogicalType(
+        kind=kind,
+        precision=logical.precision,
+        scale=logical.scale,
+        length=logical.length,
+        element=_type_from_wire(logical.element, column) if logical.HasField("element") else None,
+        name=logical.name,
+    )
+
+
+def canonical_json(schema: TableSchema) -> str:
+    """Return what makes two versions of a table different for its rows and its target: columns, types, key.
+
+    Not in it: the ids, the table's name, what is there for people (comments, the source's spelling of a type), and
+    indexes and foreign keys, which change no row.
+    """
+    columns = [
+        {
+            "name": c.name,
+            "number": c.number,
+            "type": _type_to_json(c.type),
+            "nullable": c.nullable,
+            "default": c.default_sql,
+            "identity": c.identity,
+        }
+        for c in schema.columns
+    ]
+    return json.dumps({"columns": columns, "key": schema.key}, sort_keys=True, separators=(",", ":"))
+
+
+def _type_to_json(logical: LogicalType) -> list[object]:
+    element = None if logical.element is None else _type_to_json(logical.element)
+    return [logical.kind.name, logical.precision, logical.scale, logical.length, element, logical.name]
+
+
+def fingerprint(schema: TableSchema) -> str:
+    """Return a hash of `canonical_json`: the same in every process, on every machine."""
+    return hashlib.blake2b(canonical_json(schema).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,82 @@
+"""One table's changes between the in-memory form and the wire, checked (VENUS 3.2).
+
+Every consumer relies on what is checked here: sizes that add up, flags that are flags, a deleted row without values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from venus.codec.changes import EMPTY, TableChanges
+from venus.codec.packed import Packed
+from venus.errors import ProtocolError
+from venus.model import ChangeKind, Sequence
+from venus.wire import change_pb2 as wire
+
+
+def changes_to_wire(changes: TableChanges) -> wire.TableChanges:
+    """Return the message; the packed fields are taken as they are."""
+    deleted = changes.is_deleted
+    return wire.TableChanges(
+        table_id=changes.table_id,
+        schema_version=changes.schema_version,
+        kind=wire.TableChanges.Kind.Name(int(changes.kind)),  # type: ignore[arg-type]
+        count=changes.count,
+        record_ids=changes.record_ids.data,
+        record_id_sizes=changes.record_ids.wire_sizes(),
+        rows=changes.rows.data,
+        row_sizes=changes.rows.wire_sizes(),
+        is_deleted=deleted.tobytes() if deleted.any() else b"",
+        inserts_only=changes.inserts_only,
+        sweep_before=changes.sweep_before,
+    )
+
+
+def changes_from_wire(message: wire.TableChanges) -> TableChanges:
+    """Return the section, as views on the message's bytes. Raises ProtocolError if its parts do not fit together."""
+    place = f"changes of table {message.table_id} version {message.schema_version}"
+    try:
+        kind = ChangeKind(message.kind)
+    except ValueError as e:
+        raise ProtocolError(f"{place}: kind {message.kind} is unknown here", hint="Update the older side first.") from e
+    count = message.count if kind is ChangeKind.CHANGES else 0
+    if kind is not ChangeKind.CHANGES and message.count != 1:
+        raise ProtocolError(f"{place}: a {kind.name} marker counts {message.count} Sequences")
+    record_ids = _packed(message.record_ids, message.record_id_sizes, count, f"{place}: record ids")
+    rows = _packed(message.rows, message.row_sizes, count, f"{place}: rows")
+    is_deleted = _flags(message.is_deleted, count, place)
+    if is_deleted.any() and rows.sizes[is_deleted].any():
+        at = int(np.flatnonzero(is_deleted & (rows.sizes > 0))[0])
+        raise ProtocolError(f"{place}: row {at + 1} is deleted and has values")
+    return TableChanges(
+        table_id=message.table_id,
+        schema_version=message.schema_version,
+        kind=kind,
+        record_ids=record_ids,
+        rows=rows,
+        is_deleted=is_deleted,
+        inserts_only=message.inserts_only,
+        sweep_before=Sequence(message.sweep_before),
+    )
+
+
+def _packed(data: bytes, sizes: bytes, count: int, place: str) -> Packed:
+    if len(sizes) != 4 * count:
+        raise ProtocolError(f"{place}: {len(sizes)} bytes of sizes for {count} changes")
+    packed = Packed.from_wire(data, sizes) if count else EMPTY
+    total = int(packed.sizes.sum(dtype=np.int64))
+    if total != len(data):
+        raise ProtocolError(f"{place}: the sizes add up to {total} bytes, there are {len(data)}")
+    return packed
+
+
+def _flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:
+    if not flags:
+        return np.zeros(count, dtype=np.bool_)
+    if len(flags) != count:
+        raise ProtocolError(f"{place}: {len(flags)} deletion flags for {count} changes")
+    bits = np.frombuffer(flags, dtype=np.uint8)
+    if bits.max(initial=0) > 1:
+        raise ProtocolError(f"{place}: deletion flag {int(bits.max())} is neither 0 nor 1")
+    return bits.view(np.bool_)

@@ -1,0 +1,319 @@
+"""The settings of every VENUS process, and the one place where they are read.
+
+`load` takes a TOML file, then lets the environment override it: `VENUS_BROKER__DATA_DIR` sets `broker.data_dir`,
+`VENUS_TARGETS__MAIN__URL` a target's address. An option that no field declares is an error, in the file and in the
+environment, so that a misspelt one cannot be silently ignored. Every message is one line that names the place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from venus.errors import ConfigError
+
+PREFIX = "VENUS_"
+#: Names of the environment that are no options: the test suite's own.
+RESERVED = ("VENUS_TEST_",)
+DEFAULT_FILE = Path("venus.toml")
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
+
+
+def _listed(value: object) -> object:
+    """Let the environment say `a, b` where the file says ["a", "b"]."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _address(value: object) -> object:
+    if isinstance(value, str) and value and not _ADDRESS.fullmatch(value):
+        raise ValueError("should be HOST:PORT")
+    return value
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Address = Annotated[str, BeforeValidator(_address)]
+Count = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Milliseconds = Annotated[float, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Business(_Section):
+    """One ordered queue: one source, or a group of its tables."""
+
+    name: str = Field(default="main", min_length=1)
+
+
+class Source(_Section):
+    """The database whose changes are captured."""
+
+    url: SecretStr = SecretStr("")
+    tables: Patterns = ("*",)
+    exclude: Patterns = ()
+
+
+class Target(_Section):
+    """A database that is kept equal to the source."""
+
+    url: SecretStr
+    #: Where the tables go; empty = the source's own namespaces ("main" of SQLite becomes "public").
+    schema_: str = Field(default="", alias="schema")
+    on_error: Literal["halt", "quarantine"] = "halt"
+    on_existing: Literal["refuse", "truncate", "append"] = "refuse"
+
+
+class Broker(_Section):
+    """The middleware."""
+
+    listen: Address = "127.0.0.1:7400"
+    #: Where the other processes find it; empty = `listen`.
+    address: Address = ""
+    #: Metrics, health and the status page over HTTP; empty = off.
+    http: Address = "127.0.0.1:7401"
+    data_dir: Path = Path("data")
+    buffer_bytes_max: Count = 64 << 20
+    cache_bytes: Count = 48 << 20
+    free_bytes_min: int = Field(default=512 << 20, ge=0)
+    review_after_s: Seconds = 6.0
+    retain_bytes: int = Field(default=256 << 20, ge=0)
+    consumer_ttl_s: Seconds = 7 * 86400.0
+    snapshot_lease_s: Seconds = 3600.0
+    group_commit_ms: Milliseconds = 0.0
+
+
+class Capture(_Section):
+    """The upper adapter."""
+
+    poll_min_ms: Milliseconds = 2.0
+    poll_max_ms: Milliseconds = 50.0
+    batch_rows_max: Count = 5000
+    batch_bytes_max: Count = 1 << 20
+    window_bytes_max: Count = 32 << 20
+    fill_chunk_rows: Count = 20_000
+    heartbeat_s: Seconds = 5.0
+    cut_timeout_s: Seconds = 60.0
+
+
+class Apply(_Section):
+    """The under adapter."""
+
+    #: Fewer changes of one table than this in a cut are applied by keyed statements, more through staging COPY.
+    keyed_rows_max: int = Field(default=100, ge=0)
+    cut_group_rows_max: Count = 20_000
+    credit_bytes: Count = 16 << 20
+    load_workers: Count = 2
+
+
+class Settings(BaseSettings):
+    """All of it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, enable_decoding=False
+    )
+
+    business: Business = Business()
+    source: Source = Source()
+    targets: dict[str, Target] = {}
+    broker: Broker = Broker()
+    capture: Capture = Capture()
+    apply: Apply = Apply()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put the environment above what was read from the file."""
+        return env_settings, init_settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fold_target_names(cls, tree: Any) -> Any:
+        """Let VENUS_TARGETS__MAIN__URL reach `[targets.Main]`: the environment knows no case and no hyphens."""
+        targets = tree.get("targets") if isinstance(tree, dict) else None
+        if not isinstance(targets, dict):
+            return tree
+        spelt = {_env_name(name): name for name in targets if name != _env_name(name)}
+        folded = {name: found for name, found in targets.items() if name not in spelt}
+        for alias, name in spelt.items():
+            if isinstance(overrides := targets.get(alias), dict) and isinstance(folded[name], dict):
+                folded[name] |= overrides
+        return tree | {"targets": folded}
+
+
+def load(file: Path | None = None) -> Settings:
+    """Read `file` (None = no file, defaults only), let the environment override it, check every name and type."""
+    text = _read(file)
+    tree = _parse(file, text)
+    _check_environment(os.environ)
+    try:
+        return Settings(**tree)
+    except ValidationError as error:
+        raise _explained(error, file, text) from None
+
+
+def require_source(settings: Settings) -> str:
+    """Return the source's URL, or say that there is none."""
+    if url := settings.source.url.get_secret_value():
+        return url
+    raise ConfigError("no source: [source] url is not set", hint="set it in venus.toml or VENUS_SOURCE__URL")
+
+
+def require_target(settings: Settings, name: str) -> Target:
+    """Return the target of that name, or name the ones there are."""
+    if target := settings.targets.get(name):
+        return target
+    if not settings.targets:
+        raise ConfigError(f"no target named {name!r}: there is no [targets.NAME] section", hint=f"add [targets.{name}]")
+    raise ConfigError(f"no target named {name!r}{_nearest(name, settings.targets)}", hint=_known(settings.targets))
+
+
+def masked(url: str) -> str:
+    """Return the URL as people may see it: every password replaced, in the authority and in the query."""
+    url = re.sub(r"(://[^:/?@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"([?&;][^=&;]*(?:passw|secret|token)[^=&;]*=)[^&;]*", r"\1***", url, flags=re.IGNORECASE)
+
+
+def effective(settings: Settings) -> dict[str, Any]:
+    """Return the settings as plain values, every secret masked."""
+    tree = settings.model_dump(mode="json", by_alias=True)
+    tree["source"]["url"] = masked(settings.source.url.get_secret_value())
+    for name, target in settings.targets.items():
+        tree["targets"][name]["url"] = masked(target.url.get_secret_value())
+    return tree
+
+
+def options(prefix: str = "") -> dict[str, Any]:
+    """Return every option's path with its default; targets appear as `targets.NAME`."""
+    sections: dict[str, type[BaseModel]] = {
+        "business": Business,
+        "source": Source,
+        "targets.NAME": Target,
+        "broker": Broker,
+        "capture": Capture,
+        "apply": Apply,
+    }
+    return {
+        f"{section}.{field.alias or name}": field.get_default()
+        for section, model in sections.items()
+        for name, field in model.model_fields.items()
+        if section.startswith(prefix)
+    }
+
+
+def _read(file: Path | None) -> str:
+    if file is None:
+        return ""
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = "copy venus.example.toml, or name another file with -c FILE"
+        raise ConfigError(f"{file}: no such file", hint=hint) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: byte {error.start} is not UTF-8, which TOML must be") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+
+
+def _parse(file: Path | None, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
+        what, line = (found[1], found[2]) if found else (str(error), None)
+        raise ConfigError(f"{file}:{line or len(text.splitlines())}: not TOML: {what}") from None
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    known = {path.upper().replace(".", "__") for path in options()}
+    target_options = [name.rpartition("__")[2] for name in known if name.startswith("TARGETS__")]
+    for variable in sorted(environ):
+        name = variable.upper().removeprefix(PREFIX)
+        if not variable.upper().startswith(PREFIX) or variable.upper().startswith(RESERVED) or name in known:
+            continue
+        if re.fullmatch(rf"TARGETS__.+__({'|'.join(target_options)})", name):
+            continue
+        hint = "an option is named VENUS_SECTION__OPTION; `venus config` lists them"
+        near = _nearest(name, known, shown=lambda n: PREFIX + n)
+        raise ConfigError(f"environment: {variable} sets no option{near}", hint=hint)
+
+
+def _explained(error: ValidationError, file: Path | None, text: str) -> ConfigError:
+    first, *others = error.errors(include_url=False)
+    path = [str(part) for part in first["loc"]]
+    dotted = ".".join(path)
+    variable = PREFIX + "__".join(_env_name(part).upper() for part in path)
+    if variable in {name.upper() for name in os.environ}:
+        where = f"environment: {variable}"
+    else:
+        line = line_of(text, path)
+        where = f"{file}:{line}: {dotted}" if line else f"{file}: {dotted}"
+    more = f" (and {len(others)} more)" if others else ""
+    return ConfigError(f"{where}: {_complaint(dict(first), path)}{more}")
+
+
+def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
+    """Say what is wrong with one option. The value is repeated only where it cannot be a secret."""
+    kind, value = found["type"], found["input"]
+    if kind == "extra_forbidden":
+        known = options()
+        if len(path) == 1:
+            return "no such section" + _nearest(path[0], {name.partition(".")[0] for name in known})
+        section = "targets.NAME" if path[0] == "targets" else path[0]
+        return "no such option" + _nearest(path[-1], [n.rpartition(".")[2] for n in known if n.startswith(section)])
+    if kind == "missing":
+        return "must be set"
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        return f"is a section, not a value: write [{'.'.join(path)}]"
+    reason = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return reason if path[-1] == "url" else f"{value!r} {reason}" if isinstance(value, str | int | float) else reason
+
+
+def line_of(text: str, path: list[str]) -> int:
+    """Find the line where a TOML key or the section nearest to it is written, 0 if nowhere."""
+    section: list[str] = []
+    best, best_depth = 0, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
+            section = here = _key_parts(header[1])
+        elif key := re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*'|\s*\.\s*)+?)\s*=""", line):
+            here = section + _key_parts(key[1])
+        else:
+            continue
+        depth = len(here) if here == path[: len(here)] else 0
+        if depth > best_depth:
+            best, best_depth = number, depth
+    return best
+
+
+def _key_parts(dotted: str) -> list[str]:
+    return [a or b or c for a, b, c in re.findall(r"""([\w-]+)|"([^"]*)"|'([^']*)'""", dotted)]
+
+
+def _env_name(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _nearest(name: str, known: Iterable[str], shown: Any = str) -> str:
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {shown(match[0])}?)" if match else ""
+
+
+def _known(names: Iterable[str]) -> str:
+    return "known: " + ", ".join(sorted(names))

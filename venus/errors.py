@@ -1,0 +1,115 @@
+"""Everything VENUS raises on purpose.
+
+A caller asks two questions of an error: may I try again, and what do I tell the operator? Each class answers
+both. Driver and gRPC exceptions are wrapped where they enter, with `raise ... from`. Exit codes: 1 differences
+or unhealthy, 2 usage or configuration, 3 refused by a safety rule, 75 try again later, 12 anything else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class VenusError(Exception):
+    """VENUS cannot go on."""
+
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 12
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message or self.__doc__)
+        #: What the operator can do about it, one sentence, or empty.
+        self.hint = hint
+
+
+class ConfigError(VenusError):
+    """The configuration is not usable."""
+
+    exit_code = 2
+
+
+class Refused(VenusError):
+    """A safety rule forbids this."""
+
+    exit_code = 3
+
+
+class SourceError(VenusError):
+    """The source database refused a statement."""
+
+
+class TargetError(VenusError):
+    """The target database refused a statement."""
+
+
+class DatabaseUnavailable(VenusError):
+    """A database cannot be reached now."""
+
+    retryable = True
+    exit_code = 75
+
+
+class Fenced(VenusError):
+    """A newer instance has taken over; this one must stop."""
+
+
+class Diverged(VenusError):
+    """The two sides do not share a history any more."""
+
+    exit_code = 1
+
+
+class OffsetTrimmed(Diverged):
+    """The broker no longer has the increments asked for: start again from the full data (offset -1)."""
+
+
+class OffsetDiverged(Diverged):
+    """The consumer has applied increments that this broker never had."""
+
+
+class SnapshotExpired(VenusError):
+    """The snapshot's lease has ended and its files are gone."""
+
+
+class StorageError(VenusError):
+    """The broker's store said no."""
+
+
+class Corruption(StorageError):
+    """Stored bytes are damaged."""
+
+
+class StoreFull(StorageError):
+    """Too little free space: writes are refused before the disk is full."""
+
+    retryable = True
+    exit_code = 75
+
+
+class ProtocolError(VenusError):
+    """A peer sent something that the protocol does not allow here."""
+
+
+class DigestMismatch(ProtocolError):
+    """A message does not hash to the digest that it carries."""
+
+    retryable = True
+
+
+class IllegalTransition(ProtocolError):
+    """A half message was decided twice, and not the same way."""
+
+
+class Unavailable(VenusError):
+    """The peer cannot serve this now; the same call may succeed later."""
+
+    retryable = True
+    exit_code = 75
+
+
+class Overloaded(Unavailable):
+    """The peer asks to slow down."""
+
+
+class UnsupportedType(Refused):
+    """A column cannot be carried exactly."""

@@ -1,0 +1,155 @@
+"""The nouns of VENUS, without any I/O.
+
+`sequence` is a position in the source, stamped by the upper adapter; `offset` a position in a business's queue at
+the broker. Both are ints and must never mix, hence the NewTypes. Tables and types are described here once, for
+capture, transport, target DDL and verification alike; `venus.codec.schema` turns them into protobuf and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NewType
+
+Sequence = NewType("Sequence", int)
+Offset = NewType("Offset", int)
+Epoch = NewType("Epoch", int)
+BatchNo = NewType("BatchNo", int)
+
+#: Ask for the full data (VENUS 3.3, the full interface).
+FULL = Offset(-1)
+
+
+class Kind(IntEnum):
+    """Logical types; the canonical text of each is written in protos/venus/wire/change.proto."""
+
+    INT = 1
+    DECIMAL = 2
+    FLOAT = 3
+    TEXT = 4
+    CHAR = 5
+    BYTES = 6
+    BOOL = 7
+    DATE = 8
+    TIME = 9
+    TIMETZ = 10
+    TIMESTAMP = 11
+    TIMESTAMPTZ = 12
+    INTERVAL = 13
+    JSON = 14
+    UUID = 15
+    ARRAY = 16
+    NATIVE = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalType:
+    """What a column holds, in no database's words. `length` is bytes for INT and FLOAT, characters for text."""
+
+    kind: Kind
+    precision: int = 0
+    scale: int = 0
+    length: int = 0
+    element: LogicalType | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column; `number` is its field number in the row message and is never reused within a table."""
+
+    name: str
+    number: int
+    type: LogicalType
+    nullable: bool = True
+    source_type: str = ""
+    default_sql: str = ""
+    identity: bool = False
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """A secondary index or unique constraint."""
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignKey:
+    """A reference to another captured table; actions are not carried, the source has already executed them."""
+
+    name: str
+    columns: tuple[str, ...]
+    referred_namespace: str
+    referred_table: str
+    referred_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """One version of one table: enough to build it at a target with the source switched off."""
+
+    table_id: int
+    version: int
+    namespace: str
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    indexes: tuple[Index, ...] = ()
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    comment: str = ""
+    source_dialect: str = ""
+
+    @property
+    def qualified(self) -> str:
+        """The name people use: namespace.table."""
+        return f"{self.namespace}.{self.name}"
+
+    @property
+    def wire_columns(self) -> tuple[Column, ...]:
+        """The columns in wire order: the key's in key order (they form the record_id), then the others."""
+        by_name = {c.name: c for c in self.columns}
+        keys = tuple(by_name[name] for name in self.key)
+        return keys + tuple(c for c in self.columns if c.name not in self.key)
+
+
+class ChangeKind(IntEnum):
+    """What a section of a batch is."""
+
+    CHANGES = 0
+    TRUNCATE = 1
+    SWEEP_BEGIN = 2
+    SWEEP_END = 3
+
+
+class Verdict(IntEnum):
+    """What a producer, a review's answer or an operator says of a half message."""
+
+    UNKNOWN = 0
+    COMMIT = 1
+    ROLLBACK = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """A row of the source's batch table: the local transaction that makes a half message decidable."""
+
+    batch_no: BatchNo
+    epoch: Epoch
+    first_sequence: Sequence
+    last_sequence: Sequence  # first - 1 for an empty batch
+    digest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that a check has to say. `blocks` = VENUS refuses to go on with it."""
+
+    where: str
+    message: str
+    remedy: str = ""
+    blocks: bool = False
+    details: tuple[str, ...] = field(default=())

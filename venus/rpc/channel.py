@@ -1,0 +1,61 @@
+"""Connections to a broker: one TCP connection for each channel, checked when it is opened.
+
+Flow control is left to gRPC (its bandwidth probe is what makes long lines fast); keepalive finds silent peers.
+"""
+
+from __future__ import annotations
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from venus.errors import Unavailable
+from venus.rpc.errors import from_rpc_error
+
+#: Of one gRPC message, both ways; batches stay far below it.
+MESSAGE_BYTES_MAX = 16 << 20
+#: Frames are coalesced up to about this much.
+FRAME_BYTES = 1 << 20
+KEEPALIVE_S = 20.0
+KEEPALIVE_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
+
+Options = list[tuple[str, int]]
+
+
+def options(keepalive_s: float = KEEPALIVE_S, timeout_s: float = KEEPALIVE_TIMEOUT_S) -> Options:
+    """Return what both ends set."""
+    return [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(timeout_s * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # 60 s otherwise, whatever the line above says
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Half of the keepalive: a peer with the same settings is never taken for a flood of pings.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(keepalive_s * 500)),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", int(keepalive_s * 500)),
+    ]
+
+
+def open_channel(
+    address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, keepalive_s: float = KEEPALIVE_S
+) -> grpc.Channel:
+    """Connect to a broker that serves; raise Unavailable at once when there is none."""
+    own = [
+        ("grpc.use_local_subchannel_pool", 1),  # a broken connection's back-off must not delay the next channel
+        ("grpc.enable_http_proxy", 0),
+    ]
+    channel = grpc.insecure_channel(address, options=options(keepalive_s, min(KEEPALIVE_TIMEOUT_S, keepalive_s)) + own)
+    try:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+    except grpc.RpcError as error:
+        channel.close()
+        raise Unavailable(
+            f"broker at {address} cannot be reached; is `venus broker` running?",
+            hint=f"Look at [broker] listen and address. ({str(from_rpc_error(error))[:160]})",
+        ) from error
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        channel.close()
+        raise Unavailable(f"broker at {address} is starting or stopping")
+    return channel

@@ -1,0 +1,86 @@
+"""Errors between processes: a class of venus.errors becomes a gRPC status, and the same class again at the caller.
+
+The code tells strangers (load balancers, grpcurl) roughly what happened; the class name travels in the trailing
+metadata `venus-error` and the hint in `venus-hint-bin`, so that nothing is lost between two processes of VENUS.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import grpc
+
+from venus import errors
+from venus.errors import VenusError
+
+CLASS_KEY = "venus-error"
+HINT_KEY = "venus-hint-bin"
+DETAILS_CHARS_MAX = 2000
+
+#: A class that is not here has its nearest ancestor's code.
+CODES: dict[type[VenusError], grpc.StatusCode] = {
+    VenusError: grpc.StatusCode.INTERNAL,
+    errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Fenced: grpc.StatusCode.ABORTED,
+    errors.Diverged: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.OffsetTrimmed: grpc.StatusCode.OUT_OF_RANGE,
+    errors.OffsetDiverged: grpc.StatusCode.OUT_OF_RANGE,
+    errors.SnapshotExpired: grpc.StatusCode.NOT_FOUND,
+    errors.StorageError: grpc.StatusCode.INTERNAL,
+    errors.Corruption: grpc.StatusCode.DATA_LOSS,
+    errors.StoreFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DigestMismatch: grpc.StatusCode.DATA_LOSS,
+    errors.IllegalTransition: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+#: What a status means that VENUS did not send: gRPC itself, a proxy, another program on the port.
+FOREIGN: dict[grpc.StatusCode, type[VenusError]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+    grpc.StatusCode.CANCELLED: errors.Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.Unavailable,
+    grpc.StatusCode.ABORTED: errors.Unavailable,
+    grpc.StatusCode.INTERNAL: errors.Unavailable,  # damaged HTTP/2 frames end so; the stream can be opened again
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ProtocolError,  # a message above the limit
+    grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolError,
+}
+
+BY_NAME: dict[str, type[VenusError]] = {
+    name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, VenusError)
+}
+
+
+class Status(NamedTuple):
+    """What `context.abort` takes."""
+
+    code: grpc.StatusCode
+    details: str
+    metadata: tuple[tuple[str, str | bytes], ...]
+
+
+def to_status(error: VenusError) -> Status:
+    """Return the status that carries this error."""
+    known = next(cls for cls in type(error).__mro__ if cls in BY_NAME.values())
+    code = next(CODES[cls] for cls in known.__mro__ if cls in CODES)
+    metadata: list[tuple[str, str | bytes]] = [(CLASS_KEY, known.__name__)]
+    if error.hint:
+        metadata.append((HINT_KEY, error.hint.encode()[:DETAILS_CHARS_MAX]))
+    return Status(code, str(error)[:DETAILS_CHARS_MAX], tuple(metadata))
+
+
+def from_rpc_error(error: grpc.RpcError) -> VenusError:
+    """Return what the peer raised, or what gRPC's own complaint amounts to."""
+    code, details = error.code(), error.details() or ""
+    metadata = {item.key: item.value for item in error.trailing_metadata() or ()}
+    hint = metadata.get(HINT_KEY, b"")
+    text = hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
+    if (cls := BY_NAME.get(str(metadata.get(CLASS_KEY, "")))) is not None:
+        return cls(details, hint=text)
+    if "eserializing" in details:
+        return errors.DigestMismatch("a message arrived damaged: it cannot be parsed")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return errors.ProtocolError(f"the peer does not know this call ({details})", hint="Is it a VENUS broker?")
+    return FOREIGN.get(code, VenusError)(f"{details or 'no details'} ({code.name})")

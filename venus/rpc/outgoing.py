@@ -1,0 +1,99 @@
+"""What a producer still has to say: half messages until they are on disk, decisions until they are answered.
+
+Pure bookkeeping without threads, so that resending can be tested by itself. Whatever is queued goes out in one
+frame, up to FRAME_BYTES; a single half message therefore leaves at once, and under load frames fill up by themselves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from venus.rpc.channel import FRAME_BYTES
+from venus.wire import broker_pb2
+
+#: What a message costs beyond its body, for windows and credit.
+OVERHEAD_BYTES = 64
+
+
+def half_cost(half: broker_pb2.Half) -> int:
+    """Return what a half message weighs in a window."""
+    return len(half.body) + OVERHEAD_BYTES
+
+
+class Outgoing:
+    """Two queues around the position up to which things were sent."""
+
+    def __init__(self) -> None:
+        self._queued: deque[broker_pb2.Half] = deque()
+        self._sent: deque[broker_pb2.Half] = deque()
+        self._decisions: deque[broker_pb2.Decision] = deque()  # queued
+        self._asked: deque[broker_pb2.Decision] = deque()  # sent and not answered
+        self.unacknowledged_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._queued or self._decisions)
+
+    @property
+    def rolling_back(self) -> bool:
+        """Whether a rollback waits for its answer: its batch numbers may not be reused before."""
+        return any(d.verdict == broker_pb2.ROLLBACK for q in (self._asked, self._decisions) for d in q)
+
+    def add_half(self, half: broker_pb2.Half) -> None:
+        """Queue a half message."""
+        self._queued.append(half)
+        self.unacknowledged_bytes += half_cost(half)
+
+    def add_decision(self, decision: broker_pb2.Decision) -> None:
+        """Queue a decision; a later COMMIT says everything that an earlier one in the queue says."""
+        if decision.verdict == broker_pb2.ROLLBACK:
+            self._drop_from(decision.batch_no)
+        last = self._decisions[-1] if self._decisions else None
+        if last is not None and last.verdict == decision.verdict == broker_pb2.COMMIT:
+            self._decisions.pop()
+        self._decisions.append(decision)
+
+    def take(self) -> broker_pb2.ProducerFrame:
+        """Return the next frame; what it holds counts as sent."""
+        halves: list[broker_pb2.Half] = []
+        room = FRAME_BYTES
+        while self._queued and (not halves or half_cost(self._queued[0]) <= room):
+            half = self._queued.popleft()
+            room -= half_cost(half)
+            halves.append(half)
+        self._sent.extend(halves)
+        decisions = list(self._decisions)
+        self._decisions.clear()
+        self._asked.extend(d for d in decisions if d.verdict != broker_pb2.UNKNOWN)
+        return broker_pb2.ProducerFrame(halves=halves, decisions=decisions)
+
+    def persisted(self, through: int) -> None:
+        """Forget half messages that are on disk."""
+        for queue in (self._sent, self._queued):
+            while queue and queue[0].batch_no <= through:
+                self.unacknowledged_bytes -= half_cost(queue.popleft())
+
+    def decided(self, answer: broker_pb2.Decided) -> None:
+        """Forget the decisions that this answers."""
+        if answer.verdict == broker_pb2.COMMIT:
+            while (
+                self._asked
+                and self._asked[0].verdict == broker_pb2.COMMIT
+                and self._asked[0].batch_no <= answer.batch_no
+            ):
+                self._asked.popleft()
+        elif answer.verdict == broker_pb2.ROLLBACK:
+            while self._asked:
+                if self._asked.popleft().verdict == broker_pb2.ROLLBACK:
+                    break
+
+    def resend(self, batch_no: int = 0) -> None:
+        """Send again from this batch on, and the decisions without an answer."""
+        while self._sent and self._sent[-1].batch_no >= batch_no:
+            self._queued.appendleft(self._sent.pop())
+        self._decisions.extendleft(reversed(self._asked))
+        self._asked.clear()
+
+    def _drop_from(self, batch_no: int) -> None:
+        for queue in (self._queued, self._sent):
+            while queue and queue[-1].batch_no >= batch_no:
+                self.unacknowledged_bytes -= half_cost(queue.pop())

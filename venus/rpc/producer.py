@@ -1,0 +1,246 @@
+"""The upper adapter's end of the stream to the broker (VENUS 3.3, figure 4): half messages, decisions, reviews.
+
+Calls only queue; one thread writes (gRPC's own, which takes the next frame as soon as the last one is on its way)
+and one reads. After the stream broke, every call raises the error that broke it, and a new Producer is needed:
+what was undecided then is told by the broker's InitAck.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+import grpc
+
+from venus.errors import Overloaded, Unavailable, VenusError
+from venus.model import Verdict
+from venus.rpc.channel import KEEPALIVE_S, open_channel
+from venus.rpc.errors import from_rpc_error
+from venus.rpc.outgoing import Outgoing
+from venus.rpc.sealed import produce
+from venus.wire import broker_pb2
+
+ANSWER_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = 2.0
+
+
+class Producer:
+    """One stream of one producer; safe to use from several threads."""
+
+    def __init__(
+        self,
+        address: str,
+        business: str,
+        producer: str,
+        *,
+        window_bytes_max: int,
+        keepalive_s: float = KEEPALIVE_S,
+    ) -> None:
+        self._init = broker_pb2.Init(business=business, producer=producer)
+        self._window_bytes_max = window_bytes_max
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # for the writer
+        self._news = threading.Condition(self._lock)  # for the callers
+        self._outgoing = Outgoing()
+        self._ack: broker_pb2.InitAck | None = None
+        self._through = 0
+        self._known = 0  # committed before this stream
+        self._committed: broker_pb2.Decided | None = None
+        self._rolled_back: broker_pb2.Decided | None = None
+        self._reviews: dict[int, broker_pb2.HalfRef] = {}
+        self._not_before = 0.0
+        self._error: VenusError | None = None
+        self._closing = False
+        self._reader: threading.Thread | None = None
+        self._call: grpc._CallIterator[broker_pb2.BrokerFrame] | None = None
+        #: How often the broker asked to send again, and to slow down.
+        self.resends = self.throttles = 0
+        self._channel = open_channel(address, keepalive_s=keepalive_s)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def connect(
+        self, source_epoch: int, source_last_batch: int, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> broker_pb2.InitAck:
+        """Open the stream and fence every older producer of the business."""
+        self._init.source_epoch = source_epoch
+        self._init.source_last_batch = source_last_batch
+        self._call = produce(self._channel, self._frames())
+        self._reader = threading.Thread(target=self._read, name="venus-producer", daemon=True)
+        self._reader.start()
+        with self._lock:
+            self._wait(lambda: self._ack is not None, timeout_s, "the broker did not answer")
+            assert self._ack is not None
+            return self._ack
+
+    def send_half(self, half: broker_pb2.Half, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Queue a half message; block while the window is full."""
+        with self._lock:
+            self._wait(self._has_room, timeout_s, "the broker persists nothing", Overloaded)
+            self._outgoing.add_half(half)
+            self._work.notify()
+
+    def wait_persisted(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Wait until every half message up to this one is on the broker's disk."""
+        with self._lock:
+            self._wait(lambda: self._through >= batch_no, timeout_s, f"half message {batch_no} is not acknowledged")
+
+    @property
+    def persisted_through(self) -> int:
+        """The newest half message known to be on the broker's disk."""
+        with self._lock:
+            self._check()
+            return self._through
+
+    def decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
+        """Queue a decision; `wait_decided` tells when it is durable."""
+        with self._lock:
+            self._check()
+            assert self._ack is not None, "connect first"
+            self._rolled_back = None
+            self._reviews.pop(batch_no, None)
+            self._outgoing.add_decision(
+                broker_pb2.Decision(
+                    epoch=self._ack.epoch,
+                    batch_no=batch_no,
+                    digest=digest,
+                    verdict=broker_pb2.Verdict.ValueType(verdict),
+                )
+            )
+            self._work.notify()
+
+    def wait_decided(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> broker_pb2.Decided:
+        """Wait for the answer that covers this batch: COMMIT through it or ROLLBACK from it on."""
+        with self._lock:
+            self._wait(lambda: self._answer(batch_no) is not None, timeout_s, f"batch {batch_no} is not decided")
+            answer = self._answer(batch_no)
+            assert answer is not None
+            return answer
+
+    @property
+    def decided_through(self) -> int:
+        """The newest batch known to be committed."""
+        with self._lock:
+            self._check()
+            return self._committed.batch_no if self._committed is not None else self._known
+
+    def take_reviews(self) -> list[broker_pb2.HalfRef]:
+        """Return the half messages that the broker asked about since the last call; answer them with `decide`."""
+        with self._lock:
+            self._check()
+            reviews = list(self._reviews.values())
+            self._reviews.clear()
+            return reviews
+
+    def close(self) -> None:
+        """Send what is queued, end the stream and its threads; never raises because of the peer."""
+        with self._lock:
+            self._closing = True
+            self._work.notify_all()
+        if self._reader is not None:
+            self._reader.join(CLOSE_TIMEOUT_S)
+            if self._reader.is_alive() and self._call is not None:
+                self._call.cancel()
+                self._reader.join()
+        self._channel.close()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- both threads --------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise Unavailable("this producer is closed")
+
+    def _wait(
+        self, done: Callable[[], bool], timeout_s: float, what: str, error: type[VenusError] = Unavailable
+    ) -> None:
+        self._check()
+        end = time.monotonic() + timeout_s
+        while not done():
+            if not self._news.wait(max(0.0, end - time.monotonic())) and not done() and self._error is None:
+                raise error(f"{what} after {timeout_s:g} s")
+            self._check()
+
+    def _has_room(self) -> bool:
+        return self._outgoing.unacknowledged_bytes <= self._window_bytes_max and not self._outgoing.rolling_back
+
+    def _answer(self, batch_no: int) -> broker_pb2.Decided | None:
+        if self._committed is not None and self._committed.batch_no >= batch_no:
+            return self._committed
+        if self._rolled_back is not None and self._rolled_back.batch_no <= batch_no:
+            return self._rolled_back
+        return None
+
+    def _frames(self) -> Iterator[broker_pb2.ProducerFrame]:
+        yield broker_pb2.ProducerFrame(init=self._init)
+        while (frame := self._next_frame()) is not None:
+            yield frame
+
+    def _next_frame(self) -> broker_pb2.ProducerFrame | None:
+        with self._lock:
+            while self._error is None:
+                pause = self._not_before - time.monotonic()
+                if self._outgoing and pause <= 0:
+                    return self._outgoing.take()
+                if self._closing:
+                    return None
+                self._work.wait(pause if self._outgoing else None)
+            return None
+
+    def _read(self) -> None:
+        assert self._call is not None
+        error: VenusError
+        try:
+            for frame in self._call:
+                self._take(frame)
+            error = Unavailable("the broker has ended the stream")
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure)
+        with self._lock:
+            self._error = error
+            self._work.notify_all()
+            self._news.notify_all()
+
+    def _take(self, frame: broker_pb2.BrokerFrame) -> None:
+        with self._lock:
+            if frame.HasField("init_ack"):
+                self._ack = frame.init_ack
+                self._known = frame.init_ack.last_batch
+                self._through = max([frame.init_ack.last_batch, *(h.batch_no for h in frame.init_ack.undecided)])
+            if frame.halves_through > self._through:
+                self._through = frame.halves_through
+                self._outgoing.persisted(self._through)
+            if frame.HasField("decided"):
+                self._take_decided(frame.decided)
+            if frame.HasField("review"):
+                self._reviews.update((half.batch_no, half) for half in frame.review.halves)
+            if frame.HasField("resend"):
+                self.resends += 1
+                self._outgoing.resend(frame.resend.batch_no)
+                self._work.notify()
+            if frame.HasField("throttle"):
+                self.throttles += 1
+                self._not_before = time.monotonic() + frame.throttle.retry_after_ms / 1000
+                self._outgoing.resend()
+                self._work.notify()
+            self._news.notify_all()
+
+    def _take_decided(self, decided: broker_pb2.Decided) -> None:
+        self._outgoing.decided(decided)
+        if decided.verdict == broker_pb2.COMMIT:
+            if self._committed is None or decided.batch_no >= self._committed.batch_no:
+                self._committed = decided
+        elif decided.verdict == broker_pb2.ROLLBACK:
+            self._rolled_back = decided
+            self._through = min(self._through, decided.batch_no - 1)

@@ -1,0 +1,238 @@
+"""The under adapter's end of the stream from the broker (VENUS 3.3): increments, or full data and then increments.
+
+One thread reads ahead, at most as far as the credit; credit goes back as the caller takes increments, so a slow
+caller holds `credit_bytes` and no more, here and at the broker.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from types import TracebackType
+
+import grpc
+
+from venus.codec.batch import digest
+from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
+from venus.model import FULL
+from venus.rpc.channel import KEEPALIVE_S, open_channel
+from venus.rpc.credit import cost
+from venus.rpc.errors import from_rpc_error
+from venus.rpc.sealed import subscribe
+from venus.wire import broker_pb2
+
+ANSWER_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = 2.0
+STARVED_S = 0.02
+
+Arrival = broker_pb2.Increment | broker_pb2.SnapshotChunk | int  # int: progress
+
+
+class Subscriber:
+    """One stream of one consumer group."""
+
+    def __init__(
+        self,
+        address: str,
+        business: str,
+        group: str,
+        *,
+        credit_bytes: int,
+        transient: bool = False,
+        keepalive_s: float = KEEPALIVE_S,
+    ) -> None:
+        self._open = broker_pb2.Open(business=business, group=group, credit_bytes=credit_bytes, transient=transient)
+        self._credit_bytes = credit_bytes
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # for the writer
+        self._news = threading.Condition(self._lock)  # for the caller
+        self._arrived: deque[Arrival] = deque()
+        self._opened: broker_pb2.Opened | None = None
+        self._position = 0
+        self._splits_left = 0
+        self._taken_bytes = 0  # credit to give back
+        self._starved = False
+        self._acknowledge = 0
+        self._unaccounted: int | None = None
+        self._error: VenusError | None = None
+        self._closing = False
+        self._reader: threading.Thread | None = None
+        self._call: grpc._CallIterator[broker_pb2.DeliveryFrame] | None = None
+        #: Messages whose bytes did not hash to their digest.
+        self.digest_mismatches = 0
+        self._channel = open_channel(address, keepalive_s=keepalive_s)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def open(
+        self, offset: int, epoch: int, table_ids: Seq[int] = (), *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> broker_pb2.Opened:
+        """Start at `offset`; raise OffsetTrimmed or OffsetDiverged if the broker cannot go on from there."""
+        self._open.offset, self._open.epoch = offset, epoch
+        self._open.table_ids.extend(table_ids)
+        self._call = subscribe(self._channel, self._frames())
+        self._reader = threading.Thread(target=self._read, name="venus-subscriber", daemon=True)
+        self._reader.start()
+        with self._lock:
+            if not self._wait(lambda: self._opened is not None, timeout_s):
+                raise Unavailable(f"the broker did not answer within {timeout_s:g} s")
+            assert self._opened is not None
+            self._splits_left = len(self._opened.snapshot.splits) if offset == FULL else 0
+            self._position = self._opened.snapshot.offset if offset == FULL else offset
+            return self._opened
+
+    def chunks(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[broker_pb2.ChunkBody]:
+        """Yield the full data of a subscription at offset -1; afterwards `increments` goes on from its cut."""
+        while self._splits_left:
+            with self._lock:
+                self._starved = True
+                if not self._wait(lambda: bool(self._arrived), timeout_s):
+                    raise Unavailable(f"no chunk of the full data for {timeout_s:g} s")
+                self._starved = False
+                chunk = self._arrived.popleft()
+                if not isinstance(chunk, broker_pb2.SnapshotChunk):
+                    raise ProtocolError("an increment came before the end of the full data")
+                self._give_back(cost(chunk))
+            body = broker_pb2.ChunkBody.FromString(chunk.body)
+            self._splits_left -= body.end
+            yield body
+
+    def increments(self, timeout_s: float) -> list[broker_pb2.Increment]:
+        """Return what has arrived, in offset order; [] when nothing came within the time."""
+        assert not self._splits_left, "take the chunks first"
+        with self._lock:
+            if not self._wait(lambda: bool(self._arrived), min(timeout_s, STARVED_S)) and timeout_s > STARVED_S:
+                self._starved = True  # give back all credit: the next increment may be larger than what is left
+                self._work.notify()
+                self._wait(lambda: bool(self._arrived), timeout_s - STARVED_S)
+                self._starved = False
+            taken: list[broker_pb2.Increment] = []
+            for arrival in self._arrived:
+                if isinstance(arrival, int):
+                    self._position = max(self._position, arrival)
+                elif isinstance(arrival, broker_pb2.Increment):
+                    taken.append(arrival)
+                    self._position = arrival.base_offset + arrival.count
+            self._arrived.clear()
+            self._give_back(sum(map(cost, taken)))
+            return taken
+
+    @property
+    def position(self) -> int:
+        """Everything below this offset was handed out or is not for this subscriber."""
+        with self._lock:
+            return self._position
+
+    def acknowledge(self, offset: int, *, unaccounted: int | None = None) -> None:
+        """Say that every offset below this one is applied, and how many changes nobody knows of; queued."""
+        with self._lock:
+            self._check()
+            if unaccounted is not None:
+                self._unaccounted = unaccounted
+            self._acknowledge = max(self._acknowledge, offset)
+            self._work.notify()
+
+    def close(self) -> None:
+        """Send what is queued, end the stream and its threads; never raises because of the peer."""
+        with self._lock:
+            self._closing = True
+            self._work.notify_all()
+        if self._reader is not None:
+            self._reader.join(CLOSE_TIMEOUT_S)
+            if self._reader.is_alive() and self._call is not None:
+                self._call.cancel()
+                self._reader.join()
+        self._channel.close()
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- both threads --------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._error is not None and not self._arrived:
+            raise self._error
+        if self._closing:
+            raise Unavailable("this subscriber is closed")
+
+    def _wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        self._check()
+        end = time.monotonic() + timeout_s
+        while not done():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            self._news.wait(left)
+            self._check()
+        return True
+
+    def _give_back(self, nbytes: int) -> None:
+        self._taken_bytes += nbytes
+        if self._credit_due():
+            self._work.notify()
+
+    def _credit_due(self) -> bool:
+        return (self._starved and self._taken_bytes > 0) or 4 * self._taken_bytes >= self._credit_bytes
+
+    def _frames(self) -> Iterator[broker_pb2.ConsumerFrame]:
+        yield broker_pb2.ConsumerFrame(open=self._open)
+        while (frame := self._next_frame()) is not None:
+            yield frame
+
+    def _next_frame(self) -> broker_pb2.ConsumerFrame | None:
+        with self._lock:
+            while self._error is None:
+                if self._acknowledge or self._unaccounted is not None or self._credit_due():
+                    frame = broker_pb2.ConsumerFrame(
+                        acknowledge=self._acknowledge, credit_bytes=self._taken_bytes,
+                        unaccounted_rows=self._unaccounted,
+                    )  # fmt: skip
+                    self._acknowledge = self._taken_bytes = 0
+                    self._unaccounted = None
+                    return frame
+                if self._closing:
+                    return None
+                self._work.wait()
+            return None
+
+    def _read(self) -> None:
+        assert self._call is not None
+        error: VenusError
+        try:
+            for frame in self._call:
+                self._take(frame)
+            error = Unavailable("the broker has ended the stream")
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure)
+        except DigestMismatch as mismatch:
+            self._call.cancel()
+            error = mismatch
+        self.digest_mismatches += isinstance(error, DigestMismatch)
+        with self._lock:
+            self._error = error
+            self._work.notify_all()
+            self._news.notify_all()
+
+    def _take(self, frame: broker_pb2.DeliveryFrame) -> None:
+        arrived: list[Arrival] = list(frame.increments)
+        if frame.HasField("chunk"):
+            arrived.append(frame.chunk)
+        for message in arrived:
+            assert not isinstance(message, int)
+            if digest(message.body) != message.digest:
+                raise DigestMismatch("a message from the broker arrived damaged; nothing of it was used")
+        if frame.progress:
+            arrived.append(frame.progress)
+        with self._lock:
+            if frame.HasField("opened"):
+                self._opened = frame.opened
+            self._arrived.extend(arrived)
+            self._news.notify_all()

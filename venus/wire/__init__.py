@@ -1,0 +1,1 @@
+"""Generated from protos/ (`make protos`). Only codec and rpc look in here."""
