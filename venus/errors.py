@@ -111,5 +111,9 @@ class Overloaded(Unavailable):
     """The peer asks to slow down."""
 
 
+class WorkerLost(VenusError):
+    """Worker processes die again and again."""
+
+
 class UnsupportedType(Refused):
     """A column cannot be carried exactly."""

@@ -8,16 +8,14 @@ snapshot's cut; from there increments follow, with no gap and no overlap (VENUS 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.under import existing
 from venus.adapters.under.finish import finish_table, finish_tables
 from venus.adapters.under.loadplan import Plan, Planner
@@ -34,10 +32,6 @@ __all__ = ["LoadProgress", "LoadReport", "SplitResult", "SplitTask", "full_sync"
 
 logger = logging.getLogger(__name__)
 
-#: Below this many rows, starting processes costs more than it brings.
-POOL_ROWS_MIN = 50_000
-#: How often a pool may lose its workers before the load gives up.
-POOLS_MAX = 4
 #: How often a snapshot may expire under a load.
 PLANS_MAX = 3
 
@@ -73,14 +67,17 @@ class LoadReport:
 Report = Callable[[LoadProgress], None]
 
 
-def full_sync(settings: Settings, name: str, report: Report | None = None) -> LoadReport:
-    """Load target `name` from the broker's full data and leave it at an exact offset; goes on after interruptions."""
+def full_sync(settings: Settings, name: str, report: Report | None = None, runner: Runner | None = None) -> LoadReport:
+    """Load target `name` from the broker's full data and leave it at an exact offset; goes on after interruptions.
+
+    `runner` says who loads the splits; without one, processes of this machine.
+    """
     target = PostgresTarget(settings, name)
     target.install()
     session = target.connect("load")
     try:
         target.require_lock(session)
-        return _Load(target, session, report or (lambda _: None)).run()
+        return _Load(target, session, report or (lambda _: None), runner).run()
     finally:
         session.rollback()
         session.close()
@@ -89,10 +86,11 @@ def full_sync(settings: Settings, name: str, report: Report | None = None) -> Lo
 class _Load:
     """One run."""
 
-    def __init__(self, target: PostgresTarget, session: Session, report: Report) -> None:
+    def __init__(self, target: PostgresTarget, session: Session, report: Report, runner: Runner | None) -> None:
         self._target = target
         self._session = session
         self._report = report
+        self._runner = runner
         self._snapshots = Snapshots(target.broker)
         self._began = time.monotonic()
 
@@ -184,40 +182,13 @@ class _Load:
         tasks = self._tasks(plan)
         left = [t for t in tasks if t.split_no not in done]
         self._tell(plan, done, len(tasks))
-        workers = min(self._target.settings.apply.load_workers, len(left))
-        if workers > 1 and plan.rows_estimate >= POOL_ROWS_MIN:
-            self._load_by_pool(plan, left, done, workers, len(tasks))
-        else:
-            for task in left:
-                done[task.split_no] = load_split(task)
-                self._tell(plan, done, len(tasks))
+        for result in self._runner_for(plan).run(load_split, left):
+            done[result.split_no] = result
+            self._tell(plan, done, len(tasks))
         return [done[t.split_no] for t in tasks]
 
-    def _load_by_pool(
-        self, plan: Plan, left: Sequence[SplitTask], done: dict[int, SplitResult], workers: int, total: int
-    ) -> None:
-        """Load by processes, started afresh: neither the database driver nor gRPC survives a fork."""
-        context = multiprocessing.get_context("spawn")
-        for _ in range(POOLS_MAX):
-            todo = [t for t in left if t.split_no not in done]
-            try:
-                with ProcessPoolExecutor(workers, mp_context=context) as pool:
-                    pending: set[Future[SplitResult]] = {pool.submit(load_split, task) for task in todo}
-                    try:
-                        while pending:
-                            ended, pending = wait(pending, return_when=FIRST_COMPLETED)
-                            for future in ended:
-                                result = future.result()
-                                done[result.split_no] = result
-                            self._tell(plan, done, total)
-                    except VenusError:
-                        pool.shutdown(cancel_futures=True)
-                        raise
-            except BrokenProcessPool:
-                logger.warning("target %s: a loading process died; its splits are loaded again", self._target.name)
-            else:
-                return
-        raise TargetError("loading processes die again and again", hint="look for the system's out-of-memory killer")
+    def _runner_for(self, plan: Plan) -> Runner:
+        return self._runner or LocalRunner.for_rows(self._target.settings.apply.load_workers, plan.rows_estimate)
 
     def _tell(self, plan: Plan, done: dict[int, SplitResult], total: int) -> None:
         rows = sum(r.rows for r in done.values())

@@ -26,6 +26,7 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
+from venus.adapters import running
 from venus.adapters.under import load
 from venus.adapters.under.apply import run_apply
 from venus.adapters.under.control import quarantine_list, quarantine_retry, table_states
@@ -235,7 +236,7 @@ def test_rows_refused_during_the_load_wait_in_quarantine(
 def test_a_large_load_runs_in_processes(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "POOL_ROWS_MIN", 1)
+    monkeypatch.setattr(running, "POOL_ROWS_MIN", 1)
     feed.describe(table(1, "items", column(1, "id", INT), column(2, "label", TEXT)))
     feed.cut(*(put(i, "x") for i in range(900)))
     report = full_sync(settings_for(broker.address, {"a": database}), "a")

@@ -1,0 +1,92 @@
+"""How many independent tasks are run side by side: the seam between work and whoever schedules it.
+
+A full load is a list of key ranges, a comparison is a list of chunks. Both are a function and its tasks; a runner
+calls the function for each. `LocalRunner` is a pool of processes; `venus.spark.runner.SparkRunner` has the same shape
+and runs them on Spark's executors. Neither knows what it runs, and the work does not know who runs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Protocol, TypeVar
+
+from venus.errors import WorkerLost
+
+__all__ = ["POOLS_MAX", "POOL_ROWS_MIN", "LocalRunner", "Runner"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Below this many rows, starting processes costs more than it brings.
+POOL_ROWS_MIN = 50_000
+#: How often a pool may lose its workers before the work is given up.
+POOLS_MAX = 4
+
+
+class Runner(Protocol):
+    """Calls a function for every task, several at a time, perhaps on other machines."""
+
+    def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        """Yield the results as they come, in any order: a result says itself whose it is.
+
+        A task may be run again after its worker was lost, and even twice at once, so the function must be idempotent.
+        Function, tasks and results are picklable, the function by its name. Raises the VenusError of a task that
+        fails; tasks that have not begun are then left out. Raises WorkerLost if workers die again and again.
+        """
+        ...
+
+
+class LocalRunner:
+    """Processes of this machine; with one worker, or one task, this very process."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = workers
+
+    @classmethod
+    def for_rows(cls, workers: int, rows: int) -> LocalRunner:
+        """Return a runner for work on about so many rows: little work is not worth a pool."""
+        return cls(workers if rows >= POOL_ROWS_MIN else 1)
+
+    def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        """Yield the results as they come (see Runner)."""
+        workers = min(self._workers, len(tasks))
+        if workers <= 1:
+            return map(function, tasks)
+        return self._by_pool(function, tasks, workers)
+
+    @staticmethod
+    def _by_pool(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
+        """Run processes that are started afresh: neither a database driver nor gRPC survives a fork."""
+        context = multiprocessing.get_context("spawn")
+        left = dict(enumerate(tasks))
+        for _ in range(POOLS_MAX):
+            try:
+                with ProcessPoolExecutor(workers, mp_context=context) as pool:
+                    running = {pool.submit(function, task): number for number, task in left.items()}
+                    yield from _ended(pool, running, left)
+            except BrokenProcessPool:
+                logger.warning("a worker process died; what it had not finished is done again")
+            else:
+                return
+        raise WorkerLost(hint="look for the system's out-of-memory killer; apply.load_workers = 1 needs least memory")
+
+
+def _ended(pool: ProcessPoolExecutor, running: dict[Future[R], int], left: dict[int, T]) -> Iterator[R]:
+    """Yield what has been done and strike it off; begin nothing more once a task fails or the caller has enough."""
+    pending = set(running)
+    try:
+        while pending:
+            ended, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in ended:
+                result = future.result()
+                del left[running[future]]
+                yield result
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
