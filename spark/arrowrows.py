@@ -1,0 +1,152 @@
+"""Row bytes to Arrow columns, for whole batches at once: what Spark and Parquet files are given.
+
+Where the values lie is found by the codec; here each column's are gathered by one call and parsed by another. Nothing
+is made per row. Rows of an older schema version come out in the columns of the one that is asked for: columns are
+matched by their numbers, a column that did not exist yet has its default, a dropped one is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from venus.codec.copytext import read_keys, read_others
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.codec.rowbytes import Found
+from venus.errors import ConfigError, UnsupportedType
+from venus.model import Column, Kind, TableSchema
+from venus.spark.arrowtypes import column_type
+
+_LITERAL = re.compile(r"'(?P<text>(?:[^']|'')*)'|(?P<bare>[-+]?[\d.]+(?:[eE][-+]?\d+)?|true|false)", re.IGNORECASE)
+_SHOWN_MAX = 60
+
+
+class Misfit(UnsupportedType):
+    """A value does not fit the Arrow type of its column."""
+
+    def __init__(self, table: str, column: str, value: str, wanted: pa.DataType) -> None:
+        super().__init__(
+            f"{table}: column {column} has {value[:_SHOWN_MAX]!r}, which is no {wanted}",
+            hint=f"read it as text: add {column} to the option text_columns, or say STRING in the schema",
+        )
+        self.column = column
+
+    def __reduce__(self) -> tuple[type[UnsupportedType], tuple[str]]:
+        return UnsupportedType, (str(self),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The columns of a table that are wanted, and as what."""
+
+    schema: TableSchema
+    columns: tuple[Column, ...]
+    types: tuple[pa.DataType, ...]
+
+    @classmethod
+    def of(cls, schema: TableSchema, names: Seq[str] = (), text_columns: frozenset[str] = frozenset()) -> Shape:
+        """Return the shape of some columns, or of all in the order of the table."""
+        by_name = {c.name: c for c in schema.columns}
+        for name in (*names, *sorted(text_columns)):
+            if name not in by_name:
+                raise ConfigError(f"{schema.qualified} has no column {name!r}", hint=f"it has: {', '.join(by_name)}")
+        columns = tuple(by_name[n] for n in names) if names else schema.columns
+        return cls(schema=schema, columns=columns, types=tuple(column_type(c, text_columns) for c in columns))
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns as Arrow describes them; all may be NULL, because a deleted row has its key alone."""
+        return [pa.field(c.name, t) for c, t in zip(self.columns, self.types, strict=True)]
+
+    def arrays(self, record_ids: Packed, rows: Packed, version: TableSchema) -> list[pa.Array]:
+        """Return the values of rows that were written in `version`. Raises Misfit."""
+        cells = _Cells(record_ids, rows, Layout.of(version))
+        return [self._array(cells, c, t) for c, t in zip(self.columns, self.types, strict=True)]
+
+    def _array(self, cells: _Cells, column: Column, wanted: pa.DataType) -> pa.Array:
+        raw = cells.column(column.number)
+        if raw is None:
+            return _default(column, wanted, cells.rows)
+        try:
+            return parsed(raw, column, wanted)
+        except pa.ArrowInvalid:
+            raise Misfit(self.schema.qualified, column.name, _first_misfit(raw, column, wanted), wanted) from None
+
+
+class _Cells:
+    """The values of some rows, to be taken out column by column."""
+
+    def __init__(self, record_ids: Packed, rows: Packed, layout: Layout) -> None:
+        self.rows = len(record_ids)
+        keys, others = read_keys(record_ids, layout), read_others(rows, len(record_ids), layout)
+        self._places = {n: (keys, i) for i, n in enumerate(layout.numbers[: layout.key_count])}
+        self._places |= {n: (others, i) for i, n in enumerate(layout.numbers[layout.key_count :])}
+        self._pieces: dict[int, pa.Array] = {}
+
+    def column(self, number: int) -> pa.Array | None:
+        """Return the values of a column as bytes, None if this version has no such column."""
+        if number not in self._places:
+            return None
+        found, index = self._places[number]
+        if id(found) not in self._pieces:
+            self._pieces[id(found)] = _pieces(found)
+        cell = np.arange(self.rows, dtype=np.int64) * found.present.shape[1] + index
+        choice = pa.array(2 * cell + 1, mask=~found.present[:, index])
+        return pc.take(self._pieces[id(found)], choice, boundscheck=False)
+
+
+def _pieces(found: Found) -> pa.Array:
+    """Cut the bytes at every value's beginning and end; value k is piece 2k + 1."""
+    bounds = np.zeros(found.cuts.size + 2, dtype=np.int64)
+    cuts = found.cuts.copy()
+    cuts[:, :, 0] += found.present  # a present cell begins with its free byte
+    bounds[1:-1] = cuts.reshape(-1)
+    bounds[-1] = len(found.data)
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(found.data)]
+    )
+
+
+def parsed(raw: pa.Array, column: Column, wanted: pa.DataType) -> pa.Array:
+    """Return canonical text (bytes of a binary column) as the type wanted. Raises ArrowInvalid."""
+    if column.type.kind is Kind.BYTES:
+        return pc.cast(raw, wanted)
+    text = pc.cast(raw, pa.string())
+    if pa.types.is_string(wanted):
+        return text
+    if column.type.kind is Kind.BOOL and pa.types.is_boolean(wanted):
+        known = pc.is_in(text, value_set=pa.array(["t", "f", None], pa.string()))
+        if pc.any(pc.invert(known)).as_py():
+            raise pa.ArrowInvalid("neither t nor f")
+        return pc.equal(text, "t")
+    return pc.cast(text, wanted)
+
+
+def _first_misfit(raw: pa.Array, column: Column, wanted: pa.DataType) -> str:
+    """Find the value; one by one, as nothing goes on after it."""
+    for value in raw:
+        try:
+            parsed(pa.array([value.as_py()], type=pa.large_binary()), column, wanted)
+        except pa.ArrowInvalid:
+            return bytes(value.as_py()).decode(errors="replace")
+    return "a value"
+
+
+def _default(column: Column, wanted: pa.DataType, rows: int) -> pa.Array:
+    """Return what rows from before the column have: its default if that is a literal, else NULL."""
+    literal = _LITERAL.fullmatch(column.default_sql.strip())
+    if literal is None or column.type.kind is Kind.BYTES:
+        return pa.nulls(rows, wanted)
+    text = literal["bare"] if literal["text"] is None else literal["text"].replace("''", "'")
+    if column.type.kind is Kind.BOOL:
+        text = text[:1].lower().replace("1", "t").replace("0", "f")
+    try:
+        return pa.repeat(parsed(pa.array([text.encode()], type=pa.large_binary()), column, wanted)[0], rows)
+    except pa.ArrowInvalid:
+        return pa.nulls(rows, wanted)
