@@ -25,6 +25,8 @@ PREFIX = "VENUS_"
 RESERVED = ("VENUS_TEST_",)
 DEFAULT_FILE = Path("venus.toml")
 
+#: Names of Spark settings whose values nobody shall see.
+_SECRET = re.compile(r"passw|secret|token|credential|access.?key|account.?key", re.IGNORECASE)
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
 
 
@@ -37,6 +39,19 @@ def _address(value: object) -> object:
     if isinstance(value, str) and value and not _ADDRESS.fullmatch(value):
         raise ValueError("should be HOST:PORT")
     return value
+
+
+def _remote(value: object) -> object:
+    if isinstance(value, str) and value and not value.startswith("sc://"):
+        raise ValueError("should be sc://HOST:PORT")
+    return value
+
+
+def _spark_value(value: object) -> object:
+    """Let the file say true and 4 where Spark takes text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
 
 
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
@@ -116,6 +131,21 @@ class Apply(_Section):
     load_workers: Count = 2
 
 
+class Spark(_Section):
+    """Where `--engine spark` runs, and the sessions of everything else that uses Spark."""
+
+    #: spark://HOST:PORT, yarn, k8s://..., local[N]; empty = this machine, and `--engine auto` decides by the size.
+    master: str = ""
+    #: A Spark Connect server, sc://HOST:PORT; goes before `master`.
+    remote: Annotated[str, BeforeValidator(_remote)] = Field(default="", repr=False)
+    #: The Java to run; empty = the first that is found.
+    java_home: str = ""
+    #: From how many rows on `--engine auto` takes Spark where neither master nor remote is set.
+    auto_rows_min: Count = 20_000_000
+    #: Settings of Spark itself; they go before VENUS's own.
+    conf: dict[str, Annotated[str, BeforeValidator(_spark_value)]] = Field(default={}, repr=False)
+
+
 class Settings(BaseSettings):
     """All of it."""
 
@@ -129,6 +159,7 @@ class Settings(BaseSettings):
     broker: Broker = Broker()
     capture: Capture = Capture()
     apply: Apply = Apply()
+    spark: Spark = Spark()
 
     @classmethod
     def settings_customise_sources(
@@ -196,6 +227,9 @@ def effective(settings: Settings) -> dict[str, Any]:
     tree["source"]["url"] = masked(settings.source.url.get_secret_value())
     for name, target in settings.targets.items():
         tree["targets"][name]["url"] = masked(target.url.get_secret_value())
+    tree["spark"]["remote"] = masked(settings.spark.remote)
+    for name in filter(_SECRET.search, settings.spark.conf):
+        tree["spark"]["conf"][name] = "***"
     return tree
 
 
@@ -208,6 +242,7 @@ def options(prefix: str = "") -> dict[str, Any]:
         "broker": Broker,
         "capture": Capture,
         "apply": Apply,
+        "spark": Spark,
     }
     return {
         f"{section}.{field.alias or name}": field.get_default()

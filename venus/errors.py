@@ -111,6 +111,10 @@ class Overloaded(Unavailable):
     """The peer asks to slow down."""
 
 
+class SparkFailed(VenusError):
+    """Spark did not start, or a job failed for a reason of Spark's own."""
+
+
 class WorkerLost(VenusError):
     """Worker processes die again and again."""
 

@@ -29,6 +29,7 @@ class Redactor:
         """Remember the passwords of these settings, as written and decoded."""
         for url in (settings.source.url, *(target.url for target in settings.targets.values())):
             self._secrets |= passwords(url.get_secret_value())
+        self._secrets |= passwords(settings.spark.remote)
 
     def __call__(self, text: str) -> str:
         """Return the text without any password."""

@@ -1,0 +1,262 @@
+"""Sessions of Spark that just work: on this machine without any set-up, on a cluster, and through Spark Connect.
+
+Nothing that the JVM and its workers say reaches the user; it goes into a log file, which is kept if something fails.
+The workers run this very Python, not whatever `python3` is in PATH. Start a session before gRPC channels: PySpark
+forks to start its JVM.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from venus.config import Settings
+from venus.errors import ConfigError, SparkFailed, VenusError
+from venus.spark.java import find_java, wrapped
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+#: How often a task may fail; Spark's own default, which local masters do not have unless they name it.
+FAILURES_MAX = 4
+#: Logs of earlier sessions that failed.
+LOGS_KEPT = 10
+JVM_END_S = 20.0
+NOT_INSTALLED = "pip install 'venus-cdc[spark,java]'"
+
+#: For every master; the configuration goes before.
+_CONF = {
+    "spark.app.name": "venus",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # A second attempt of a task waits at the target for the first one: it could only cost.
+    "spark.speculation": "false",
+}
+#: Where driver and workers are this machine. VENUS's own rows do not enter the JVM: the quick compiler will do.
+_LOCAL_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "8",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a session is going to be made."""
+
+    master: str
+    conf: dict[str, str]
+    #: What the JVM and the workers get besides the environment of this process.
+    environ: dict[str, str]
+
+
+def plan(settings: Settings, *, app: str = "venus") -> Plan:
+    """Say how a classic session is made; finds Java unless somebody else has started the JVM."""
+    master = with_retries(settings.spark.master or f"local[{settings.apply.load_workers}]")
+    here = master.startswith("local")
+    conf = _CONF | (_LOCAL_CONF if here else {}) | {"spark.app.name": app} | settings.spark.conf
+    python = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    environ = {"PYSPARK_PYTHON": python} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if here else {})
+    if not submitted():
+        environ["JAVA_HOME"] = str(wrapped(find_java(settings.spark.java_home)))
+    return Plan(master=master, conf=conf, environ=environ)
+
+
+def with_retries(master: str) -> str:
+    """Return local[2,4] for local[2]: without the second number one lost worker ends the job."""
+    if master == "local":
+        return f"local[1,{FAILURES_MAX}]"
+    return re.sub(r"^local\[(\d+|\*)\]$", rf"local[\1,{FAILURES_MAX}]", master)
+
+
+def submitted() -> bool:
+    """Whether spark-submit has started this process: master and JVM are its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSession]:
+    """Yield a session as [spark] says, and end it; a session that is there already is used and left alone.
+
+    Raises ConfigError if PySpark, Java or the server is missing, SparkFailed if Spark does not start or fails inside.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError("PySpark is not installed", hint=NOT_INSTALLED) from error
+    for noisy in ("SQLQueryContextLogger", "py4j"):  # they print whole stack traces as JSON
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    if (active := SparkSession.getActiveSession()) is not None:
+        yield active
+    elif settings.spark.remote:
+        yield from _remote_session(settings)
+    else:
+        yield from _classic_session(settings, app)
+
+
+def _remote_session(settings: Settings) -> Iterator[SparkSession]:
+    """Use a Spark Connect server."""
+    address = settings.spark.remote
+    try:
+        from pyspark.sql.connect.session import SparkSession as RemoteSession
+    except ImportError as error:
+        raise ConfigError(
+            f"Spark Connect needs more packages: {last_cause(error)}", hint="pip install 'venus-cdc[connect]'"
+        ) from error
+    try:
+        session = RemoteSession.builder.remote(address).config(map=dict(settings.spark.conf)).getOrCreate()
+        session.version  # noqa: B018 - the first call to the server
+    except Exception as error:
+        raise SparkFailed(f"Spark Connect at {address.partition('/;')[0]}: {last_cause(error)}") from error
+    try:
+        with _failures(None):
+            yield session  # type: ignore[misc]
+    finally:
+        with suppress(Exception):
+            session.stop()
+
+
+def _classic_session(settings: Settings, app: str) -> Iterator[SparkSession]:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    made = plan(settings, app=app)
+    conf = SparkConf(loadDefaults=False).setAll(list(made.conf.items()))
+    if not submitted():
+        conf.setMaster(made.master)
+    log = _Log()
+    began = time.monotonic()
+    with _failures(log), log, _environment(made.environ):
+        gateway = _launch(conf, log)
+        try:
+            try:
+                session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            except Exception as error:
+                raise SparkFailed(f"Spark does not start at {made.master}: {last_cause(error)}") from error
+            logger.info("Spark at %s started in %.1f s", made.master, time.monotonic() - began)
+            yield session
+        finally:
+            _end(gateway)
+
+
+def _launch(conf: Any, log: _Log) -> Any:
+    """Start the JVM with its output in the log. Returns nothing if spark-submit has started it."""
+    from pyspark.java_gateway import launch_gateway
+
+    if submitted():
+        return None
+    try:
+        with log.path.open("ab") as file:
+            return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise SparkFailed(f"Spark's JVM does not start: {log.last_line() or last_cause(error)}") from error
+
+
+def _end(gateway: Any) -> None:
+    """Stop Spark, and the JVM if it is ours: the next session in this process shall find a fresh one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with suppress(Exception):
+        if (active := SparkSession.getActiveSession()) is not None:
+            active.stop()
+        elif (context := SparkContext._active_spark_context) is not None:
+            context.stop()
+    if gateway is None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.proc.stdin.close()  # the JVM ends itself when this closes
+    try:
+        gateway.proc.wait(JVM_END_S)
+    except Exception:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for as long as the session lives; PySpark and its workers read them at any time."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class _Log:
+    """Where everything goes that Spark says; removed after a session that went well."""
+
+    def __init__(self) -> None:
+        name = f"spark-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            self.path = state / name
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError:
+            self.path = Path(tempfile.mkdtemp(prefix="venus-spark-")) / name
+            self.path.touch(0o600)
+        for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
+            old.unlink(missing_ok=True)
+
+    def last_line(self) -> str:
+        """Return the last line that says what is wrong."""
+        lines = self.path.read_text(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if re.search(r"rror|Exception", line)), "")
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.path.unlink(missing_ok=True)
+            if self.path.parent.name.startswith("venus-spark-"):
+                shutil.rmtree(self.path.parent, ignore_errors=True)
+
+
+@contextmanager
+def _failures(log: _Log | None) -> Iterator[None]:
+    """Turn what Spark raises, 15 kB as a rule, into one line and the path of the log."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except VenusError as error:
+        if isinstance(error, SparkFailed) and log is not None and not error.hint:
+            error.hint = f"everything Spark said is in {log.path}"
+        raise
+    except (PySparkException, Py4JError) as error:
+        hint = f"everything Spark said is in {log.path}" if log is not None else ""
+        raise SparkFailed(f"Spark: {last_cause(error)}", hint=hint) from error
+
+
+def last_cause(error: BaseException) -> str:
+    """Return the last `SomethingError: ...` line of an exception that quotes other processes' stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Error|Exception|Exit)\b.*: ", line)]
+    chosen = causes[-1] if causes else lines[0] if lines else type(error).__name__
+    return chosen.removeprefix("Caused by: ")[:500]
