@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,7 +23,7 @@ NANO = "2026-11-20 23:59:59.1234567"
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 
 
-def logical(kind: Kind, **more: int) -> LogicalType:
+def logical(kind: Kind, **more: Any) -> LogicalType:
     return LogicalType(kind=kind, **more)
 
 
