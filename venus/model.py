@@ -70,22 +70,52 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """A secondary index or unique constraint."""
+    """A secondary index or unique constraint.
+
+    `definition` is empty for plain ascending columns, else what stands behind `ON table` in PostgreSQL's words, with
+    the source's column names in double quotes; `columns` are then the columns that it mentions.
+    """
 
     name: str
     columns: tuple[str, ...]
     unique: bool = False
+    constraint: bool = False  # declared as a UNIQUE constraint
+    definition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKey:
-    """A reference to another captured table; actions are not carried, the source has already executed them."""
+    """A reference to another table.
+
+    While VENUS applies, actions would act a second time: the source has executed them already. They are carried for
+    the day when the target becomes the application's own (`venus cutover`). Empty = NO ACTION.
+    """
 
     name: str
     columns: tuple[str, ...]
     referred_namespace: str
     referred_table: str
     referred_columns: tuple[str, ...]
+    on_delete: str = ""
+    on_update: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A check constraint in PostgreSQL's words, with the source's column names in double quotes."""
+
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Something that a table has at the source and that no target gets by itself; people are told, always."""
+
+    what: str  # "check constraint", "index", "default of column", ...
+    name: str
+    definition: str  # as the source spells it
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +132,18 @@ class TableSchema:
     foreign_keys: tuple[ForeignKey, ...] = ()
     comment: str = ""
     source_dialect: str = ""
+    checks: tuple[Check, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def qualified(self) -> str:
         """The name people use: namespace.table."""
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def is_heartbeat(self) -> bool:
+        """Whether this is VENUS's own heartbeat row, which measures lag and is no table of the application."""
+        return (self.namespace, self.name) == ("venus", "heartbeat") or self.name == "venus_heartbeat"
 
     @property
     def wire_columns(self) -> tuple[Column, ...]:

@@ -35,7 +35,7 @@ def literal(text: str) -> str:
 
 def is_heartbeat(schema: TableSchema) -> bool:
     """Tell VENUS's own heartbeat row, which measures lag and is no table of the application."""
-    return (schema.namespace, schema.name) == (OWN_SCHEMA, "heartbeat") or schema.name == "venus_heartbeat"
+    return schema.is_heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
