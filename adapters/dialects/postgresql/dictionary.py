@@ -38,6 +38,9 @@ class KeyColumn:
     equals: str
     #: Equal values are the same text.
     identity: bool
+    #: The SQL that gives the column's name as the key's index has it, and what that is now.
+    index_name_sql: str
+    index_name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +274,8 @@ def _key(index: list[Row], columns: dict[int, Row], types: dict[int, PgType]) ->
                 collation=collation,
                 equals=r[10],
                 identity=is_identity(type_oid, modifier, types, deterministic=deterministic),
+                index_name_sql=f"pg_get_indexdef({r[1]}, {r[8]}, false)",
+                index_name=r[11],
             )
         )
     return tuple(key)

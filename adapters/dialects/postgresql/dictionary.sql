@@ -47,7 +47,8 @@ SELECT x.indrelid, x.indexrelid, i.relname, x.indisprimary, x.indisunique, x.ind
        (SELECT quote_ident(s.nspname) || '.' || p.oprname FROM pg_amop e JOIN pg_operator p ON p.oid = e.amopopr
           JOIN pg_namespace s ON s.oid = p.oprnamespace
          WHERE e.amopfamily = c.opcfamily AND e.amoplefttype = c.opcintype AND e.amoprighttype = c.opcintype
-           AND e.amopstrategy = 3 AND m.amname = 'btree')
+           AND e.amopstrategy = 3 AND m.amname = 'btree'),
+       (SELECT quote_ident(a.attname) FROM pg_attribute a WHERE a.attrelid = x.indrelid AND a.attnum = k.attnum)
   FROM pg_index x
   JOIN pg_class i ON i.oid = x.indexrelid
   JOIN pg_am m ON m.oid = i.relam

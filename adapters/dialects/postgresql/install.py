@@ -54,6 +54,8 @@ HEARTBEAT = Table(
             collation="",
             equals="pg_catalog.=",
             identity=True,
+            index_name_sql="",
+            index_name="",
         ),
     ),
     key_choices=(),

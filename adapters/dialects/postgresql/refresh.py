@@ -7,6 +7,7 @@ the table's fill again, so that old rows get its value; what cannot be followed 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from venus.adapters.dialects.postgresql import names, registry, triggers
 from venus.adapters.dialects.postgresql.connection import Connection
@@ -40,6 +41,7 @@ def refresh(connection: Connection, captured: Seq[Captured]) -> list[TableSchema
                 versions.append(_new_version(connection, c.schema, c.table))
             if c.table.kind == "p":
                 _follow_leaves(connection, c, c.table, present.leaves.get(table_id, frozenset()))
+            present = _renew_functions(connection, c.table, table_id, present)
             _watch_triggers(connection, c, c.table, present)
     return versions
 
@@ -76,6 +78,25 @@ def _new_version(connection: Connection, known: TableSchema, table: Table) -> Ta
         if any(before.get(c.number) != c.type for c in schema.columns):
             registry.restart_fill(connection, known.table_id)
     return schema
+
+
+def _renew_functions(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
+    """Tell the functions the number of an index that was made anew: their check of the key is cheap again."""
+    stale = [
+        f
+        for f in triggers.functions(table, table_id)
+        if f.names_another_index(present.functions.get(_bare(f.name), ""))
+    ]
+    if not stale:
+        return present
+    with connection.transaction():
+        for function in stale:
+            connection.run(function.sql)
+    return replace(present, functions=present.functions | {_bare(f.name): f.body for f in stale})
+
+
+def _bare(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _follow_leaves(connection: Connection, captured: Captured, table: Table, known: frozenset[int]) -> None:

@@ -7,6 +7,7 @@ triggers: a statement trigger fires for the table named in the statement, not fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ class Trigger:
         return definition.replace('"', "") == self.sql.replace('"', "")
 
 
+_INDEX = re.compile(r"(?<=pg_get_indexdef\()\d+")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """A trigger function as it has to be."""
@@ -42,6 +46,10 @@ class Function:
     def body(self) -> str:
         """What pg_proc.prosrc has."""
         return self.sql.split("$venus$")[1]
+
+    def names_another_index(self, body: str) -> bool:
+        """Whether `body` is this function but for the number of an index that has been made anew since."""
+        return body != self.body and _INDEX.sub("", body) == _INDEX.sub("", self.body)
 
 
 def log_table(table: Table, table_id: int) -> str:
@@ -64,6 +72,7 @@ def functions(table: Table, table_id: int) -> Iterator[Function]:
         "old_key": _columns(table.key, old),
         "same_key": _same(table, new, old),
         "key_changed": " OR ".join(_changed(k) for k in table.key),
+        "index_differs": _index_differs(table),
         "truncating": f"venus.t{table_id:05}",
         "checked": f"venus.c{table_id:05}",
     }
@@ -126,6 +135,12 @@ def _same(table: Table, new: str, old: str) -> str:
             f"ROW({_columns(table.key, new)})::record OPERATOR(pg_catalog.*=) ROW({_columns(table.key, old)})::record"
         )
     return " AND ".join(f"{new}.{quoted(k.name)} OPERATOR({k.equals}) {old}.{quoted(k.name)}" for k in table.key)
+
+
+def _index_differs(table: Table) -> str:
+    if table.namespace == names.OWN_SCHEMA:
+        return "false"  # nobody else alters these
+    return " OR ".join(f"{k.index_name_sql} IS DISTINCT FROM {literal(k.index_name)}" for k in table.key)
 
 
 def _changed(key: KeyColumn) -> str:

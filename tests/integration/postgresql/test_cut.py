@@ -231,6 +231,8 @@ def test_the_application_never_loses_a_deadlock_against_a_cut(
     cuts: list[object] = []
     reader = threading.Thread(target=lambda: cuts.append(source.open_cut([])))
     reader.start()  # takes a, and waits for b
+    while not application("SELECT 1 FROM pg_locks WHERE NOT granted"):
+        time.sleep(0.01)
     reader.join(1.5)  # the server looks for a deadlock one second after a wait began: the application's would be next
     application("TRUNCATE a")
     application("COMMIT")

@@ -343,6 +343,20 @@ def test_the_application_goes_on_whatever_happens_to_the_key(
     assert follower.cut() is None
 
 
+@pytest.mark.parametrize("key", ["id int PRIMARY KEY", '"Id" int PRIMARY KEY', "b int, id int, PRIMARY KEY (id, b)"])
+def test_an_index_made_anew_under_the_key_only_makes_the_check_dearer(key: str, sql: Sql, capture: Start) -> None:
+    sql(f"CREATE TABLE item ({key}, v text)")
+    follower = capture()
+    sql("REINDEX TABLE CONCURRENTLY item")  # the function names the index by its number, and that is another one now
+    columns = "b, id" if "b int" in key else '"Id"' if '"' in key else "id"
+    sql(f"INSERT INTO item ({columns}) VALUES ({', '.join('1' for _ in columns.split(','))})")
+    follower.drain()
+    assert len(keys(follower, "item")) == 1
+    follower.source.refresh_schemas()
+    (table,) = [t for t in follower.source.registered() if t.schema.name == "item"]
+    assert table.state != "RESYNC"
+
+
 def test_a_key_that_was_renamed_and_renamed_back_shows_what_was_missed(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     follower = capture()
