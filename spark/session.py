@@ -7,6 +7,7 @@ forks to start its JVM.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import re
@@ -35,6 +36,7 @@ FAILURES_MAX = 4
 LOGS_KEPT = 10
 JVM_END_S = 20.0
 NOT_INSTALLED = "pip install 'venus-cdc[spark,java]'"
+NO_CONNECT = "pip install 'venus-cdc[connect]'"
 
 #: For every master; the configuration goes before.
 _CONF = {
@@ -90,16 +92,27 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def require_spark(settings: Settings) -> None:
+    """Raise ConfigError if a session cannot be made because something is not installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError("PySpark is not installed", hint=NOT_INSTALLED)
+    if settings.spark.remote:
+        for needed in ("pandas", "grpc_status", "zstandard"):
+            if importlib.util.find_spec(needed) is None:
+                raise ConfigError(f"Spark Connect needs {needed}, which is not installed", hint=NO_CONNECT)
+    elif not submitted():
+        find_java(settings.spark.java_home)
+
+
 @contextmanager
 def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSession]:
     """Yield a session as [spark] says, and end it; a session that is there already is used and left alone.
 
     Raises ConfigError if PySpark, Java or the server is missing, SparkFailed if Spark does not start or fails inside.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise ConfigError("PySpark is not installed", hint=NOT_INSTALLED) from error
+    require_spark(settings)
+    from pyspark.sql import SparkSession
+
     for noisy in ("SQLQueryContextLogger", "py4j"):  # they print whole stack traces as JSON
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     if (active := SparkSession.getActiveSession()) is not None:
@@ -112,13 +125,9 @@ def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSes
 
 def _remote_session(settings: Settings) -> Iterator[SparkSession]:
     """Use a Spark Connect server."""
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
     address = settings.spark.remote
-    try:
-        from pyspark.sql.connect.session import SparkSession as RemoteSession
-    except ImportError as error:
-        raise ConfigError(
-            f"Spark Connect needs more packages: {last_cause(error)}", hint="pip install 'venus-cdc[connect]'"
-        ) from error
     try:
         session = RemoteSession.builder.remote(address).config(map=dict(settings.spark.conf)).getOrCreate()
         session.version  # noqa: B018 - the first call to the server

@@ -102,7 +102,6 @@ def test_a_wrong_call_is_one_line_a_hint_and_code_2(
         (["pause", "--target", "main"], 75, "cannot be reached"),
         (["pause", "--target", "mian"], 2, "did you mean main?"),
         (["migrate", "--target", "mian"], 2, "did you mean main?"),
-        (["migrate", "--target", "main", "--engine", "spark"], 2, "not in this version"),
         (["migrate", "--target", "main", "--engine", "fast"], 2, "no such engine"),
         (["sync", "--capture-only", "--target", "main"], 2, "goes with neither"),
         (["sync", "--target", "mian"], 2, "did you mean main?"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from venus.cli.engine import EngineOption, choose_runner, require_engine
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
 from venus.cli.output import Steps, table
 from venus.errors import ConfigError, VenusError
@@ -19,11 +20,11 @@ from venus.errors import ConfigError, VenusError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from venus.adapters.running import Runner
     from venus.adapters.under.load import LoadProgress, LoadReport
     from venus.config import Settings
     from venus.model import TableSchema
 
-ENGINES = ("auto", "local", "spark")
 POLL_S = 0.5
 
 
@@ -33,7 +34,7 @@ def migrate(
     ddl_only: Annotated[
         bool, typer.Option("--ddl-only", help="Print the target's CREATE statements, change nothing.")
     ] = False,
-    engine: Annotated[str, typer.Option("--engine", metavar="auto|local|spark", help="What moves the rows.")] = "auto",
+    engine: EngineOption = "auto",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -47,19 +48,18 @@ def migrate(
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     require_target(settings, target)
-    if engine not in ENGINES:
-        raise ConfigError(f"--engine {engine}: no such engine", hint=f"one of {', '.join(ENGINES)}")
-    if engine == "spark":
-        raise ConfigError("--engine spark is not in this version", hint="use --engine local, which is what auto takes")
     if ddl_only:
         return show_ddl(run, target)
+    require_engine(settings, engine)
     started = time.monotonic()
     with run.out.progress("reading") as steps:
         filled = complete_first_fill(run, settings, steps)
     read_s = time.monotonic() - started
-    with run.out.progress("loading") as steps:
-        report = load(settings, target, steps)
-    return answer(run, filled, read_s, report)
+    with run.out.progress("loading") as steps, choose_runner(settings, engine, rows_at_broker(settings)) as chosen:
+        if chosen.why:
+            run.out.say(f"Spark moves the rows ({chosen.why})")
+        report = load(settings, target, steps, chosen.runner)
+    return answer(run, filled, read_s, report, chosen.name)
 
 
 def complete_first_fill(run: Invocation, settings: Settings, steps: Steps) -> dict[str, int] | None:
@@ -135,7 +135,16 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             time.sleep(POLL_S)
 
 
-def load(settings: Settings, target: str, steps: Steps) -> LoadReport:
+def rows_at_broker(settings: Settings) -> int:
+    """Return about how many rows the full data has."""
+    from venus.rpc.admin import Admin
+
+    with Admin(settings.broker.address or settings.broker.listen) as admin:
+        found = admin.status(settings.business.name)
+    return sum(t.rows_estimate for b in found.businesses if b.business == settings.business.name for t in b.tables)
+
+
+def load(settings: Settings, target: str, steps: Steps, runner: Runner) -> LoadReport:
     """Run the full sync."""
     from venus.adapters.under.load import full_sync
 
@@ -145,15 +154,18 @@ def load(settings: Settings, target: str, steps: Steps) -> LoadReport:
         elif found.phase == "indexing":
             steps.update(f"{found.table}: keys, indexes, foreign keys", 0)
 
-    return full_sync(settings, target, report)
+    return full_sync(settings, target, report, runner)
 
 
-def answer(run: Invocation, filled: dict[str, int] | None, read_s: float, report: LoadReport) -> int:
+def answer(
+    run: Invocation, filled: dict[str, int] | None, read_s: float, report: LoadReport, engine: str = "local"
+) -> int:
     """Say what was loaded. Rows that the target refused are differences."""
     rows = sum(report.rows.values())
     document = {
         "target": report.target,
         "already_loaded": report.already,
+        "engine": engine,
         "offset": report.offset,
         "rows": rows,
         "rows_per_s": rows / report.seconds if report.seconds else 0.0,

@@ -1,0 +1,75 @@
+"""Which engine runs the work, decided in one place; nothing is started here."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from venus.adapters.running import POOL_ROWS_MIN, LocalRunner
+from venus.cli.app import run
+from venus.cli.engine import choose_runner
+from venus.config import Settings
+from venus.errors import ConfigError
+
+
+def settings(**spark: object) -> Settings:
+    return Settings.model_validate({"spark": spark})
+
+
+def chosen(found: Settings, engine: str, rows: int = 0) -> tuple[str, str]:
+    with choose_runner(found, engine, rows) as taken:
+        return taken.name, taken.why
+
+
+def test_auto_takes_spark_where_it_is_configured_or_pays() -> None:
+    much = Settings().spark.auto_rows_min
+
+    assert chosen(settings(), "auto", much - 1) == ("local", "")
+    assert chosen(settings(), "auto", much)[0] == "spark"
+    assert chosen(settings(auto_rows_min=7), "auto", 7) == ("spark", "7 rows, from 7 on")
+    assert chosen(settings(master="local[2]"), "auto") == ("spark", "spark.master is set")
+    assert chosen(settings(master="local[2]"), "local", much) == ("local", "")
+    assert chosen(settings(), "spark") == ("spark", "--engine spark")
+
+
+def test_auto_takes_spark_in_a_job_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+
+    assert chosen(settings(), "auto") == ("spark", "started by spark-submit")
+
+
+def test_auto_does_without_what_is_not_installed_and_spark_insists(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nowhere = settings(java_home=str(tmp_path), auto_rows_min=1)
+    assert chosen(nowhere, "auto", 1) == ("local", "")
+    with pytest.raises(ConfigError, match=r"spark\.java_home"):
+        chosen(nowhere, "spark")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert chosen(settings(auto_rows_min=1), "auto", 1) == ("local", "")
+    with pytest.raises(ConfigError, match="PySpark is not installed") as caught:
+        chosen(settings(master="local[2]"), "auto")
+    assert "venus-cdc[spark,java]" in caught.value.hint
+
+
+def test_little_work_is_done_in_this_process() -> None:
+    for rows, here in ((POOL_ROWS_MIN - 1, True), (POOL_ROWS_MIN, False)):
+        with choose_runner(Settings(), "local", rows) as taken:
+            assert isinstance(taken.runner, LocalRunner)
+            assert isinstance(taken.runner.run(abs, [1, 2]), map) == here
+
+
+def test_a_missing_java_is_said_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "venus.toml"
+    file.write_text(f'[targets.main]\nurl = "postgresql://127.0.0.1:1/d"\n[spark]\njava_home = "{tmp_path}"\n')
+
+    assert run(["migrate", "--target", "main", "--engine", "spark", "-c", str(file)]) == 2
+
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"venus: spark.java_home: no Java in {tmp_path}; Spark needs 17 or newer"
+    assert len(said) == 2

@@ -1,0 +1,112 @@
+"""`--engine auto|local|spark`: who runs the tasks of a load or a comparison. The one place where that is decided.
+
+`auto` takes Spark where the configuration names a master or a Spark Connect server, where spark-submit has started
+this process, and for so much work on this machine that Spark's start does not count (spark.auto_rows_min).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from venus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from venus.adapters.running import Runner
+    from venus.config import Settings
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ENGINES = ("auto", "local", "spark")
+EngineOption = Annotated[
+    str, typer.Option("--engine", metavar="|".join(ENGINES), help="Who moves the rows: processes here, or Spark.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What was chosen, and why."""
+
+    name: str
+    why: str
+    runner: Runner
+
+
+def require_engine(settings: Settings, engine: str) -> None:
+    """Refuse an engine that is not there, before anything has been done. Raises ConfigError."""
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine {engine}: no such engine", hint=f"one of {', '.join(ENGINES)}")
+    if engine == "spark" or (engine == "auto" and _configured(settings)):
+        from venus.spark.session import require_spark
+
+        require_spark(settings)
+
+
+@contextmanager
+def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[Engine]:
+    """Yield who runs work on about `rows` rows. Spark is started with the first task, and ended with the context."""
+    from venus.adapters.running import LocalRunner
+
+    require_engine(settings, engine)
+    why = _why_spark(settings, engine, rows)
+    if not why:
+        yield Engine(name="local", why="", runner=LocalRunner.for_rows(settings.apply.load_workers, rows))
+        return
+    with ExitStack() as stack:
+        yield Engine(name="spark", why=why, runner=_StartsWithWork(settings, stack))
+
+
+def _why_spark(settings: Settings, engine: str, rows: int) -> str:
+    if engine == "spark":
+        return "--engine spark"
+    if engine == "local":
+        return ""
+    if configured := _configured(settings):
+        return configured
+    wanted = settings.spark.auto_rows_min
+    return f"{rows:,} rows, from {wanted:,} on" if rows >= wanted and _usable(settings) else ""
+
+
+def _configured(settings: Settings) -> str:
+    from venus.spark.session import submitted
+
+    if settings.spark.remote:
+        return "spark.remote is set"
+    if settings.spark.master:
+        return "spark.master is set"
+    return "started by spark-submit" if submitted() else ""
+
+
+def _usable(settings: Settings) -> bool:
+    """Whether Spark could be started; `auto` does not insist."""
+    from venus.spark.session import require_spark
+
+    try:
+        require_spark(settings)
+    except ConfigError:
+        return False
+    return True
+
+
+class _StartsWithWork:
+    """A runner whose session starts when there is something to run: a target may be loaded already."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._runner: Runner | None = None
+
+    def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        if not tasks:
+            return iter(())
+        if self._runner is None:
+            from venus.spark.runner import SparkRunner
+            from venus.spark.session import open_session
+
+            self._runner = SparkRunner(self._stack.enter_context(open_session(self._settings, app="venus")))
+        return self._runner.run(function, tasks)
