@@ -20,6 +20,7 @@ from venus.adapters.under import existing
 from venus.adapters.under.finish import finish_table, finish_tables
 from venus.adapters.under.loadplan import Plan, Planner
 from venus.adapters.under.loadtask import SplitResult, SplitTask, load_split
+from venus.adapters.under.loadwatch import watched
 from venus.adapters.under.naming import Placed
 from venus.adapters.under.target import HALTED, Position, PostgresTarget, transaction
 from venus.config import Settings
@@ -181,21 +182,21 @@ class _Load:
         }
         tasks = self._tasks(plan)
         left = [t for t in tasks if t.split_no not in done]
-        self._tell(plan, done, len(tasks))
-        for result in self._runner_for(plan).run(load_split, left):
-            done[result.split_no] = result
-            self._tell(plan, done, len(tasks))
+        self._tell(plan, sum(r.rows for r in done.values()), len(done))
+        with watched(self._target, plan.load_id, lambda rows, splits: self._tell(plan, rows, splits)):
+            for result in self._runner_for(plan).run(load_split, left):
+                done[result.split_no] = result
+        self._tell(plan, sum(r.rows for r in done.values()), len(done))
         return [done[t.split_no] for t in tasks]
 
     def _runner_for(self, plan: Plan) -> Runner:
         return self._runner or LocalRunner.for_rows(self._target.settings.apply.load_workers, plan.rows_estimate)
 
-    def _tell(self, plan: Plan, done: dict[int, SplitResult], total: int) -> None:
-        rows = sum(r.rows for r in done.values())
+    def _tell(self, plan: Plan, rows: int, splits: int) -> None:
         self._report(
             LoadProgress(
-                phase="loading", rows=rows, rows_estimate=max(rows, plan.rows_estimate), splits=len(done),
-                splits_total=total,
+                phase="loading", rows=rows, rows_estimate=max(rows, plan.rows_estimate), splits=splits,
+                splits_total=len(plan.snapshot.splits),
             )
         )  # fmt: skip
 

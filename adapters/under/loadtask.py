@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from venus.adapters.dialects.postgresql.target.session import Refusal, Session
 from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under.fold import Rows, rows_of
+from venus.adapters.under.loadlines import Lines
+from venus.adapters.under.loadwatch import application_of
 from venus.adapters.under.naming import OWN_SCHEMA, Placed
 from venus.adapters.under.parking import LOADED, PARKED, key_texts
 from venus.adapters.under.refused import Search, positions_of
@@ -60,7 +64,7 @@ class SplitResult:
 
 def load_split(task: SplitTask) -> SplitResult:
     """Load one split, exactly once; may be called again after whatever happened."""
-    session = Session(task.url, application=f"venus load {task.group}/{task.split_no}")
+    session = Session(task.url, application=application_of(task.load_id, task.split_no))
     try:
         may_be_replica(session)
         session.run("SET venus.apply = 'on'")
@@ -80,12 +84,20 @@ class _Loading:
         self._rows = self._parked = 0
 
     def run(self) -> SplitResult:
-        """Load it in one transaction."""
+        """Load it in one transaction: in one COPY, or around the rows that the target refuses."""
+        try:
+            return self._attempt(self._in_one_copy)
+        except Refusal:
+            self._session.rollback()
+            self._rows = self._parked = 0
+        return self._attempt(self._section_by_section)
+
+    def _attempt(self, copy: Callable[[Iterator[broker_pb2.ChunkBody]], None]) -> SplitResult:
         self._session.run("BEGIN")
         if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
             rows, parked = self._session.rows(_sql("loaded_split"), self._params())[0]
             return self._result(rows, parked, already=True)
-        digest = self._copy()
+        digest = self._copy(copy)
         self._own("record_split", rows=self._rows, parked=self._parked, digest=digest)
         self._session.run("COMMIT")
         return self._result(self._rows, self._parked, already=False)
@@ -107,20 +119,36 @@ class _Loading:
             split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, already=already
         )
 
-    def _copy(self) -> str:
+    def _copy(self, copy: Callable[[Iterator[broker_pb2.ChunkBody]], None]) -> str:
+        """Read the split and have it copied; return its digest."""
         task = self._task
         digest = 0
-        with Snapshots(task.broker) as snapshots:
+
+        def chunks() -> Iterator[broker_pb2.ChunkBody]:
+            nonlocal digest
             for chunk in snapshots.read_split(task.snapshot_id, broker_pb2.Split.FromString(task.split)):
-                for wire in chunk.tables:
-                    self._section(changes_from_wire(wire))
-                if chunk.end:
-                    digest = chunk.rows_digest
+                digest = chunk.rows_digest if chunk.end else digest
+                yield chunk
+
+        with Snapshots(task.broker) as snapshots:
+            copy(chunks())
         return f"{digest:016x}"
 
+    def _in_one_copy(self, chunks: Iterator[broker_pb2.ChunkBody]) -> None:
+        """Let the target take rows while the next ones are made; a table that was altered needs a COPY a version."""
+        placed = self._task.placed
+        for version, run in groupby(_sections(chunks), lambda section: section.schema_version):
+            schema = self._schemas[version]
+            lines = Lines(placed, schema, run)
+            lines.copy(self._session)
+            self._rows += lines.rows
+
+    def _section_by_section(self, chunks: Iterator[broker_pb2.ChunkBody]) -> None:
+        """Find the refused rows where they are."""
+        for section in _sections(chunks):
+            self._section(section)
+
     def _section(self, section: TableChanges) -> None:
-        if section.kind is not ChangeKind.CHANGES or not section.count:
-            return
         schema = self._schemas[section.schema_version]
         self._session.run("SAVEPOINT venus")
         try:
@@ -168,6 +196,15 @@ class _Loading:
                 is_deleted=False, state=PARKED,
             )  # fmt: skip
             self._parked += 1
+
+
+def _sections(chunks: Iterator[broker_pb2.ChunkBody]) -> Iterator[TableChanges]:
+    """Yield what has rows."""
+    for chunk in chunks:
+        for wire in chunk.tables:
+            section = changes_from_wire(wire)
+            if section.kind is ChangeKind.CHANGES and section.count:
+                yield section
 
 
 def _sql(block: str) -> str:

@@ -19,13 +19,24 @@ from venus.model import Column, TableSchema
 
 def copy_rows(session: Session, table: str, placed: Placed, section: TableChanges, schema: TableSchema) -> None:
     """COPY a section of `schema`'s version into `table`, which is laid out like `placed`."""
+    session.copy_in(copy_statement(table, placed, schema), copy_text(placed, section, schema))
+
+
+def copy_statement(table: str, placed: Placed, schema: TableSchema) -> str:
+    """Return the COPY that takes rows of `schema`'s version."""
     names = {c.number: c.name for c in placed.schema.columns}
-    kept = [c for c in schema.wire_columns if c.number in names]
+    columns = placed.columns(names[c.number] for c in schema.wire_columns if c.number in names)
+    return statement("apply", "copy_in", table=table, columns=columns)
+
+
+def copy_text(placed: Placed, section: TableChanges, schema: TableSchema) -> bytes:
+    """Return a section's rows as the lines of that COPY."""
+    numbers = {c.number for c in placed.schema.columns}
+    kept = [c for c in schema.wire_columns if c.number in numbers]
     record_ids, rows, layout = section.record_ids, section.rows, Layout.of(schema)
     if len(kept) < len(schema.columns):
         record_ids, rows, layout = _without(record_ids, rows, schema, kept)
-    columns = placed.columns(names[c.number] for c in kept)
-    session.copy_in(statement("apply", "copy_in", table=table, columns=columns), to_copy(record_ids, rows, layout))
+    return to_copy(record_ids, rows, layout)
 
 
 def _without(

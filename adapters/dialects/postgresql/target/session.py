@@ -11,7 +11,7 @@ import io
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import psycopg2
 import psycopg2.extensions
@@ -33,6 +33,12 @@ SUPERSEDED = "VE001"
 _WRONG = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba.conf entry|could not translate"
 )
+
+
+class Readable(Protocol):
+    """Gives bytes, as many as it likes, and none at its end."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Refusal(TargetError):
@@ -98,8 +104,12 @@ class Session:
 
     def copy_in(self, text: str, data: bytes) -> int:
         """COPY ready text lines in."""
+        return self.copy_from(text, io.BytesIO(data))
+
+    def copy_from(self, text: str, lines: Readable) -> int:
+        """COPY text lines in as they are made; what `lines` raises comes out as a DatabaseUnavailable."""
         try:
-            self._cursor.copy_expert(text, io.BytesIO(data), size=1 << 18)
+            self._cursor.copy_expert(text, cast("Any", lines), size=1 << 18)
         except (psycopg2.Error, ValueError) as error:
             raise self._sorted(error) from error
         return int(self._cursor.rowcount)

@@ -1,0 +1,97 @@
+"""A split is one COPY that is fed while it runs: what is told of it meanwhile, what comes out when its feed ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import grpc
+import pytest
+
+from tests.support.delivery import CHUNK_ROWS, FakeDelivery
+from tests.support.feed import Feed, column, items, put, query, rows_at, settings_for, table, wait_for
+from venus.adapters.under.load import LoadProgress, full_sync
+from venus.errors import ProtocolError
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Halting(FakeDelivery):
+    """A broker that waits in the middle of a split, or ends it there with a wrong count."""
+
+    halt_at: int = -1
+    damage: bool = False
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def ReadSplit(  # noqa: N802
+        self, request: broker_pb2.ReadSplitRequest, context: grpc.ServicerContext
+    ) -> Iterator[broker_pb2.SnapshotChunk]:
+        for number, chunk in enumerate(super().ReadSplit(request, context)):
+            if number == self.halt_at and self.damage:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, "somebody else is listening here")
+            if number == self.halt_at:
+                self.go_on.wait(60)
+            yield chunk
+
+
+@pytest.fixture
+def broker() -> Iterator[Halting]:
+    fake = Halting()
+    fake.start()
+    yield fake
+    fake.go_on.set()
+    fake.stop()
+
+
+def test_the_rows_of_a_split_under_way_are_told(database: str, broker: Halting, feed: Feed) -> None:
+    count, broker.halt_at = 4 * 4 * CHUNK_ROWS, 3  # four splits, each halts before its last chunk
+    feed.describe(items())
+    feed.cut(*(put(i, f"a label that is not short, of row number {i}" * 4, i) for i in range(count)))
+    told: list[LoadProgress] = []
+    settings = settings_for(broker.address, {"a": database}, apply={"load_workers": 1})
+    thread = threading.Thread(target=full_sync, args=(settings, "a", told.append))
+
+    thread.start()
+    wait_for(lambda: any(t.rows > CHUNK_ROWS for t in told), "the first rows")
+    seen = [t.rows for t in told if t.phase == "loading"]
+    broker.go_on.set()
+    thread.join(60)
+
+    assert seen == sorted(seen)
+    assert CHUNK_ROWS < max(seen) <= 3 * CHUNK_ROWS  # nothing of it is committed
+    assert told[-1].rows == count
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_what_ends_the_feed_comes_out_and_nothing_is_loaded(database: str, broker: Halting, feed: Feed) -> None:
+    broker.halt_at, broker.damage = 1, True
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(8 * CHUNK_ROWS)))
+    settings = settings_for(broker.address, {"a": database}, apply={"load_workers": 1})
+    with pytest.raises(ProtocolError, match="somebody else"):
+        full_sync(settings, "a")
+    assert query(database, "SELECT count(*) FROM shop.items") == [(0,)]
+    assert query(database, "SELECT count(*) FROM venus.load_manifest") == [(0,)]
+
+    broker.halt_at = -1
+    full_sync(settings, "a")
+
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_rows_of_several_versions_lie_in_one_split(database: str, broker: Halting, feed: Feed) -> None:
+    first = table(1, "items", *(c for c in items().columns[:2]), column(4, "gone"))
+    second = replace(first, version=2, columns=(*first.columns[:2], column(3, "amount", items().columns[2].type)))
+    feed.describe(first)
+    feed.cut(*(put(i, "old", "dropped") for i in range(0, 2000, 2)))
+    feed.describe(second)
+    feed.cut(*(put(i, "new", i) for i in range(1, 2000, 2)))
+
+    report = full_sync(settings_for(broker.address, {"a": database}, apply={"load_workers": 1}), "a")
+
+    assert report.rows == {"shop.items": 2000}
+    expected = {(str(i),): ("new", str(i)) if i % 2 else ("old", None) for i in range(2000)}
+    assert rows_at(database, second) == expected
