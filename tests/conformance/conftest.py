@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace
 from tests.support.follower import Follower
+from tests.support.oracle_standin import StandIn
 from venus.adapters.dialects.contract import Source
 
-PLACES = ("postgresql", "sqlite", "mariadb")
+PLACES = ("postgresql", "sqlite", "mariadb", "oracle-standin")
 
 
 @pytest.fixture(params=PLACES)
@@ -25,6 +27,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return MariaPlace(
             server=request.getfixturevalue("mariadb_server"), url=request.getfixturevalue("mariadb_exact_database")
         )
+    if request.param == "oracle-standin":
+        standin = StandIn(request.getfixturevalue("mariadb_oracle_server"))
+        standin.prepare()
+        return StandInPlace(standin)
     return PostgresPlace(server=request.getfixturevalue("postgres_server"), url=request.getfixturevalue("database"))
 
 

@@ -49,23 +49,24 @@ def test_large_values_travel_whole(size: int, place: Place, app: Application, so
     follower = Follower(source)
     follower.drain()
     body = bytes(range(256)) * (size // 256) + b"\xff" * (size % 256)
+    arrives = None if place.empty_is_null and not body else body
     for number in (1, 2, 3):
         app.execute("INSERT INTO doc VALUES (?, ?, 'small')", number, body)
     app.commit()
     cuts = follower.drain(bytes_max=1 << 16)
-    assert [r["body"] for r in follower.rows("doc").values()] == [body] * 3
+    assert [r["body"] for r in follower.rows("doc").values()] == [arrives] * 3
     if size > 1 << 16:  # one row larger than the limit travels alone
         assert [s.count for s in cuts[0].sections] == [1, 1, 1]
     source.restart_fill(follower.table_id("doc"))
     follower.tables[follower.table_id("doc")].clear()
     follower.drain(bytes_max=1 << 16)
-    assert [r["body"] for r in follower.rows("doc").values()] == [body] * 3
+    assert [r["body"] for r in follower.rows("doc").values()] == [arrives] * 3
 
 
-def test_null_and_the_empty_string_stay_apart(app: Application, item: Follower) -> None:
+def test_null_and_the_empty_string_stay_apart(place: Place, app: Application, item: Follower) -> None:
     do(app, "INSERT INTO item VALUES (1, '', NULL)", "INSERT INTO item VALUES (2, NULL, NULL)")
     item.drain()
-    assert [r["name"] for r in item.rows("item").values()] == ["", None]
+    assert [r["name"] for r in item.rows("item").values()] == [None if place.empty_is_null else "", None]
 
 
 def test_a_row_with_nothing_but_its_key(place: Place, app: Application, source: Source) -> None:

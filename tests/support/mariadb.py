@@ -32,6 +32,7 @@ ORACLE_MODE = "ORACLE,EMPTY_STRING_IS_NULL"
 
 _PACKAGE = "mariadb-server"
 _START_S = 120.0
+_PORTS_MAX = 3
 _SYSTEM_PATHS = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 
 
@@ -120,11 +121,36 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE) -> Iterator[MariaServer]:
     data = home / "data"
     try:
         _install(installer, data, user)
-        port = _free_port()
-        log = (home / "server.log").open("wb")
+        running = _started(server, home, user, sql_mode)
+        try:
+            yield running
+        finally:
+            running.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _started(server: str, home: Path, user: str, sql_mode: str) -> MariaServer:
+    """Start it and wait until it answers; on another port if somebody took this one in between."""
+    for attempt in range(1, _PORTS_MAX + 1):
+        running = _launched(server, home, user, sql_mode)
+        try:
+            _wait_for(running)
+            return running
+        except BaseException:
+            ended = running.process.poll() is not None
+            running.stop()
+            if not ended or attempt == _PORTS_MAX:
+                raise
+    raise AssertionError("not reached")
+
+
+def _launched(server: str, home: Path, user: str, sql_mode: str) -> MariaServer:
+    port = _free_port()
+    with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [
-                server, "--no-defaults", f"--datadir={data}", f"--user={user}", "--bind-address=127.0.0.1",
+                server, "--no-defaults", f"--datadir={home}/data", f"--user={user}", "--bind-address=127.0.0.1",
                 f"--port={port}", f"--socket={home}/s", f"--pid-file={home}/pid", f"--tmpdir={home}",
                 f"--sql-mode={sql_mode}",
                 "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--max-allowed-packet=64M",
@@ -134,15 +160,7 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE) -> Iterator[MariaServer]:
             stdout=log,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
-        log.close()
-        running = MariaServer(process, home, port)
-        try:
-            _wait_for(running)
-            yield running
-        finally:
-            running.stop()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    return MariaServer(process, home, port)
 
 
 def _install(installer: str, data: Path, user: str) -> None:

@@ -12,16 +12,13 @@ from collections.abc import Sequence as Seq
 from datetime import date, datetime
 from functools import partial
 
-import numpy as np
-
+from venus.adapters.dialects.floats import float_text
 from venus.model import Column, Kind
 
 Value = str | bytes | None
 Rule = Callable[[Seq[Value]], Seq[Value]]
 
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(.*)", re.DOTALL)
-#: From here on PostgreSQL writes an exponent.
-_DIGITS = {4: 6, 8: 15}
 
 
 class DoesNotFit(ValueError):
@@ -32,7 +29,7 @@ def rule_of(column: Column, *, zero_dates_null: bool) -> Rule | None:
     """Return how a column's values are rewritten; None: they are canonical as they come."""
     kind = column.type.kind
     if kind is Kind.FLOAT:
-        return partial(_each, partial(float_text, length=column.type.length))
+        return partial(_each, partial(_float, length=column.type.length))
     if kind is Kind.BOOL:
         return partial(_each, lambda v: "t" if v == "1" else "f")
     if kind is Kind.INTERVAL:
@@ -48,16 +45,8 @@ def _each(write: Callable[[str], str], values: Seq[Value]) -> list[Value]:
     return [v if v is None else write(v) for v in values]  # type: ignore[arg-type]
 
 
-def float_text(text: str, *, length: int) -> str:
-    """Return the shortest text that reads back equal, spelt as PostgreSQL does."""
-    number = float(text)
-    shortest = np.format_float_scientific(np.float32(number) if length == 4 else number, trim="-")
-    mantissa, _, exponent = shortest.partition("e")
-    power = int(exponent)
-    if -5 < power < _DIGITS[length]:
-        exact = np.float32(number) if length == 4 else np.float64(number)
-        return str(np.format_float_positional(exact, trim="-"))
-    return f"{mantissa.rstrip('.')}e{'-' if power < 0 else '+'}{abs(power):02}"
+def _float(text: str, *, length: int) -> str:
+    return float_text(float(text), length=length)
 
 
 def _short(text: str) -> str:

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from venus.adapters.dialects.oracle import ddl
 from venus.adapters.dialects.oracle.connection import Options, Session
-from venus.adapters.dialects.oracle.dictionary import Dictionary, Table, chosen
+from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
@@ -65,10 +65,18 @@ def _privileges(user: str, granted: set[str], *, foreign: bool, options: Options
 def _table(table: Table, version: Version) -> Iterator[Finding]:
     where = table.schema.qualified
     for reason in table.refused:
-        remedy = ""
-        if "neither a primary key" in reason:
-            ways = ddl.record_id(table.keyed, version, f"VENUS_R_{crc32(where.encode()):08X}")
-            remedy = "; ".join(ways) or "add a key: this version has no invisible identity column"
-        yield Finding(where=where, message=reason, remedy=remedy or "exclude the table", blocks=True)
+        remedy = _choices(table, version) if reason == NO_KEY else "exclude the table in [source] exclude"
+        yield Finding(where=where, message=reason, remedy=remedy, blocks=True)
     for remark in table.remarks:
         yield Finding(where=where, message=remark)
+
+
+def _choices(table: Table, version: Version) -> str:
+    """Say what can be done for a table without a key: ROWID is none, it changes when a row moves (capture.md 4)."""
+    name = table.schema.qualified
+    ways = [
+        f"ALTER TABLE {table.keyed.sql} ADD PRIMARY KEY (...) or a UNIQUE constraint over columns that are NOT NULL"
+    ]
+    if identity := ddl.record_id(table.keyed, version, f"VENUS_R_{crc32(name.encode()):08X}"):
+        ways.append("give it an invisible number: " + "; ".join(identity))
+    return " -- or ".join([*ways, "exclude the table in [source] exclude"])

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from venus.adapters.dialects.oracle import structure
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed
 from venus.adapters.dialects.oracle.names import HEARTBEAT
@@ -15,6 +16,7 @@ from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import UnsupportedType
 from venus.model import Column, TableSchema
 
+NO_KEY = "it has neither a primary key nor a unique key of columns that are NOT NULL"
 #: Collations under which equal keys are the same text.
 _BINARY_COLLATIONS = (None, "", "BINARY", "USING_NLS_COMP")
 
@@ -74,9 +76,11 @@ class Dictionary:
         self._version = version
         self.user = user
         self.schemas = tuple(schemas) or (user,)
+        self._structures: dict[str, structure.SchemaRows] = {}
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
+        self._structures.clear()
         found = []
         for owner in dict.fromkeys((*self.schemas, self.user)):
             rows = self._session.rows(statement("dictionary", "tables"), {"owner": owner})
@@ -89,7 +93,14 @@ class Dictionary:
         collation = "C.COLLATION" if self._version.column_collation else "NULL"
         rows = self._session.rows(statement("dictionary", "columns", collation=collation), binds)
         keys = self._session.rows(statement("dictionary", "keys"), binds)
-        return described(listed, rows, keys, known, number_max)
+        found = described(listed, rows, keys, known, number_max)
+        return replace(found, schema=structure.completed(found.schema, self.structures(listed.owner)))
+
+    def structures(self, owner: str) -> structure.SchemaRows:
+        """Return what a schema's tables are besides their rows, as it was when they were listed."""
+        if owner not in self._structures:
+            self._structures[owner] = structure.read(self._session, self._version, owner)
+        return self._structures[owner]
 
 
 def described(
@@ -117,7 +128,7 @@ def described(
             remarks.append(f"column {name}: {declared.data_type}: digits after the sixth are cut off")
     key = _key(keys, {c.name: c for c in columns})
     if not key:
-        refused.append("it has neither a primary key nor a unique key of columns that are NOT NULL")
+        refused.append(NO_KEY)
     key_columns = [_key_column(name, readings[name]) for name in key]
     refused += [f"key column {k.name}: {readings[k.name].declared.spelled} cannot be in a key" for k in key_columns
                 if not k.log_type]  # fmt: skip
@@ -155,7 +166,7 @@ def _declared(row: Row) -> Declared:
 
 
 def _key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
-    """Return the primary key, else the first unique constraint whose columns are all NOT NULL."""
+    """Return the primary key, else the first unique constraint or index whose columns are all NOT NULL."""
     constraints: dict[str, list[str]] = {}
     for name, _, column in keys:  # the primary key's rows come first
         constraints.setdefault(name, []).append(column)

@@ -97,7 +97,8 @@ class Installer:
                 steps += self._first(at, next_id, here)
                 names_of.append((f"{at.owner}.{at.name}", next_id))
                 next_id += 1
-        return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(names_of))]
+        is_new = len(names_of) > len(captured) or "VENUS_LOG" not in here.kinds
+        return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(names_of), exists=not is_new)]
 
     def _own(self, here: Objects) -> Iterator[Step]:
         for made in ddl.own_objects(self._version, cluster=self._options.cluster):

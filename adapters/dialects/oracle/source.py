@@ -15,11 +15,13 @@ from venus.adapters.dialects.contract import (
     Capabilities,
     FillState,
     InstallStep,
+    Numbering,
+    OtherObject,
     RegisteredTable,
     SchemaChanged,
     SourceState,
 )
-from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle import registry, structure
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import Claim, OracleCut
@@ -95,6 +97,15 @@ class OracleSource:
             captured = known.get((at.owner, at.name))
             found.append(dictionary.table(at, captured.schema if captured else None).schema)
         return found
+
+    def numberings(self) -> list[Numbering]:
+        """Return the sequences of the captured schemas."""
+        dictionary = self._database()[1]
+        return structure.numberings(self._writer, dictionary.schemas, dictionary.structures)
+
+    def other_objects(self) -> list[OtherObject]:
+        """Return what the captured schemas hold besides tables and sequences."""
+        return structure.others(self._writer, self._database()[1].schemas)
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         """Look for what is missing or cannot be carried."""

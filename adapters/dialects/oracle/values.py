@@ -8,16 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
-import numpy as np
-
+from venus.adapters.dialects.floats import float_text
 from venus.codec.columns import Value
 from venus.errors import SourceError
 
 _MONTHS = re.compile(r"([+-])(\d+)-(\d+)")
 _DAYS = re.compile(r"([+-])(\d+) (\d+):(\d+):(\d+)(?:\.(\d+))?")
-_ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def texts(rule: str, values: Iterable[Any], scale: int = 0) -> list[Value]:
@@ -39,18 +38,6 @@ def _number(value: Any) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _single(value: Any) -> str:
-    return _float(str(np.float32(value)))
-
-
-def _double(value: Any) -> str:
-    return _float(repr(float(value)))
-
-
-def _float(text: str) -> str:
-    return _ODD.get(text, text).removesuffix(".0")
-
-
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise SourceError(f"the driver gave {type(value).__name__} for text")
@@ -65,13 +52,19 @@ def _truth(value: Any) -> str:
     return "t" if value else "f"
 
 
-def _moment(value: str) -> str:
+def _shortened(value: str) -> str:
+    """Drop the zeros at the end of a fraction: the server writes as many digits as it was asked for."""
     text = value.strip()
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _moment(value: str) -> str:
+    text = _shortened(value)
     return f"{text[1:]} BC" if text.startswith("-") else text
 
 
 def _instant(value: str) -> str:
-    text = value.strip()
+    text = _shortened(value)
     return f"{text[1:]}+00 BC" if text.startswith("-") else f"{text}+00"
 
 
@@ -106,8 +99,8 @@ def _counted(sign: str, digits: str, unit: str) -> list[str]:
 
 _RULES: dict[str, Callable[[Any], Value]] = {
     "number": _number,
-    "single": _single,
-    "double": _double,
+    "single": partial(float_text, length=4),
+    "double": partial(float_text, length=8),
     "text": _text,
     "octets": _octets,
     "truth": _truth,

@@ -17,13 +17,6 @@ pytestmark = pytest.mark.integration
 ENROLL = """CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(10) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL,
     "GRADE" NUMBER(5,2), "SEEN" DATE, "ESSAY" CLOB, "SCAN" BLOB, PRIMARY KEY ("STUDENT_ID", "COURSE"))"""
 
-#: As if the trigger for UPDATE had been made with errors.
-BROKEN_U = """CREATE OR REPLACE VIEW USER_OBJECTS AS
-  SELECT table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, 'VALID' AS STATUS
-    FROM information_schema.tables WHERE table_schema = 'APP'
-  UNION ALL SELECT TRIGGER_NAME, 'TRIGGER', CASE WHEN TRIGGER_NAME = 'VENUS_U_00002' THEN 'INVALID' ELSE 'VALID' END
-    FROM USER_TRIGGERS"""
-
 
 @pytest.fixture
 def enroll(application: Any, source: OracleSource) -> Follower:
@@ -148,8 +141,10 @@ def test_a_dropped_trigger_marks_its_table_and_install_mends_it(
 
 def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, source: OracleSource) -> None:
     application.execute(ENROLL)
-    application.execute(BROKEN_U)
-    application.execute("INSERT INTO USER_ERRORS VALUES ('VENUS_U_00002', 3, 5, 'PLS-00201: no such thing', 1)")
+    application.execute("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_U_00002')")
+    application.execute(
+        "INSERT INTO DICTIONARY.USER_ERRORS VALUES ('VENUS_U_00002', 3, 5, 'PLS-00201: no such thing', 1)"
+    )
     with pytest.raises(SourceError, match=r"VENUS_U_00002 does not compile.*PLS-00201"):
         source.install(["*"], [])
     application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")

@@ -1,0 +1,214 @@
+"""What an Oracle table is besides its rows: checks, indexes, foreign keys, defaults, identities, comments (VENUS 3.4).
+
+In words that mean the same in PostgreSQL; what has none is listed with the reason. Read for a whole schema at once,
+because Oracle's dictionary answers slowly, and put together purely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.versions import Version
+from venus.adapters.dialects.portable import Fact, NotPortableError, carry_check, portable_term
+from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema
+
+_DIALECT = "oracle"
+_NOT_NULL = re.compile(r'\s*"[^"]+"\s+IS\s+NOT\s+NULL\s*', re.IGNORECASE)
+_NEXT_VALUE = re.compile(r'\s*(?:"?[\w$#]+"?\.)?"?([\w$#]+)"?\."?NEXTVAL"?\s*', re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_TEXT = re.compile(r"'(?:[^']|'')+'")
+_CLOCK = re.compile(
+    r"SYSDATE|SYSTIMESTAMP(\(\d\))?|CURRENT_TIMESTAMP(\(\d\))?|CURRENT_DATE|LOCALTIMESTAMP", re.IGNORECASE
+)
+_ROWS_LOST = "PostgreSQL has no certain equal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRows:
+    """What the dictionary says of one schema, by table: see structure.sql for the columns of each block."""
+
+    columns: Mapping[str, list[Row]] = field(default_factory=dict)
+    identities: Mapping[str, list[Row]] = field(default_factory=dict)
+    table_comments: Mapping[str, list[Row]] = field(default_factory=dict)
+    constraints: Mapping[str, list[Row]] = field(default_factory=dict)
+    constraint_columns: Mapping[str, list[Row]] = field(default_factory=dict)
+    referred_columns: Mapping[str, list[Row]] = field(default_factory=dict)
+    indexes: Mapping[str, list[Row]] = field(default_factory=dict)
+
+
+_BLOCKS = (
+    "columns", "identities", "table_comments", "constraints", "constraint_columns", "referred_columns", "indexes",
+)  # fmt: skip
+
+
+def read(session: Session, version: Version, owner: str) -> SchemaRows:
+    """Read a whole schema."""
+    blocks = [b for b in _BLOCKS if b != "identities" or version.invisible_identity]
+    return SchemaRows(**{b: _by_table(session.rows(statement("structure", b), {"owner": owner})) for b in blocks})
+
+
+def _by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row[0]].append(tuple(row[1:]))
+    return found
+
+
+def completed(schema: TableSchema, rows: SchemaRows) -> TableSchema:
+    """Return the schema with everything that is no row. Pure."""
+    name = schema.name
+    columns, left = _columns(schema, rows.columns.get(name, []), {r[0]: r for r in rows.identities.get(name, [])})
+    facts = {c.name.lower(): Fact(name=c.name, type=c.type) for c in columns}
+    listed = _grouped(rows.constraint_columns.get(name, []))
+    referred = _grouped(rows.referred_columns.get(name, []))
+    checks: list[Check] = []
+    keys: list[ForeignKey] = []
+    unique: set[str] = set()
+    for constraint, sort, condition, delete_rule, owner, table, status, deferrable in rows.constraints.get(name, []):
+        if status != "ENABLED":
+            left.append(_left("constraint", constraint, str(condition or ""), "it is disabled at the source"))
+        elif sort == "C" and not _NOT_NULL.fullmatch(str(condition or "")):
+            why = carry_check(constraint, str(condition), _DIALECT, facts, checks)
+            left += [why] if why else []
+        elif sort == "R" and table is not None:
+            keys.append(
+                ForeignKey(
+                    name=constraint, columns=listed[constraint], referred_namespace=owner, referred_table=table,
+                    referred_columns=referred[constraint],
+                    on_delete="" if delete_rule in (None, "NO ACTION") else str(delete_rule),
+                )
+            )  # fmt: skip
+        elif sort == "U":
+            unique.add(constraint)
+            if deferrable == "DEFERRABLE":
+                left.append(_left("unique constraint", constraint, "", "DEFERRABLE is left out: it becomes immediate"))
+    indexes = _indexes(rows.indexes.get(name, []), facts, unique, schema.key, left)
+    (comment,) = next(iter(rows.table_comments.get(name, [])), ("",))
+    return replace(
+        schema, columns=columns, checks=tuple(checks), foreign_keys=tuple(keys), indexes=tuple(indexes),
+        comment=comment, left_out=tuple(left),
+    )  # fmt: skip
+
+
+def _left(what: str, name: str, definition: str, reason: str) -> LeftOut:
+    return LeftOut(what=what, name=name, definition=definition, reason=reason)
+
+
+def _grouped(rows: Sequence[Row]) -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    for name, column in rows:
+        found[name] = (*found[name], column)
+    return found
+
+
+def _columns(
+    schema: TableSchema, rows: Sequence[Row], identities: Mapping[str, Row]
+) -> tuple[tuple[Column, ...], list[LeftOut]]:
+    said = {row[0]: row[1:] for row in rows}
+    left = [
+        _left("virtual column", name, str(default), "its values are computed at the source and are not carried")
+        for name, (default, virtual, _) in said.items()
+        if virtual == "YES"
+    ]
+    made = []
+    for column in schema.columns:
+        default, _, comment = said.get(column.name, (None, "NO", None))
+        text = str(default or "").strip()
+        numbered = column.name in identities or bool(_NEXT_VALUE.fullmatch(text))
+        sql = "" if numbered else portable_default(text, column.type.kind)
+        if text and not numbered and not sql and text.upper() != "NULL":
+            left.append(_left("default of column", column.name, text, _ROWS_LOST))
+        made.append(replace(column, default_sql=sql, identity=numbered, comment=comment or ""))
+    return tuple(made), left
+
+
+def portable_default(text: str, kind: Kind) -> str:
+    """Return the default as PostgreSQL writes it, or nothing: the rows bring their values anyway."""
+    if kind in (Kind.INT, Kind.DECIMAL, Kind.FLOAT):
+        return text if _NUMBER.fullmatch(text) else ""
+    if kind in (Kind.TEXT, Kind.CHAR):
+        return text if _TEXT.fullmatch(text) else ""
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return "CURRENT_TIMESTAMP" if _CLOCK.fullmatch(text) else ""
+    return text.lower() if kind is Kind.BOOL and text.upper() in ("TRUE", "FALSE") else ""
+
+
+def _indexes(
+    rows: Sequence[Row], facts: Mapping[str, Fact], unique: set[str], key: tuple[str, ...], left: list[LeftOut]
+) -> list[Index]:
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_name[row[0]].append(row[1:])
+    found = []
+    for name, terms in by_name.items():
+        names = tuple(t[2] if t[4] is None else str(t[4]).strip('"') for t in terms)
+        if names == key and terms[0][0] == "UNIQUE":
+            continue
+        try:
+            found.append(_index(name, terms, facts, constraint=name in unique))
+        except NotPortableError as why:
+            left.append(_left("index", name, f"{terms[0][1]} ({', '.join(names)})", str(why)))
+    return found
+
+
+def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constraint: bool) -> Index:
+    is_unique, sort = terms[0][0] == "UNIQUE", str(terms[0][1])
+    if sort not in ("NORMAL", "FUNCTION-BASED NORMAL", "NORMAL/REV"):
+        raise NotPortableError(f"PostgreSQL has no {sort} index")
+    if is_unique and len(terms) > 1 and any(t[4] is not None for t in terms):
+        raise NotPortableError("Oracle takes NULLs in it for equal, PostgreSQL does not")
+    columns, parts, plain = [], [], True
+    for _, _, column, descend, expression in terms:
+        text = f'"{column}"' if expression is None else portable_term(str(expression), _DIALECT, facts)
+        if text.strip('"').lower() in facts:
+            columns.append(facts[text.strip('"').lower()].name)
+        elif expression is None:
+            raise NotPortableError(f"{column} is no column that is carried")
+        else:
+            text = f"({text})"
+        descending = descend == "DESC"
+        plain = plain and not descending and not text.startswith("(")
+        parts.append(text + (" DESC" if descending else ""))
+    return Index(
+        name=name, columns=tuple(columns), unique=is_unique, constraint=constraint and plain,
+        definition="" if plain else f"({', '.join(parts)})",
+    )  # fmt: skip
+
+
+def numberings(session: Session, owners: Sequence[str], rows: Callable[[str], SchemaRows]) -> list[Numbering]:
+    """Return the sequences of these schemas, and which columns they number."""
+    found = []
+    for owner in owners:
+        said = rows(owner)
+        numbered: dict[str, tuple[str, str, bool]] = {}
+        for table, columns in said.columns.items():
+            for column, default, *_ in columns:
+                if match := _NEXT_VALUE.fullmatch(str(default or "")):
+                    numbered.setdefault(match[1], (table, column, False))
+        for table, identities in said.identities.items():
+            for column, generation, sequence in identities:
+                numbered[sequence] = (table, column, generation == "ALWAYS")
+        for name, value, step, low, high, cycle in session.rows(statement("structure", "sequences"), {"owner": owner}):
+            table, column, always = numbered.get(name, ("", "", False))
+            found.append(
+                Numbering(
+                    namespace=owner, name=name, table=table, column=column, always=always, next_value=int(value),
+                    increment=int(step), minimum=int(low), maximum=int(high), cycle=cycle == "Y",
+                )
+            )  # fmt: skip
+    return found
+
+
+def others(session: Session, owners: Sequence[str]) -> list[OtherObject]:
+    """Return what these schemas hold besides tables and sequences."""
+    return [
+        OtherObject(kind=str(kind).lower(), name=f"{owner}.{name}")
+        for owner in owners
+        for kind, name in session.rows(statement("structure", "others"), {"owner": owner})
+    ]

@@ -1,0 +1,109 @@
+-- Oracle's dictionary, as far as VENUS asks it, on top of MariaDB's information_schema. Made once for a server, in a
+-- schema of its own: what an application finds in APP is its own.
+
+CREATE TABLE PRODUCT_COMPONENT_VERSION AS SELECT 'Oracle stand-in' AS PRODUCT, '19.0.0.0.0' AS VERSION;
+
+CREATE TABLE SESSION_PRIVS (PRIVILEGE VARCHAR(40) PRIMARY KEY);
+
+CREATE TABLE USER_TS_QUOTAS (TABLESPACE_NAME VARCHAR(30), BYTES BIGINT, MAX_BYTES BIGINT);
+
+CREATE TABLE USER_ERRORS (NAME VARCHAR(30), LINE INT, POSITION INT, TEXT VARCHAR(200), SEQUENCE INT);
+
+-- Triggers that a test declares invalid, and the DDL trigger, which MariaDB cannot have.
+CREATE TABLE INVALID_TRIGGERS (NAME VARCHAR(30) PRIMARY KEY);
+
+CREATE TABLE DDL_TRIGGERS (NAME VARCHAR(30) PRIMARY KEY);
+
+CREATE VIEW ALL_TABLES AS
+SELECT table_schema AS OWNER, table_name AS TABLE_NAME, 'NO' AS PARTITIONED, table_rows AS NUM_ROWS,
+       'N' AS TEMPORARY, 'NO' AS NESTED, 'N' AS SECONDARY, 'NO' AS DROPPED
+  FROM information_schema.tables WHERE table_type = 'BASE TABLE';
+
+CREATE VIEW ALL_TAB_COLS AS
+SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
+       CASE data_type WHEN 'decimal' THEN 'NUMBER' WHEN 'varchar' THEN 'VARCHAR2' WHEN 'char' THEN 'CHAR'
+         WHEN 'longtext' THEN 'CLOB' WHEN 'longblob' THEN 'BLOB' WHEN 'varbinary' THEN 'RAW'
+         WHEN 'double' THEN 'BINARY_DOUBLE' WHEN 'float' THEN 'BINARY_FLOAT'
+         WHEN 'datetime' THEN CASE datetime_precision WHEN 0 THEN 'DATE'
+                                                      ELSE CONCAT('TIMESTAMP(', datetime_precision, ')') END
+         ELSE data_type END AS DATA_TYPE,
+       NULL AS DATA_TYPE_OWNER, character_octet_length AS DATA_LENGTH, character_maximum_length AS CHAR_LENGTH,
+       'C' AS CHAR_USED, numeric_precision AS DATA_PRECISION,
+       COALESCE(numeric_scale, NULLIF(datetime_precision, 0)) AS DATA_SCALE,
+       CASE is_nullable WHEN 'YES' THEN 'Y' ELSE 'N' END AS NULLABLE, NULL AS COLLATION, 'NO' AS HIDDEN_COLUMN,
+       'NO' AS VIRTUAL_COLUMN, ordinal_position AS INTERNAL_COLUMN_ID, column_default AS DATA_DEFAULT
+  FROM information_schema.columns;
+
+CREATE VIEW ALL_CONSTRAINTS AS
+SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
+       CONCAT(t.table_name, '_', t.constraint_name) AS CONSTRAINT_NAME,
+       CASE t.constraint_type WHEN 'PRIMARY KEY' THEN 'P' WHEN 'UNIQUE' THEN 'U' WHEN 'CHECK' THEN 'C' ELSE 'R' END
+         AS CONSTRAINT_TYPE,
+       'ENABLED' AS STATUS, 'VALIDATED' AS VALIDATED, 'NOT DEFERRABLE' AS DEFERRABLE,
+       CONCAT(t.table_name, '_', t.constraint_name) AS INDEX_NAME,
+       c.check_clause AS SEARCH_CONDITION, r.delete_rule AS DELETE_RULE, r.unique_constraint_schema AS R_OWNER,
+       CONCAT(r.referenced_table_name, '_', r.unique_constraint_name) AS R_CONSTRAINT_NAME
+  FROM information_schema.table_constraints t
+  LEFT JOIN information_schema.referential_constraints r
+    ON r.constraint_schema = t.constraint_schema AND r.constraint_name = t.constraint_name AND r.table_name = t.table_name
+  LEFT JOIN information_schema.check_constraints c
+    ON c.constraint_schema = t.constraint_schema AND c.constraint_name = t.constraint_name AND c.table_name = t.table_name;
+
+CREATE VIEW ALL_CONS_COLUMNS AS
+SELECT table_schema AS OWNER, CONCAT(table_name, '_', constraint_name) AS CONSTRAINT_NAME,
+       table_name AS TABLE_NAME, column_name AS COLUMN_NAME, ordinal_position AS POSITION
+  FROM information_schema.key_column_usage;
+
+CREATE VIEW ALL_INDEXES AS
+SELECT DISTINCT table_schema AS OWNER, CONCAT(table_name, '_', index_name) AS INDEX_NAME,
+       table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, 'NORMAL' AS INDEX_TYPE,
+       CASE non_unique WHEN 0 THEN 'UNIQUE' ELSE 'NONUNIQUE' END AS UNIQUENESS, 'VALID' AS STATUS
+  FROM information_schema.statistics;
+
+CREATE VIEW ALL_IND_COLUMNS AS
+SELECT table_schema AS INDEX_OWNER, CONCAT(table_name, '_', index_name) AS INDEX_NAME,
+       table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
+       seq_in_index AS COLUMN_POSITION, 'ASC' AS DESCEND
+  FROM information_schema.statistics;
+
+-- MariaDB has neither of these: no index computes anything, and no column has a sequence of its own.
+CREATE TABLE ALL_IND_EXPRESSIONS (INDEX_OWNER VARCHAR(30), INDEX_NAME VARCHAR(61), COLUMN_POSITION INT,
+  COLUMN_EXPRESSION VARCHAR(200));
+
+CREATE TABLE ALL_TAB_IDENTITY_COLS (OWNER VARCHAR(30), TABLE_NAME VARCHAR(30), COLUMN_NAME VARCHAR(30),
+  GENERATION_TYPE VARCHAR(10), SEQUENCE_NAME VARCHAR(30));
+
+CREATE TABLE ALL_SEQUENCES (SEQUENCE_OWNER VARCHAR(30), SEQUENCE_NAME VARCHAR(30), LAST_NUMBER BIGINT,
+  INCREMENT_BY BIGINT, MIN_VALUE BIGINT, MAX_VALUE BIGINT, CYCLE_FLAG VARCHAR(1));
+
+CREATE VIEW ALL_TAB_COMMENTS AS
+SELECT table_schema AS OWNER, table_name AS TABLE_NAME, NULLIF(table_comment, '') AS COMMENTS
+  FROM information_schema.tables WHERE table_type = 'BASE TABLE';
+
+CREATE VIEW ALL_COL_COMMENTS AS
+SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
+       NULLIF(column_comment, '') AS COMMENTS
+  FROM information_schema.columns;
+
+CREATE VIEW ALL_OBJECTS AS
+SELECT table_schema AS OWNER, table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, create_time AS LAST_DDL_TIME
+  FROM information_schema.tables WHERE table_type = 'BASE TABLE';
+
+CREATE VIEW USER_TRIGGERS AS
+SELECT trigger_name AS TRIGGER_NAME, 'ENABLED' AS STATUS, event_object_schema AS TABLE_OWNER,
+       event_object_table AS TABLE_NAME
+  FROM information_schema.triggers WHERE trigger_schema = 'APP'
+UNION ALL SELECT NAME, 'ENABLED', 'APP', '' FROM DDL_TRIGGERS;
+
+CREATE VIEW USER_OBJECTS AS
+SELECT table_name AS OBJECT_NAME, CASE table_type WHEN 'BASE TABLE' THEN 'TABLE' ELSE table_type END AS OBJECT_TYPE,
+       'VALID' AS STATUS
+  FROM information_schema.tables WHERE table_schema = 'APP'
+UNION ALL
+SELECT TRIGGER_NAME, 'TRIGGER',
+       CASE WHEN EXISTS (SELECT 1 FROM INVALID_TRIGGERS WHERE NAME = TRIGGER_NAME) THEN 'INVALID' ELSE 'VALID' END
+  FROM USER_TRIGGERS;
+
+CREATE VIEW USER_SOURCE AS
+SELECT trigger_name AS NAME, 'TRIGGER' AS TYPE, 1 AS LINE, action_statement AS TEXT
+  FROM information_schema.triggers WHERE trigger_schema = 'APP';

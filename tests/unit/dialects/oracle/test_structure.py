@@ -1,0 +1,118 @@
+"""What an Oracle table is besides its rows, made of rows as the documentation describes the dictionary's views.
+
+No Oracle has given these rows: Database Reference 19c, ALL_CONSTRAINTS, ALL_IND_COLUMNS, ALL_IND_EXPRESSIONS (a
+descending column is an expression over a hidden column), ALL_TAB_IDENTITY_COLS, ALL_SEQUENCES (LAST_NUMBER).
+"""
+
+from __future__ import annotations
+
+from tests.support import oracle_double as double
+from tests.support.oracle_double import Answer, Module
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.dialects.oracle.connection import ModuleDriver, Session
+from venus.adapters.dialects.oracle.structure import SchemaRows, completed, numberings
+from venus.model import Check, Column, ForeignKey, Index, Kind, LogicalType, TableSchema
+
+INT = LogicalType(kind=Kind.INT, length=8)
+TEXT = LogicalType(kind=Kind.TEXT, length=20)
+MONEY = LogicalType(kind=Kind.DECIMAL, precision=10, scale=2)
+MOMENT = LogicalType(kind=Kind.TIMESTAMP)
+
+
+def column(number: int, name: str, kind: LogicalType) -> Column:
+    return Column(name=name, number=number, type=kind)
+
+
+SCHEMA = TableSchema(
+    table_id=1, version=1, namespace="APP", name="GOODS", key=("ID",), source_dialect="oracle",
+    columns=(
+        column(1, "ID", INT), column(2, "NO", INT), column(3, "STATE", TEXT), column(4, "PRICE", MONEY),
+        column(5, "MADE", MOMENT), column(6, "UP", INT), column(7, "WHO", TEXT),
+    ),
+)  # fmt: skip
+CONDITION = "PRICE >= 0 AND \"STATE\" IN ('new', 'paid')"
+ROWS = SchemaRows(
+    columns={
+        "GOODS": [
+            ("ID", '"APP"."ISEQ$$_7".nextval', "NO", "the number"),
+            ("NO", '"APP"."GOODS_SEQ"."NEXTVAL"', "NO", None),
+            ("STATE", "'new' ", "NO", None),
+            ("PRICE", "0.5", "NO", None),
+            ("MADE", "SYSDATE", "NO", None),
+            ("UP", None, "NO", None),
+            ("WHO", "SYS_CONTEXT('USERENV','SESSION_USER')", "NO", None),
+            ("TWICE", '"PRICE"*2', "YES", None),
+        ]
+    },
+    identities={"GOODS": [("ID", "ALWAYS", "ISEQ$$_7")]},
+    table_comments={"GOODS": [("what we sell",)]},
+    constraints={
+        "GOODS": [
+            ("SYS_C1", "C", '"ID" IS NOT NULL', None, None, None, "ENABLED", "NOT DEFERRABLE"),
+            ("FAIR", "C", CONDITION, None, None, None, "ENABLED", "NOT DEFERRABLE"),
+            ("OWN", "C", "F(STATE) = 1", None, None, None, "ENABLED", "NOT DEFERRABLE"),
+            ("OFF", "C", "UP > 0", None, None, None, "DISABLED", "NOT DEFERRABLE"),
+            ("STATE_UK", "U", None, None, None, None, "ENABLED", "NOT DEFERRABLE"),
+            ("UP_FK", "R", None, "CASCADE", "APP", "PARENT", "ENABLED", "NOT DEFERRABLE"),
+        ]
+    },
+    constraint_columns={"GOODS": [("UP_FK", "UP"), ("STATE_UK", "STATE"), ("STATE_UK", "NO")]},
+    referred_columns={"GOODS": [("UP_FK", "ID")]},
+    indexes={
+        "GOODS": [
+            ("GOODS_PK", "UNIQUE", "NORMAL", "ID", "ASC", None),
+            ("STATE_UK", "UNIQUE", "NORMAL", "STATE", "ASC", None),
+            ("STATE_UK", "UNIQUE", "NORMAL", "NO", "ASC", None),
+            ("FALLING", "NONUNIQUE", "FUNCTION-BASED NORMAL", "SYS_NC00009$", "DESC", '"PRICE"'),
+            ("FALLING", "NONUNIQUE", "FUNCTION-BASED NORMAL", "UP", "ASC", None),
+            ("UPPER_STATE", "NONUNIQUE", "FUNCTION-BASED NORMAL", "SYS_NC00010$", "ASC", 'UPPER("STATE")'),
+            ("BITS", "NONUNIQUE", "BITMAP", "STATE", "ASC", None),
+        ]
+    },
+)  # fmt: skip
+
+
+def test_everything_that_a_table_is_besides_its_rows() -> None:
+    made = completed(SCHEMA, ROWS)
+
+    assert made.comment == "what we sell"
+    assert {c.name: (c.identity, c.default_sql) for c in made.columns} == {
+        "ID": (True, ""), "NO": (True, ""), "STATE": (False, "'new'"), "PRICE": (False, "0.5"),
+        "MADE": (False, "CURRENT_TIMESTAMP"), "UP": (False, ""), "WHO": (False, ""),
+    }  # fmt: skip
+    assert made.columns[0].comment == "the number"
+    assert made.checks == (Check(name="FAIR", sql="\"PRICE\" >= 0 AND \"STATE\" IN ('new', 'paid')"),)
+    assert made.foreign_keys == (
+        ForeignKey(name="UP_FK", columns=("UP",), referred_namespace="APP", referred_table="PARENT",
+                   referred_columns=("ID",), on_delete="CASCADE"),
+    )  # fmt: skip
+    assert made.indexes == (
+        Index(name="STATE_UK", columns=("STATE", "NO"), unique=True, constraint=True),
+        Index(name="FALLING", columns=("PRICE", "UP"), definition='("PRICE" DESC, "UP")'),
+        Index(name="UPPER_STATE", columns=(), definition='((upper("STATE")))'),
+    )
+    assert {(o.what, o.name) for o in made.left_out} == {
+        ("virtual column", "TWICE"), ("default of column", "WHO"), ("check constraint", "OWN"), ("constraint", "OFF"),
+        ("index", "BITS"),
+    }  # fmt: skip
+
+
+def test_sequences_and_the_columns_that_they_number() -> None:
+    sequences = [
+        ["GOODS_SEQ", "141", "1", "1", "9999", "N"],
+        ["ISEQ$$_7", "21", "1", "1", "9999", "N"],
+        ["TICKETS", "105", "5", "1", "9999", "Y"],
+    ]
+    module = Module(answers={"SELECT S.SEQUENCE_NAME": [Answer(types=[double.VARCHAR] * 6, rows=sequences)]})
+    session = Session(ModuleDriver("db/shop", double.Error, module, module.connect))
+
+    found = numberings(session, ["APP"], lambda _: ROWS)
+
+    assert [(n.name, n.table, n.column, n.next_value, n.always) for n in found] == [
+        ("GOODS_SEQ", "GOODS", "NO", 141, False),
+        ("ISEQ$$_7", "GOODS", "ID", 21, True),
+        ("TICKETS", "", "", 105, False),
+    ]
+    assert found[2] == Numbering(
+        namespace="APP", name="TICKETS", next_value=105, increment=5, minimum=1, maximum=9999, cycle=True
+    )
