@@ -72,7 +72,7 @@ class Shape:
     def _array(self, cells: _Cells, column: Column, wanted: pa.DataType) -> pa.Array:
         raw = cells.column(column.number)
         if raw is None:
-            return _default(column, wanted, cells.rows)
+            return default_of(column, wanted, cells.rows)
         try:
             return parsed(raw, column, wanted)
         except pa.ArrowInvalid:
@@ -138,7 +138,7 @@ def _first_misfit(raw: pa.Array, column: Column, wanted: pa.DataType) -> str:
     return "a value"
 
 
-def _default(column: Column, wanted: pa.DataType, rows: int) -> pa.Array:
+def default_of(column: Column, wanted: pa.DataType, rows: int) -> pa.Array:
     """Return what rows from before the column have: its default if that is a literal, else NULL."""
     literal = _LITERAL.fullmatch(column.default_sql.strip())
     if literal is None or column.type.kind is Kind.BYTES:

@@ -146,6 +146,14 @@ class Spark(_Section):
     conf: dict[str, Annotated[str, BeforeValidator(_spark_value)]] = Field(default={}, repr=False)
 
 
+class Lake(_Section):
+    """Targets that are folders of Parquet files (parquet:///folder)."""
+
+    commit_s: Seconds = 10.0
+    commit_rows_max: Count = 1_000_000
+    refresh_s: Seconds = 60.0
+
+
 class Settings(BaseSettings):
     """All of it."""
 
@@ -159,6 +167,7 @@ class Settings(BaseSettings):
     broker: Broker = Broker()
     capture: Capture = Capture()
     apply: Apply = Apply()
+    lake: Lake = Lake()
     spark: Spark = Spark()
 
     @classmethod
@@ -242,6 +251,7 @@ def options(prefix: str = "") -> dict[str, Any]:
         "broker": Broker,
         "capture": Capture,
         "apply": Apply,
+        "lake": Lake,
         "spark": Spark,
     }
     return {

@@ -91,6 +91,8 @@ class PostgresTarget:
             backend = sa.make_url(self.url).get_backend_name()
         except sa.exc.ArgumentError as error:
             raise ConfigError(f"targets.{name}.url is no database URL") from error
+        if backend == "parquet":
+            raise ConfigError(f"target {name} is a folder of Parquet files; this command is for databases")
         if backend != "postgresql":
             raise ConfigError(f"targets.{name}.url: a target must be PostgreSQL, not {backend}")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from venus.cli import lakes
 from venus.cli.engine import EngineOption, choose_runner, require_engine
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
 from venus.cli.output import Steps, table
@@ -48,6 +49,8 @@ def migrate(
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     require_target(settings, target)
+    if lakes.is_lake(settings, target):
+        return migrate_lake(run, target, ddl_only=ddl_only, engine=engine)
     if ddl_only:
         return show_ddl(run, target)
     require_engine(settings, engine)
@@ -60,6 +63,19 @@ def migrate(
             run.out.say(f"Spark moves the rows ({chosen.why})")
         report = load(settings, target, steps, chosen.runner)
     return answer(run, filled, read_s, report, chosen.name)
+
+
+def migrate_lake(run: Invocation, target: str, *, ddl_only: bool, engine: str) -> int:
+    """Load a folder of Parquet files."""
+    if ddl_only or engine == "spark":
+        option = "--ddl-only" if ddl_only else "--engine spark"
+        raise ConfigError(f"{option} is for databases: target {target} is a folder of Parquet files")
+    started = time.monotonic()
+    with run.out.progress("reading") as steps:
+        filled = complete_first_fill(run, run.settings, steps)
+    read_s = time.monotonic() - started
+    with run.out.progress("loading") as steps:
+        return answer(run, filled, read_s, lakes.load(run.settings, target, steps))
 
 
 def complete_first_fill(run: Invocation, settings: Settings, steps: Steps) -> dict[str, int] | None:

@@ -160,7 +160,10 @@ def age_s(moment_us: int, now_us: int) -> float | None:
 def look_at_target(settings: Settings, name: str) -> TargetView:
     """Read VENUS's own tables at a target."""
     from venus.adapters.under.control import progress
+    from venus.cli import lakes
 
+    if lakes.is_lake(settings, name):
+        return lakes.look_at(settings, name)
     group = f"{settings.business.name}/{name}"
     try:
         found = progress(settings, name)

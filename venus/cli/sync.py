@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from venus.cli import lakes
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.narrator import Narrator
 from venus.cli.supervisor import Loop, Supervisor, stop_with_parent
@@ -113,6 +114,11 @@ def run_one(run: Invocation, name: str, stop: threading.Event, target: str | Non
         from venus.adapters.upper.capture import run_capture
 
         body: Callable[[], None] = lambda: run_capture(run.settings, stop, report=report)  # noqa: E731
+    elif lakes.is_lake(run.settings, target):
+        from venus.spark.lake_follow import run_lake
+
+        lake = target
+        body = lambda: run_lake(run.settings, lake, stop, report)  # noqa: E731
     else:
         from venus.adapters.under.apply import run_apply
 

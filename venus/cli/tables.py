@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from venus.cli import lakes
 from venus.cli.install import nearest, opened_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
 from venus.errors import ConfigError, Refused
@@ -20,6 +21,8 @@ TableArgument = Annotated[
 AtTarget = Annotated[
     str | None, typer.Option("--target", metavar="NAME", help="At this target instead of at the source.")
 ]
+
+DONE = {"pause": "paused", "resume": "goes on", "resync": "will be made equal to the broker's full data"}
 
 
 def pause(
@@ -117,6 +120,11 @@ def at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
 
     settings = run.settings
     require_target(settings, target)
+    if lakes.is_lake(settings, target):
+        states = lakes.command(settings, target, what, name)
+        document = {"target": target, "asked": what, "table": name, "states": states}
+        run.out.answer(document, f"target {target}: {name or 'every table'}: {DONE[what]}")
+        return 0
     meant = [known_at_target(settings, target, name)] if name is not None else []
     if what == "pause":
         control.pause(settings, target, meant, reason="paused by an operator")
@@ -125,9 +133,8 @@ def at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
     else:
         control.resync(settings, target, meant[0] if meant else "*")
     states = {t.source_name: t.state for t in control.table_states(settings, target)}
-    done = {"pause": "paused", "resume": "goes on", "resync": "will be made equal to the broker's full data"}[what]
     document = {"target": target, "asked": what, "table": meant[0] if meant else None, "states": states}
-    run.out.answer(document, f"target {target}: {meant[0] if meant else 'every table'}: {done}")
+    run.out.answer(document, f"target {target}: {meant[0] if meant else 'every table'}: {DONE[what]}")
     return 0
 
 

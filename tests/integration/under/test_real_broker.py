@@ -3,60 +3,18 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import settings as broker_settings
 from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for, wait_for
+from tests.support.real_broker import RealBroker
 from venus.adapters.under.control import pause, progress, resume, resync, table_states
 from venus.adapters.under.load import full_sync
-from venus.broker.serve import RunningBroker, start_in_thread
-from venus.codec.batch import Batch, digest, encode
-from venus.model import Verdict
 from venus.rpc.admin import Admin
-from venus.rpc.producer import Producer
-from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
-
-
-def _port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-class RealBroker:
-    """A broker in a thread, and its only producer."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._settings = broker_settings(data_dir, listen=f"127.0.0.1:{_port()}")
-        self._last_batch = 0
-        self.next_offset = 0
-        self.start()
-
-    def start(self) -> None:
-        self._running: RunningBroker = start_in_thread(self._settings)
-        self.address = self._running.address
-        self.http_address = self._running.http_address
-        self._producer = Producer(self.address, "main", "test", window_bytes_max=1 << 20)
-        self._producer.connect(1, self._last_batch)
-
-    def stop(self) -> None:
-        self._producer.close()
-        self._running.stop()
-
-    def commit(self, batch: Batch) -> None:
-        body = encode(batch)
-        number = int(batch.batch_no)
-        self._producer.send_half(broker_pb2.Half(batch_no=number, digest=digest(body), body=body))
-        self._producer.wait_persisted(number)
-        if batch.cut_end:
-            self._producer.decide(number, digest(body), Verdict.COMMIT)
-            self.next_offset = self._producer.wait_decided(number).next_offset
-            self._last_batch = number
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""A lake as a target of the configuration: who may write to it, how it is opened, what it says of itself.
+
+`[targets.NAME] url = "parquet:///folder"`. The same broker, the same consumer group as any other target; no database,
+and no Spark is needed to write it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from venus.config import Settings, require_target
+from venus.errors import ConfigError, Refused, TargetError
+from venus.spark.lake_layout import Layout, is_lake, point, publish, remove_hidden, remove_versions, root_of
+from venus.spark.lake_manifest import LakeTable, Manifest
+
+__all__ = ["LakeTarget", "is_lake"]
+
+
+class LakeTarget:
+    """Target `name` of the configuration."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self.config = require_target(settings, name)
+        self.layout = Layout(root_of(self.config.url.get_secret_value(), f"targets.{name}.url").absolute())
+        self.business = settings.business.name
+        self.group = f"{self.business}/{name}"
+
+    @property
+    def broker(self) -> str:
+        """Where the broker is."""
+        return self.settings.broker.address or self.settings.broker.listen
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that writes. Raises Refused if there is another one; a killed one holds nothing."""
+        root = self.layout.root
+        try:
+            self._check_folder()
+            root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise TargetError(f"target {self.name}: {root}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Refused(
+                f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
+            ) from None
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _check_folder(self) -> None:
+        """Refuse a folder with somebody else's files."""
+        layout = self.layout
+        if layout.root.exists() and not layout.root.is_dir():
+            raise ConfigError(f"targets.{self.name}.url: {layout.root} is a file", hint="name a folder")
+        ours = (layout.manifest, layout.load, layout.lock)
+        if layout.root.exists() and not any(p.exists() for p in ours) and any(layout.root.iterdir()):
+            raise Refused(f"{layout.root} has files that are not of VENUS", hint="name an empty folder")
+
+    def manifest(self) -> Manifest | None:
+        """Return the last committed state; None = never loaded."""
+        return Manifest.read(self.layout.manifest)
+
+    def recovered(self) -> Manifest | None:
+        """Return the last committed state, with everything in its place: finish what was committed, undo the rest."""
+        found = self.manifest()
+        if found is None:
+            return None
+        self.settle(found)
+        remove_hidden(self.layout.root / "history")
+        for table in found.tables.values():
+            self.tidy(table)
+        return found
+
+    def tidy(self, table: LakeTable) -> None:
+        """Remove states of a table that were never committed, or that nobody reads any more."""
+        remove_versions(self.layout.root / "versions" / table.folder, {table.base.folder, table.previous})
+
+    def settle(self, manifest: Manifest) -> None:
+        """Let files and links be as a committed manifest says; may be repeated."""
+        root = self.layout.root
+        publish(root / path for path in manifest.publish)
+        for table in manifest.tables.values():
+            if table.base.folder:
+                point(self.layout.current(table.folder), self.layout.version(table.folder, table.base.folder))
+
+    def commit(self, manifest: Manifest, publish: list[Path]) -> None:
+        """Commit a state whose files are on the disk, then put everything in its place."""
+        manifest.publish = [self.layout.inside(path) for path in publish]
+        manifest.save(self.layout.manifest)
+        self.settle(manifest)
+
+    # -- what operators ask for: a file for each wish, as the manifest belongs to the process that follows -------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator wants nothing to be applied."""
+        return self.layout.asked("pause").exists()
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop applying, or go on."""
+        asked = self.layout.asked("pause")
+        if paused:
+            asked.touch()
+        else:
+            asked.unlink(missing_ok=True)
+
+    def ask_resync(self, table_id: int) -> None:
+        """Ask for a table's state to be read again from the broker."""
+        self.layout.asked(f"resync-{table_id}").touch()
+
+    def asked_resyncs(self) -> list[int]:
+        """Return the tables whose state shall be read again."""
+        return sorted(int(path.name.rpartition("-")[2]) for path in self.layout.root.glob(".asked-resync-*"))
+
+    def resynced(self, table_id: int) -> None:
+        """Take note that it has been."""
+        self.layout.asked(f"resync-{table_id}").unlink(missing_ok=True)

@@ -1,0 +1,117 @@
+"""Writes the Parquet files of a lake: hidden until committed, on the disk before the manifest names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from venus.codec.changes import TableChanges
+from venus.errors import Refused
+from venus.model import ChangeKind, Sequence, TableSchema
+from venus.spark.arrowrows import Shape
+from venus.spark.lake_layout import hidden, sync
+
+#: VENUS's own columns.
+OFFSET, SEQUENCE, DELETED, GONE_BEFORE, COMMITTED = "_offset", "_sequence", "_deleted", "_gone_before", "_committed_at"
+CHANGE_FIELDS = (
+    pa.field(OFFSET, pa.int64()),
+    pa.field(SEQUENCE, pa.int64()),
+    pa.field(DELETED, pa.bool_()),
+    #: On a marker, which has no key: every row whose newest sequence is below this is gone (TRUNCATE, end of a sweep).
+    pa.field(GONE_BEFORE, pa.int64()),
+    pa.field(COMMITTED, pa.timestamp("us", tz="UTC")),
+)
+STATE_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
+
+#: Rows that wait in memory for a row group, and the largest file of a state.
+GROUP_ROWS = 65_536
+FILE_ROWS = 1_000_000
+
+
+def change_schema(shape: Shape) -> pa.Schema:
+    """Return the columns of a change: VENUS's own, then the table's."""
+    return pa.schema([*CHANGE_FIELDS, *shape.fields])
+
+
+def state_schema(shape: Shape) -> pa.Schema:
+    """Return the columns of a row of a state."""
+    return pa.schema([*shape.fields, *STATE_FIELDS])
+
+
+def refuse_own_names(schema: TableSchema) -> None:
+    """Refuse a table whose column has the name of one of VENUS's own."""
+    own = {f.name for f in CHANGE_FIELDS} & {c.name for c in schema.columns}
+    if own:
+        raise Refused(
+            f"{schema.qualified}: column {min(own)} has the name of a column of VENUS", hint="exclude the table"
+        )
+
+
+def changes_batch(
+    section: TableChanges, version: TableSchema, shape: Shape, *, offset: int, sequence: int, committed_at_us: int
+) -> pa.RecordBatch | None:
+    """Return a section as changes; None for the beginning of a sweep, which changes nothing. Raises Misfit."""
+    count = section.count
+    moments = pa.repeat(pa.scalar(committed_at_us, CHANGE_FIELDS[4].type), count)
+    if section.kind is not ChangeKind.CHANGES:
+        before = gone_before(section, sequence)
+        if before is None:
+            return None
+        own = [pa.array([offset]), pa.array([sequence]), pa.array([True]), pa.array([before]), moments]
+        return pa.RecordBatch.from_arrays(own + [pa.nulls(1, t) for t in shape.types], schema=change_schema(shape))
+    deleted = np.asarray(section.is_deleted, dtype=np.bool_)
+    own = [
+        pa.array(np.arange(offset, offset + count, dtype=np.int64)),
+        pa.array(np.arange(sequence, sequence + count, dtype=np.int64)),
+        pa.array(deleted),
+        pa.nulls(count, pa.int64()),
+        moments,
+    ]
+    values = shape.arrays(section.record_ids, section.rows, version)
+    return pa.RecordBatch.from_arrays(own + values, schema=change_schema(shape))
+
+
+def gone_before(section: TableChanges, sequence: int) -> Sequence | None:
+    """Return below which sequence a marker removes rows; None if it removes none."""
+    if section.kind is ChangeKind.TRUNCATE:
+        return Sequence(sequence)
+    return section.sweep_before if section.kind is ChangeKind.SWEEP_END else None
+
+
+class Writer:
+    """One file that grows; `close` leaves it complete, on the disk and still hidden."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self.rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = pq.ParquetWriter(hidden(path), schema, compression="zstd")
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows; they are written in groups."""
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self.rows += batch.num_rows
+        if self._waiting_rows >= GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=GROUP_ROWS)
+        self._waiting, self._waiting_rows = [], 0
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._flush()
+        self._writer.close()
+        sync(hidden(self.path))
+
+    def abandon(self) -> None:
+        """Throw it away."""
+        self._writer.close()
+        hidden(self.path).unlink(missing_ok=True)

@@ -1,0 +1,208 @@
+"""The loop that keeps a lake equal: increments become files of changes, and now and then states (VENUS 3.4).
+
+A commit is whole cuts with their offset, in one manifest. Whatever is killed, the next process finds the last manifest,
+removes what does not belong to it and reads on from its offset: no change is there twice, none is missing.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tenacity
+
+from venus.config import Settings
+from venus.errors import Diverged, Refused, VenusError
+from venus.rpc.subscriber import Subscriber
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_gather import Gathering, TableMisfit
+from venus.spark.lake_manifest import Manifest
+from venus.spark.lake_refresh import read_again, refresh
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 0.5
+REPORT_S = 0.5
+RETRY_FIRST_S, RETRY_MAX_S = 0.2, 15.0
+#: Making states anew may take this part of the time at most.
+REFRESH_PART = 0.1
+#: So many changes behind a state are read into memory at once; more are not let come together.
+WAITING_MAX = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeReport:
+    """What the loop says of itself."""
+
+    target: str
+    offset: int
+    rows: int  # applied by this process
+    transactions: int
+    refreshed: int  # states made anew by this process
+    error: str = ""
+
+
+Report = Callable[[LakeReport], None]
+
+
+def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
+    """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
+    target, tell = LakeTarget(settings, name), report or (lambda _: None)
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
+        wait=tenacity.wait_exponential(multiplier=RETRY_FIRST_S, max=RETRY_MAX_S),
+        stop=tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
+        before_sleep=lambda state: _failed(name, state.outcome.exception() if state.outcome else None, tell),
+        reraise=True,
+    )
+    with target.locked():
+        again = True
+        while again and not stop.is_set():
+            try:
+                again = retrying(_follow, target, stop, tell)
+            except VenusError as error:
+                if not (error.retryable and stop.is_set()):
+                    raise
+
+
+def _failed(name: str, error: BaseException | None, tell: Report) -> None:
+    logger.warning("target %s: %s; trying again", name, error)
+    tell(LakeReport(target=name, offset=0, rows=0, transactions=0, refreshed=0, error=str(error)))
+
+
+def _follow(target: LakeTarget, stop: threading.Event, tell: Report) -> bool:
+    """Follow from the last commit on; return whether to go on."""
+    manifest = target.recovered()
+    if manifest is None:
+        raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
+    return _Following(target, manifest, stop, tell).run()
+
+
+class Refreshes:
+    """When which table's state is due, by the clock of the caller. Pure."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._waits_since: dict[int, float] = {}
+        self._not_before = 0.0
+
+    def due(self, waiting: dict[int, int], now_s: float) -> int | None:
+        """Return the table whose changes have waited longest, if that is long enough."""
+        self._waits_since = {t: self._waits_since.get(t, now_s) for t, rows in waiting.items() if rows}
+        too_many = [t for t, rows in waiting.items() if rows > WAITING_MAX]
+        if too_many:
+            return too_many[0]
+        if not self._waits_since or now_s < self._not_before:
+            return None
+        first = min(self._waits_since, key=lambda t: self._waits_since[t])
+        return first if now_s - self._waits_since[first] >= self._every_s else None
+
+    def done(self, table_id: int, took_s: float, now_s: float) -> None:
+        """Take note of a refresh and what it has cost."""
+        self._waits_since.pop(table_id, None)
+        self._not_before = now_s + took_s * (1 / REFRESH_PART - 1)
+
+
+class _Following:
+    """One stream from the broker."""
+
+    def __init__(self, target: LakeTarget, manifest: Manifest, stop: threading.Event, report: Report) -> None:
+        self._target, self._manifest, self._stop, self._report = target, manifest, stop, report
+        self._settings = target.settings.lake
+        self._refreshes = Refreshes(self._settings.refresh_s)
+        self._rows = self._transactions = self._refreshed = 0
+        self._reported = 0.0
+        self._subscriber = Subscriber(
+            target.broker, target.business, target.group, credit_bytes=target.settings.apply.credit_bytes
+        )
+
+    def run(self) -> bool:
+        """Follow until stop (False) or until the stream must be opened again (True)."""
+        with self._subscriber:
+            try:
+                self._subscriber.open(self._manifest.offset, self._manifest.epoch)
+            except Diverged as error:
+                name = self._target.name
+                hint = f"load it anew: venus migrate --target {name}"
+                raise type(error)(f"target {name}: {error}", hint=hint) from error
+            self._acknowledge()
+            gathering = self._gathering()
+            try:
+                while not self._stop.is_set():
+                    gathering = self._step(gathering)
+                if gathering.began and gathering.whole:
+                    gathering = self._commit(gathering)
+            except TableMisfit as misfit:
+                gathering.abandon()
+                read_again(self._target, self._manifest, misfit.table_id, str(misfit), misfit.column)
+                return True
+            except BaseException:
+                gathering.abandon()
+                raise
+            gathering.abandon()
+        return False
+
+    def _gathering(self) -> Gathering:
+        return Gathering(self._target, copy.deepcopy(self._manifest))
+
+    def _step(self, gathering: Gathering) -> Gathering:
+        settings = self._settings
+        if self._target.paused:
+            self._stop.wait(IDLE_S)
+        else:
+            for increment in self._subscriber.increments(min(IDLE_S, settings.commit_s)):
+                gathering.add(increment)
+                if gathering.whole and gathering.rows >= settings.commit_rows_max:
+                    gathering = self._commit(gathering)
+        late = gathering.began and time.monotonic() - gathering.began >= settings.commit_s
+        if late and gathering.whole:
+            gathering = self._commit(gathering)
+        if not gathering.began and self._tend():
+            gathering = self._gathering()
+        self._tell()
+        return gathering
+
+    def _commit(self, gathering: Gathering) -> Gathering:
+        gathering.commit(self._target)
+        self._manifest = gathering.manifest
+        self._rows += gathering.rows
+        self._transactions += 1
+        self._acknowledge()
+        return self._gathering()
+
+    def _acknowledge(self) -> None:
+        self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted)
+
+    def _tend(self) -> bool:
+        """Do what operators have asked for, or make one state anew; return whether something was done."""
+        manifest = self._manifest
+        for table_id in self._target.asked_resyncs():
+            if table_id in manifest.tables:
+                read_again(self._target, manifest, table_id, f"{manifest.tables[table_id].name} is resynced")
+            self._target.resynced(table_id)
+            return True
+        began = time.monotonic()
+        due = self._refreshes.due({t.table_id: t.waiting for t in manifest.tables.values()}, began)
+        if due is None:
+            return False
+        refresh(self._target, manifest, manifest.tables[due])
+        self._target.tidy(manifest.tables[due])
+        self._refreshes.done(due, time.monotonic() - began, time.monotonic())
+        self._refreshed += 1
+        return True
+
+    def _tell(self) -> None:
+        if time.monotonic() - self._reported < REPORT_S:
+            return
+        self._reported = time.monotonic()
+        self._report(
+            LakeReport(
+                target=self._target.name, offset=self._manifest.offset, rows=self._rows,
+                transactions=self._transactions, refreshed=self._refreshed,
+            )
+        )  # fmt: skip

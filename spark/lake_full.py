@@ -1,0 +1,157 @@
+"""`venus migrate` into a lake: planned once and kept in load.json, so that an interrupted load goes on where it was.
+
+The manifest with the snapshot's cut as its offset is the last thing written; increments follow from there, with no gap
+and no overlap. A lake that can no longer follow is loaded anew, and its history so far is kept beside the new one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from venus.errors import Diverged, SnapshotExpired, Unavailable, VenusError
+from venus.rpc.snapshots import Snapshots
+from venus.rpc.subscriber import Subscriber
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_layout import remove_hidden, replace_text
+from venus.spark.lake_load import SPLITS_PER_WORKER, StateLoad
+from venus.spark.lake_manifest import LakeTable, Manifest
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: How often a snapshot may expire under a load.
+PLANS_MAX = 3
+CREDIT_BYTES = 1 << 16
+
+#: Rows so far, and about how many there are.
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a load has done."""
+
+    offset: int
+    rows: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    already: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def load_lake(target: LakeTarget, report: Report) -> Loaded:
+    """Load everything, or find that the lake can follow; goes on after interruptions."""
+    began = time.monotonic()
+    with target.locked(), Snapshots(target.broker) as snapshots:
+        manifest = target.recovered()
+        if manifest is not None and can_follow(target, manifest):
+            return Loaded(offset=manifest.offset, already=True)
+        if manifest is not None:
+            _put_away(target, manifest)
+        for _ in range(PLANS_MAX):
+            try:
+                return _load(target, snapshots, report, began)
+            except SnapshotExpired as expired:
+                logger.warning("target %s: %s; loading again from the start", target.name, expired)
+                target.layout.load.unlink(missing_ok=True)
+        raise SnapshotExpired("the snapshot expired again and again", hint="raise broker.snapshot_lease_s")
+
+
+def can_follow(target: LakeTarget, manifest: Manifest) -> bool:
+    """Whether a lake that was loaded before can go on with increments."""
+    group = f"{target.group}/check"
+    with Subscriber(target.broker, target.business, group, credit_bytes=CREDIT_BYTES, transient=True) as subscriber:
+        try:
+            subscriber.open(manifest.offset, manifest.epoch)
+        except Diverged as error:
+            logger.warning("target %s is loaded anew: %s", target.name, error)
+            return False
+    return True
+
+
+def _put_away(target: LakeTarget, manifest: Manifest) -> None:
+    """Keep the history of a lake that is loaded anew; offsets of a new broker may mean something else."""
+    layout = target.layout
+    layout.manifest.unlink()
+    history = layout.root / "history"
+    if history.exists():
+        history.rename(layout.root / f"history-until-{manifest.offset}-{int(time.time())}")
+
+
+def _load(target: LakeTarget, snapshots: Snapshots, report: Report, began: float) -> Loaded:
+    snapshot, text_columns = _kept(target, snapshots) or _new(target, snapshots)
+    load = StateLoad(target, snapshot, text_columns)
+    tables = load.tables()
+    estimate, before = sum(s.rows_estimate for s in snapshot.splits), 0
+    for table in tables.values():
+        load.run(table, lambda rows, before=before: report(before + rows, estimate))  # type: ignore[misc]
+        before += table.base.rows
+        _keep(target, snapshot, text_columns)
+        snapshots.renew(snapshot.snapshot_id)
+    register(target, snapshot)
+    _finish(target, snapshot, load, tables)
+    snapshots.close(snapshot.snapshot_id)
+    return Loaded(
+        offset=snapshot.offset, rows={t.name: t.base.rows for t in tables.values()},
+        seconds=time.monotonic() - began, warnings=tuple(f"{t.name}: {t.note}" for t in tables.values() if t.note),
+    )  # fmt: skip
+
+
+def _finish(target: LakeTarget, snapshot: broker_pb2.Snapshot, load: StateLoad, tables: dict[int, LakeTable]) -> None:
+    target.commit(
+        Manifest(
+            group=target.group, offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
+            counted_from=snapshot.offset, applied_at_us=time.time_ns() // 1000, tables=tables, schemas=load.schemas,
+        ),
+        [],
+    )  # fmt: skip
+    target.layout.load.unlink()
+
+
+def register(target: LakeTarget, snapshot: broker_pb2.Snapshot) -> None:
+    """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
+    with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
+        subscriber.open(snapshot.offset, 0)
+        subscriber.acknowledge(snapshot.offset)
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+Plan = tuple[broker_pb2.Snapshot, dict[int, list[str]]]
+
+
+def _kept(target: LakeTarget, snapshots: Snapshots) -> Plan | None:
+    """Return the plan of an interrupted load, if its snapshot is still there."""
+    try:
+        tree = json.loads(target.layout.load.read_text(encoding="utf-8"))
+        snapshot = broker_pb2.Snapshot.FromString(base64.b64decode(tree["snapshot"]))
+        snapshots.renew(snapshot.snapshot_id)
+    except FileNotFoundError:
+        return None
+    except Unavailable:
+        raise
+    except (VenusError, ValueError, KeyError) as error:
+        logger.warning("target %s: the interrupted load cannot go on: %s", target.name, error)
+        return None
+    remove_hidden(target.layout.root / "versions")
+    return snapshot, {int(table_id): names for table_id, names in tree["text_columns"].items()}
+
+
+def _new(target: LakeTarget, snapshots: Snapshots) -> Plan:
+    splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
+    snapshot = snapshots.open(target.business, splits=splits, holder=f"load of {target.group}")
+    versions = target.layout.root / "versions"
+    if versions.exists():
+        shutil.rmtree(versions)
+    _keep(target, snapshot, {})
+    return snapshot, {}
+
+
+def _keep(target: LakeTarget, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]]) -> None:
+    wire = base64.b64encode(snapshot.SerializeToString()).decode()
+    replace_text(target.layout.load, json.dumps({"snapshot": wire, "text_columns": text_columns}))

@@ -1,0 +1,137 @@
+"""Collects the increments of one commit of a lake: whole cuts, in files of changes, one per table and shape.
+
+The files grow while cuts arrive, so memory does not; nothing of them is seen before the manifest mentions them.
+"""
+
+from __future__ import annotations
+
+import time
+
+from venus.codec.batch import Batch, decode
+from venus.codec.changes import TableChanges
+from venus.errors import ProtocolError
+from venus.model import ChangeKind, TableSchema
+from venus.spark.arrowrows import Misfit, Shape
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_files import Writer, change_schema, changes_batch, refuse_own_names
+from venus.spark.lake_layout import folder_name
+from venus.spark.lake_manifest import Base, ChangeFile, LakeTable, Manifest
+from venus.wire import broker_pb2
+
+
+class TableMisfit(Exception):
+    """A change has a value that its column's type cannot hold: the table must become text there."""
+
+    def __init__(self, table_id: int, misfit: Misfit) -> None:
+        super().__init__(str(misfit))
+        self.table_id = table_id
+        self.column = misfit.column
+
+
+class Gathering:
+    """What has arrived since the last commit. `manifest` is changed on the way: throw both away, or commit both."""
+
+    def __init__(self, target: LakeTarget, manifest: Manifest) -> None:
+        self._layout = target.layout
+        self.manifest = manifest
+        self._start = manifest.offset
+        self._writers: dict[tuple[int, int], Writer] = {}
+        self.rows = 0
+        #: Whether the last increment ended a cut: only then may be committed.
+        self.whole = True
+        self.began = 0.0
+
+    def add(self, increment: broker_pb2.Increment) -> None:
+        """Take the next increment. Raises TableMisfit."""
+        manifest = self.manifest
+        if increment.base_offset + increment.count <= manifest.offset:
+            return  # a replay
+        if increment.base_offset != manifest.offset:
+            raise ProtocolError(f"increment {increment.base_offset} does not follow offset {manifest.offset}")
+        batch = decode(increment.body)
+        if max(batch.count, 1) != increment.count:
+            raise ProtocolError(f"increment {increment.base_offset} has {batch.count} changes, not {increment.count}")
+        self.began = self.began or time.monotonic()
+        for schema in batch.schemas:
+            self._meet(schema)
+        offset, sequence = increment.base_offset, int(batch.first_sequence)
+        for section in batch.sections:
+            self._section(section, offset, sequence, increment.committed_at_us)
+            offset += section.count
+            sequence += section.count
+        self._moved(increment, batch)
+
+    def _moved(self, increment: broker_pb2.Increment, batch: Batch) -> None:
+        manifest = self.manifest
+        manifest.rows_other += increment.count - batch.count  # an increment without changes takes one offset
+        manifest.offset = increment.base_offset + increment.count
+        manifest.epoch = increment.epoch
+        manifest.sequence = max(manifest.sequence, batch.first_sequence + batch.count - 1)
+        manifest.captured_at_us = batch.captured_at_us or manifest.captured_at_us
+        manifest.committed_at_us = increment.committed_at_us or manifest.committed_at_us
+        self.rows += batch.count
+        self.whole = batch.cut_end
+
+    def _meet(self, schema: TableSchema) -> None:
+        manifest = self.manifest
+        manifest.schemas[schema.table_id, schema.version] = schema
+        if schema.is_heartbeat:
+            return
+        refuse_own_names(schema)
+        table = manifest.tables.get(schema.table_id)
+        if table is None:
+            table = LakeTable(
+                table_id=schema.table_id, name=schema.qualified, folder=folder_name(schema.namespace, schema.name),
+                schema_version=schema.version, base=Base(offset=manifest.offset),
+            )  # fmt: skip
+            manifest.tables[schema.table_id] = table
+        table.schema_version = max(table.schema_version, schema.version)
+        table.name = schema.qualified if schema.version == table.schema_version else table.name
+
+    def _section(self, section: TableChanges, offset: int, sequence: int, committed_at_us: int) -> None:
+        schema = self.manifest.schema(section.table_id, section.schema_version)
+        if schema.is_heartbeat:
+            self.manifest.rows_other += section.count
+            self.manifest.heartbeat_us = beat_at(section, schema) or self.manifest.heartbeat_us
+            return
+        table = self.manifest.tables[section.table_id]
+        table.rows_applied += section.count
+        number = table.shape_number(section.schema_version)
+        shape = self.manifest.shape(table, number)
+        try:
+            batch = changes_batch(
+                section, schema, shape, offset=offset, sequence=sequence, committed_at_us=committed_at_us
+            )
+        except Misfit as misfit:
+            raise TableMisfit(table.table_id, misfit) from misfit
+        if batch is not None:
+            self._writer(table, number, shape).add(batch)
+
+    def _writer(self, table: LakeTable, number: int, shape: Shape) -> Writer:
+        found = self._writers.get((table.table_id, number))
+        if found is None:
+            path = self._layout.history(table.folder, number) / f"{self._start:020d}.parquet"
+            found = self._writers[table.table_id, number] = Writer(path, change_schema(shape))
+        return found
+
+    def commit(self, target: LakeTarget) -> None:
+        """Finish the files and commit them with the offset."""
+        for (table_id, number), writer in self._writers.items():
+            writer.close()
+            file = ChangeFile(path=self._layout.inside(writer.path), shape=number, rows=writer.rows)
+            self.manifest.tables[table_id].changes.append(file)
+        self.manifest.applied_at_us = time.time_ns() // 1000
+        target.commit(self.manifest, [writer.path for writer in self._writers.values()])
+
+    def abandon(self) -> None:
+        """Throw everything away."""
+        for writer in self._writers.values():
+            writer.abandon()
+
+
+def beat_at(section: TableChanges, schema: TableSchema) -> int:
+    """Return the source's clock in the heartbeat row, Unix microseconds, 0 if it has none."""
+    if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
+        return 0
+    values = Shape.of(schema, ["beat_at"]).arrays(section.record_ids, section.rows, schema)[0]
+    return int(values[-1].as_py() or 0)

@@ -1,0 +1,155 @@
+"""What a lake says of itself: how far it is, its tables, which files are its state. Renamed into place: the commit.
+
+Everything that must change together is in this one small file, and the files that it names are on the disk before it.
+So a reader, and whoever goes on after kill -9, finds whole cuts of the source and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from venus.codec import schema as schemas_codec
+from venus.errors import Corruption
+from venus.model import TableSchema
+from venus.spark.arrowrows import Shape
+from venus.spark.lake_layout import replace_text
+from venus.wire import change_pb2
+
+FORMAT = "venus-lake/1"
+
+
+@dataclass(slots=True, kw_only=True)
+class Base:
+    """The newest state of a table: a folder of files, and the offset behind the last change in them."""
+
+    folder: str = ""
+    offset: int = 0
+    rows: int = 0
+    shape: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class ChangeFile:
+    """A file of the history that the newest state does not contain yet."""
+
+    path: str
+    shape: int
+    rows: int
+
+
+@dataclass(slots=True, kw_only=True)
+class LakeTable:
+    """A table. A shape is a schema version with the columns that are kept as text; shapes are numbered from 1."""
+
+    table_id: int
+    name: str  # as the source calls it
+    folder: str
+    schema_version: int
+    text_columns: list[str] = field(default_factory=list)
+    shapes: list[tuple[int, list[str]]] = field(default_factory=list)
+    base: Base = field(default_factory=Base)
+    previous: str = ""  # the state before: readers may still have it open
+    changes: list[ChangeFile] = field(default_factory=list)
+    rows_applied: int = 0
+    note: str = ""
+
+    def shape_number(self, version: int) -> int:
+        """Return the number of a schema version's shape, a new one if need be."""
+        wanted = (version, self.text_columns)
+        if wanted not in self.shapes:
+            self.shapes.append((version, list(self.text_columns)))
+        return self.shapes.index(wanted) + 1
+
+    @property
+    def waiting(self) -> int:
+        """How many changes the newest state does not contain."""
+        return sum(file.rows for file in self.changes)
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifest:
+    """One committed state of a lake. Moments are Unix microseconds, 0 = never."""
+
+    group: str
+    offset: int
+    epoch: int
+    sequence: int
+    counted_from: int
+    rows_other: int = 0
+    paused: bool = False
+    captured_at_us: int = 0
+    committed_at_us: int = 0
+    applied_at_us: int = 0
+    heartbeat_us: int = 0
+    tables: dict[int, LakeTable] = field(default_factory=dict)
+    schemas: dict[tuple[int, int], TableSchema] = field(default_factory=dict)
+    #: Committed files that may not have their names yet.
+    publish: list[str] = field(default_factory=list)
+
+    def schema(self, table_id: int, version: int) -> TableSchema:
+        """Return a table version that this lake has met."""
+        try:
+            return self.schemas[table_id, version]
+        except KeyError:
+            raise Corruption(f"table {table_id} version {version} was never described to this lake") from None
+
+    def shape(self, table: LakeTable, number: int) -> Shape:
+        """Return the columns and types of a shape."""
+        version, text_columns = table.shapes[number - 1]
+        return shape_of(self.schema(table.table_id, version), text_columns)
+
+    @property
+    def unaccounted(self) -> int:
+        """How many changes below the offset nobody knows what became of."""
+        return self.offset - self.counted_from - self.rows_other - sum(t.rows_applied for t in self.tables.values())
+
+    def save(self, path: Path) -> None:
+        """Commit."""
+        tree = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tables", "schemas")}
+        tree |= {
+            "format": FORMAT,
+            "tables": [asdict(t) for t in self.tables.values()],
+            "schemas": to_text(self.schemas),
+        }
+        replace_text(path, json.dumps(tree, indent=1))
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest | None:
+        """Return the committed state; None if there is none. Raises Corruption."""
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            if tree.pop("format") != FORMAT:
+                raise Corruption(f"{path} was written by another version of VENUS")
+            tables = [_table(entry) for entry in tree.pop("tables")]
+            schemas = from_text(tree.pop("schemas"))
+            return cls(**tree, tables={t.table_id: t for t in tables}, schemas=schemas)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corruption(f"{path} cannot be read: {error}", hint="load this target into an empty folder") from error
+
+
+def shape_of(schema: TableSchema, text_columns: list[str]) -> Shape:
+    """Return the shape of a schema version; a column that is text may be younger than this version."""
+    return Shape.of(schema, text_columns=frozenset(text_columns) & {c.name for c in schema.columns})
+
+
+def to_text(schemas: dict[tuple[int, int], TableSchema]) -> list[str]:
+    """Return table versions as JSON can hold them."""
+    return [base64.b64encode(schemas_codec.to_wire(s).SerializeToString()).decode() for s in schemas.values()]
+
+
+def from_text(texts: list[str]) -> dict[tuple[int, int], TableSchema]:
+    """Return what `to_text` has written."""
+    found = [schemas_codec.from_wire(change_pb2.TableSchema.FromString(base64.b64decode(text))) for text in texts]
+    return {(s.table_id, s.version): s for s in found}
+
+
+def _table(entry: dict[str, Any]) -> LakeTable:
+    shapes = [(version, list(text_columns)) for version, text_columns in entry.pop("shapes")]
+    base, changes = Base(**entry.pop("base")), [ChangeFile(**file) for file in entry.pop("changes")]
+    return LakeTable(**entry, shapes=shapes, base=base, changes=changes)

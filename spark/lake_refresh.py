@@ -1,0 +1,156 @@
+"""Makes the state of a lake's table anew: the state before and the changes since then become new files.
+
+Files whose rows are all left alone are linked, not written. Readers of the old state are not disturbed: the link
+`current` moves in one step, and the state before stays until the next time. What cannot be carried over in place
+(another key, a type that is no widening) is read again from the broker's full data.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from venus.rpc.snapshots import Snapshots
+from venus.spark.arrowrows import Shape
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_files import FILE_ROWS, Writer, state_schema
+from venus.spark.lake_layout import publish, sync
+from venus.spark.lake_load import SPLITS_PER_WORKER, StateLoad
+from venus.spark.lake_manifest import Base, LakeTable, Manifest
+from venus.spark.lake_net import Net, evolves, net, state_rows, untouched
+
+logger = logging.getLogger(__name__)
+
+#: Files with fewer rows than this are put together with others.
+SMALL_ROWS = FILE_ROWS // 4
+
+
+def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
+    """Bring one table's state up to the lake's offset, and commit that."""
+    number = table.shape_number(table.schema_version)
+    shape = manifest.shape(table, number)
+    if any(not evolves(manifest.shape(table, used), shape) for used in _shapes(table)):
+        read_again(target, manifest, table.table_id, f"{table.name} has changed beyond what a state can follow")
+        return
+    folder = f"{manifest.offset:020d}"
+    if folder == table.base.folder:
+        folder += "-again"  # other columns at the same offset
+    into = target.layout.version(table.folder, folder)
+    into.mkdir(parents=True, exist_ok=True)
+    rows = _State(manifest, table, shape, target.layout.version(table.folder, table.base.folder), into).write(
+        net(manifest, table, shape, target.layout.root)
+    )
+    table.previous = table.base.folder
+    table.base = Base(folder=folder, offset=manifest.offset, rows=rows, shape=number)
+    table.changes = []
+    target.commit(manifest, [])
+
+
+def _shapes(table: LakeTable) -> set[int]:
+    """Return the shapes in which rows lie that the new state needs."""
+    of_state = {table.base.shape} if table.base.folder else set()
+    return of_state | {file.shape for file in table.changes}
+
+
+class _State:
+    """The files of one new state."""
+
+    def __init__(self, manifest: Manifest, table: LakeTable, shape: Shape, before: Path, into: Path) -> None:
+        self._manifest, self._table, self._shape = manifest, table, shape
+        self._before, self._into = before, into
+        self._written: list[Path] = []
+        self._writer: Writer | None = None
+        self._rows = 0
+
+    def write(self, found: Net) -> int:
+        """Write everything; return the rows."""
+        if self._table.base.folder:
+            for path in sorted(self._before.glob("*.parquet")):
+                if not self._linked(path, found):
+                    self._add(untouched(rows, found) for rows in self._rows_of(path))
+        self._add([found.live])
+        if self._writer is None and not any(self._into.glob("*.parquet")):
+            self._writer = self._next()  # a table without rows is a file without rows
+        self._close()
+        publish(self._written)
+        sync(self._into)
+        return self._rows
+
+    def _rows_of(self, path: Path) -> Iterable[pa.Table]:
+        return state_rows(self._manifest, self._table, self._shape, path)
+
+    def _linked(self, path: Path, found: Net) -> bool:
+        """Take a file as it is, if it may be."""
+        base = self._manifest.shape(self._table, self._table.base.shape)
+        rows = int(pq.read_metadata(path).num_rows)
+        if rows < SMALL_ROWS or state_schema(base) != state_schema(self._shape):
+            return False
+        if any(untouched(part, found).num_rows < part.num_rows for part in self._rows_of(path)):
+            return False
+        new = self._into / f"kept-{path.name.removeprefix('kept-')}"
+        new.unlink(missing_ok=True)
+        os.link(path, new)
+        self._rows += rows
+        return True
+
+    def _add(self, parts: Iterable[pa.Table]) -> None:
+        for part in parts:
+            for batch in part.to_batches():
+                if self._writer is None or self._writer.rows >= FILE_ROWS:
+                    self._close()
+                    self._writer = self._next()
+                self._writer.add(batch)
+
+    def _next(self) -> Writer:
+        path = self._into / f"part-{len(self._written):05d}-{self._manifest.offset}.parquet"
+        self._written.append(path)
+        return Writer(path, state_schema(self._shape))
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._rows += self._writer.rows
+        self._writer = None
+
+
+def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, text_column: str = "") -> None:
+    """Read a table from the broker's full data, which is as new as the lake or newer, and commit that.
+
+    Changes below the snapshot's cut that arrive from now on are kept in the history and do not count for the state.
+    """
+    table = manifest.tables[table_id]
+    texts = sorted({*table.text_columns, text_column} - {""})
+    logger.info("target %s: %s: its state is read again from the broker", target.name, why)
+    with Snapshots(target.broker) as snapshots:
+        splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
+        snapshot = snapshots.open(
+            target.business, table_ids=[table_id], splits=splits, holder=f"{table.name} of {target.group}"
+        )
+        load = StateLoad(target, snapshot, {table_id: texts})
+        fresh = load.tables()[table_id]
+        load.run(fresh, lambda _: None)
+        snapshots.close(snapshot.snapshot_id)
+    manifest.schemas |= load.schemas
+    table.previous, table.changes = table.base.folder, []
+    table.schema_version, table.text_columns = fresh.schema_version, fresh.text_columns
+    table.note = fresh.note or (f"as text, for a value that no type holds: {', '.join(texts)}" if texts else "")
+    table.base = fresh.base
+    table.base.shape = table.shape_number(fresh.schema_version)
+    target.commit(manifest, [])
+
+
+def newest(target: LakeTarget, manifest: Manifest, table: LakeTable) -> pa.Table:
+    """Return a table's rows as of the lake's offset: its state and the changes behind it."""
+    shape = manifest.shape(table, table.shape_number(table.schema_version))
+    found = net(manifest, table, shape, target.layout.root)
+    parts = [state_schema(shape).empty_table(), found.live]
+    if table.base.folder:
+        folder = target.layout.version(table.folder, table.base.folder)
+        for path in sorted(folder.glob("*.parquet")):
+            parts += [untouched(rows, found) for rows in state_rows(manifest, table, shape, path)]
+    return pa.concat_tables(parts)

@@ -1,0 +1,117 @@
+"""kill -9 of the process that writes a lake, around every step that the disk remembers: nothing lost or doubled."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, gone, items, put
+from tests.support.lakes import (
+    all_fresh,
+    current_rows,
+    history,
+    lake_following,
+    lake_is_at,
+    manifest_of,
+    newest_rows,
+    settings_of,
+)
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_full import load_lake
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+
+class Victim:
+    """Runs loads and loops that are killed."""
+
+    def __init__(self, broker: FakeDelivery, root: Path) -> None:
+        self._broker = broker
+        command = [sys.executable, "-W", "ignore", "-m", "tests.support.killed_lake", broker.address, str(root)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, mode: str, step: int, moment: str) -> bool:
+        """Return whether it was killed before it came to its end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(mode, step, moment, self._broker.next_offset, file=self._process.stdin, flush=True)
+        code = int(self._process.stdout.readline())
+        assert code in (0, -signal.SIGKILL)
+        return code != 0
+
+    def __enter__(self) -> Victim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=60)
+
+
+def whole(root: Path, ends: list[int]) -> None:
+    """Check that the visible history has every offset once up to the end of a cut, and nothing else."""
+    offsets = sorted(history(root, "shop.items")["_offset"].to_pylist())
+    assert ends[0] + len(offsets) in ends
+    assert offsets == list(range(ends[0], ends[0] + len(offsets)))
+
+
+#: The first commit, then the first refresh: about a dozen steps; `slow` takes them all, on both sides.
+FEW = [(2, "after"), (4, "before"), (6, "after"), (8, "before"), (10, "after"), (12, "before"), (14, "after")]
+ALL = [(step, moment) for step in range(1, 30) for moment in ("before", "after")]
+
+
+@pytest.mark.parametrize("steps", [pytest.param(FEW, id="few"), pytest.param(ALL, id="all", marks=pytest.mark.slow)])
+def test_kill_around_each_step_of_the_loop(
+    steps: list[tuple[int, str]], broker: FakeDelivery, feed: Feed, tmp_path: Path
+) -> None:
+    root, rng = tmp_path / "lake", random.Random(3)
+    settings = settings_of(broker.address, root)
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1, 101)))
+    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    kills, ends = 0, [broker.next_offset]
+    with Victim(broker, root) as victim:
+        for step, moment in steps:
+            keys = rng.sample(range(1, 150), 15)
+            feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys), batch_rows=4)
+            ends.append(broker.next_offset)
+            kills += victim.run("follow", step, moment)
+            whole(root, ends)
+    with lake_following(settings):
+        feed.cut(put(1, "the end", 1))
+        lake_is_at(settings, broker.next_offset)
+        all_fresh(settings)
+
+    assert kills >= len(FEW) - 2
+    assert sorted(history(root, "shop.items")["_offset"].to_pylist()) == list(range(100, broker.next_offset))
+    assert current_rows(root, items()) == newest_rows(settings, items()) == feed.model[1]
+    assert manifest_of(settings).unaccounted == 0
+    assert not list(root.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    "steps", [pytest.param(FEW[1::2], id="few"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
+)
+def test_kill_around_each_step_of_the_load(
+    steps: list[tuple[int, str]], broker: FakeDelivery, feed: Feed, tmp_path: Path
+) -> None:
+    root = tmp_path / "lake"
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1, 1501)))
+    with Victim(broker, root) as victim:
+        kills = sum(victim.run("load", step, moment) for step, moment in steps)
+    opened = broker.snapshots_opened
+    feed.cut(put(3, "behind", 1))
+    settings = settings_of(broker.address, root)
+    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    with lake_following(settings):
+        lake_is_at(settings, broker.next_offset)
+        all_fresh(settings)
+
+    assert kills >= 3
+    assert broker.snapshots_opened == opened, "an interrupted load goes on with its snapshot"
+    assert current_rows(root, items()) == feed.model[1]

@@ -1,0 +1,77 @@
+"""Runs a lake's load or loop in processes of their own that kill themselves with SIGKILL at their n-th durable step.
+
+python -m tests.support.killed_lake BROKER ROOT, then a line a run: load|follow N before|after GOAL; the answer is its
+exit code. What runs is a fork of this process, which has imported everything and done nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.lakes import settings_of
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_follow import LakeReport, run_lake
+from venus.spark.lake_full import load_lake
+
+
+def kill_at(step: int, moment: str) -> None:
+    """Die just before or just after the `step`-th call that the disk will remember."""
+    lock, steps = threading.Lock(), 0
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal steps
+            with lock:
+                steps += 1
+                mine = steps == step
+            if mine and moment == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = original(*arguments, **options)
+            if mine:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+    os.fsync, os.link = watched(os.fsync), watched(os.link)
+    for name in ("rename", "replace", "unlink"):
+        setattr(Path, name, watched(getattr(Path, name)))
+
+
+def run(broker: str, root: Path, mode: str, goal: int) -> None:
+    """Run until everything is there, or until the kill."""
+    settings = settings_of(broker, root)
+    if mode == "load":
+        load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+        return
+    stop = threading.Event()
+
+    def look(report: LakeReport) -> None:
+        if report.offset >= goal and report.refreshed:
+            stop.set()
+
+    run_lake(settings, "lake", stop, look)
+
+
+def main() -> None:
+    """Answer line by line."""
+    broker, root = sys.argv[1:]
+    for line in sys.stdin:
+        mode, step, moment, goal = line.split()
+        child = os.fork()
+        if child == 0:
+            kill_at(int(step), moment)
+            run(broker, Path(root), mode, int(goal))
+            os._exit(0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

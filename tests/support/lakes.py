@@ -1,0 +1,97 @@
+"""Looks into a lake as any reader would, and runs its loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from tests.support.feed import Key, Row, wait_for
+from venus.config import Broker, Lake, Settings, Target
+from venus.model import TableSchema
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_follow import LakeReport, run_lake
+from venus.spark.lake_manifest import Manifest
+from venus.spark.lake_refresh import newest
+
+#: Quick, so that a test need not wait.
+QUICK: dict[str, Any] = {"commit_s": 0.05, "refresh_s": 0.05}
+
+
+def settings_of(broker: str, root: Path, **lake: Any) -> Settings:
+    return Settings(
+        broker=Broker(listen=broker),
+        targets={"lake": Target.model_validate({"url": f"parquet://{root}"})},
+        lake=Lake(**(QUICK | lake)),
+    )
+
+
+def manifest_of(settings: Settings) -> Manifest:
+    found = LakeTarget(settings, "lake").manifest()
+    assert found is not None
+    return found
+
+
+def _as_model(rows: pa.Table, schema: TableSchema) -> dict[Key, Row]:
+    """Return rows the way a Feed's model has them: text."""
+    names, width = [c.name for c in schema.wire_columns], len(schema.key)
+    columns = [rows.column(n).cast(pa.string()).to_pylist() for n in names]
+    found = {tuple(r[:width]): tuple(r[width:]) for r in zip(*columns, strict=True)}
+    assert len(found) == rows.num_rows, "a key is there twice"
+    return found
+
+
+def newest_rows(settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+    """Return the rows as of the lake's offset."""
+    target, manifest = LakeTarget(settings, "lake"), manifest_of(settings)
+    return _as_model(newest(target, manifest, manifest.tables[schema.table_id]), schema)
+
+
+def current_rows(root: Path, schema: TableSchema) -> dict[Key, Row]:
+    """Return the rows of the newest state, as a reader has them that knows nothing of VENUS."""
+    return _as_model(pq.read_table(root / "current" / f"{schema.namespace}.{schema.name}"), schema)
+
+
+def history(root: Path, name: str) -> pa.Table:
+    """Return every change, whatever its shape."""
+    parts = [pa.table({"_offset": pa.array([], pa.int64())})]
+    parts += [ds.dataset(p).to_table() for p in sorted((root / "history" / name).glob("version=*"))]
+    return pa.concat_tables(parts, promote_options="default")
+
+
+@contextmanager
+def lake_following(settings: Settings) -> Iterator[list[LakeReport]]:
+    """Run the loop; what it raises is raised here."""
+    stop, reports, errors = threading.Event(), list[LakeReport](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            run_lake(settings, "lake", stop, reports.append)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield reports
+    finally:
+        stop.set()
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def lake_is_at(settings: Settings, offset: int) -> None:
+    wait_for(lambda: manifest_of(settings).offset >= offset, f"offset {offset}")
+
+
+def all_fresh(settings: Settings) -> None:
+    """Wait until every state contains every change."""
+    wait_for(lambda: not any(t.waiting for t in manifest_of(settings).tables.values()), "fresh states")
