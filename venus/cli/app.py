@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from venus.cli import broker as broker_command
-from venus.cli import halves, install, load, quarantine, show, status, sync, tables
+from venus.cli import halves, install, load, quarantine, show, status, sync, tables, verify
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
@@ -47,6 +47,7 @@ app.command("broker", rich_help_panel=RUN)(broker_command.broker)
 app.command("migrate", rich_help_panel=RUN)(load.migrate)
 app.command("sync", rich_help_panel=RUN)(sync.sync)
 app.command("status", rich_help_panel=WATCH)(status.status)
+app.command("verify", rich_help_panel=WATCH)(verify.verify)
 app.command("config", rich_help_panel=WATCH)(show.config)
 app.command("version", rich_help_panel=WATCH)(show.version)
 app.command("pause", rich_help_panel=ACT)(tables.pause)

@@ -1,0 +1,301 @@
+"""PostgreSQL as a side of a comparison, source and target alike (see dialects/verifying.py).
+
+The forms are the type's own output text, which is also the canonical text that travels; only CHAR, BOOL, bytea and
+numbers without a scale need an expression. Bytes of the server's encoding are hashed: a database in another encoding
+than UTF-8 fails calibration where it matters, and is compared row by row.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.postgresql import names, registry
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.names import literal, log_keys, log_table
+from venus.adapters.dialects.postgresql.registry import Captured
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.verifying import HEX_DIGITS, NULL, SEPARATOR, Buckets, Key, Slice, Style, Subject, style_of
+from venus.codec.changes import TableChanges
+from venus.codec.copytext import from_copy
+from venus.codec.layout import Layout
+from venus.config import Settings
+from venus.model import Kind, LogicalType, Sequence
+
+#: A piece of a table that is read whole: so many of its blocks at a time, 8 MiB.
+PIECE_BLOCKS = 1024
+#: From so many rows on, a share of the pages decides where to cut.
+EXACT_CUTS_ROWS = 5_000_000
+SAMPLED_ROWS = 1_000_000
+_SEPARATOR, _NULL = (f"E'\\x{ord(c):02x}'" for c in (SEPARATOR, NULL))
+
+
+class Session(Protocol):
+    """What source and target sessions have in common."""
+
+    def run(self, text: str, params: Any = None) -> int: ...
+    def rows(self, text: str, params: Any = None) -> list[tuple[Any, ...]]: ...
+    def literal(self, text: str, params: Any) -> str: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What a table and its columns are called there, quoted; columns in wire order."""
+
+    relation: str  # in a FROM clause
+    relation_name: str  # for ::regclass
+    columns: tuple[str, ...]
+    casts: tuple[str, ...]  # the types of the key's columns
+
+
+def form(kind: LogicalType, column: str, *, bare: bool = False) -> str:
+    """Return the SQL of a column's form; `bare` = without its length."""
+    style = style_of(kind)
+    text = f"{column}::text"
+    if style is Style.HEX:
+        text = f"encode({column}, 'hex')"
+    elif style is Style.NUMBER:
+        text = f"trim_scale({column})::text"
+    elif kind.kind is Kind.BOOL:
+        text = f"left({column}::text, 1)"
+    if style in (Style.FREE, Style.PADDED) and not bare:
+        text = f"octet_length({text})::text || ':' || {text}"
+    return f"coalesce({text}, {_NULL})"
+
+
+def checksum(text: str, digest: str) -> str:
+    """Return the SQL of a text's checksum."""
+    hashed = f"md5({text})" if digest == "md5" else f"encode(sha256(convert_to({text}, 'UTF8')), 'hex')"
+    return f"('x' || substr({hashed}, 1, {HEX_DIGITS}))::bit({4 * HEX_DIGITS})::bigint"
+
+
+class PostgresReader:
+    """One session; the caller says what tables are called there."""
+
+    pushes_down = True
+
+    def __init__(self, session: Session, named: Callable[[Subject], Names], copy: Callable[[str], bytes]) -> None:
+        self._session = session
+        self._named = named
+        self._copy = copy
+        session.run(statement("verify", "session"))
+
+    def close(self) -> None:
+        self._session.rollback()
+        self._session.close()
+
+    def begin(self, subject: Subject) -> None:
+        self._session.rollback()
+        self._session.run(statement("verify", "begin", relation=self._named(subject).relation))
+
+    def end(self) -> None:
+        self._session.rollback()
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    def estimate(self, subject: Subject) -> int:
+        relation_name = self._named(subject).relation_name
+        return int(self._session.rows(statement("verify", "estimate", relation_name=relation_name))[0][0])
+
+    def cuts(self, subject: Subject, rows: int) -> list[int]:
+        named = self._named(subject)
+        parts = {"relation": named.relation, "key": f"t.{named.columns[0]}", "where": _where(subject)}
+        estimate = self.estimate(subject)
+        if estimate <= EXACT_CUTS_ROWS:
+            text = statement("verify", "cuts", rows=str(rows), **parts)
+        else:
+            share = SAMPLED_ROWS / estimate
+            rows_in_share = str(max(1, int(rows * share)))
+            text = statement("verify", "sampled_cuts", percent=f"{100 * share:.6f}", rows=rows_in_share, **parts)
+        return sorted({int(k) for (k,) in self._session.rows(text) if k is not None})
+
+    # -- checksums -------------------------------------------------------------------------------------------------
+
+    def buckets(self, subject: Subject, part: Slice) -> Buckets:
+        found = self._session.rows(
+            statement(
+                "verify", "buckets", relation=self._named(subject).relation, bucket=self._bucket(subject, part),
+                checksum=self._checksum(subject), where=self._condition(subject, part, None),
+            )
+        )  # fmt: skip
+        return {int(bucket): (int(count), int(total)) for bucket, count, total in found}
+
+    def hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
+        found = self._session.rows(
+            statement(
+                "verify", "hashes", relation=self._named(subject).relation, checksum=self._checksum(subject),
+                keys=", ".join(self._key_forms(subject)), where=self._condition(subject, part, buckets),
+            )
+        )  # fmt: skip
+        return ((row[1:], int(row[0])) for row in found)
+
+    def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
+        width = len(subject.schema.key)
+        text = statement(
+            "verify", "forms", checksum=self._checksum(subject), keys=", ".join(self._key_forms(subject)),
+            forms=", ".join(self._forms(subject)), **self._joined(subject, keys),
+        )  # fmt: skip
+        return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._session.rows(text)]
+
+    def _forms(self, subject: Subject) -> list[str]:
+        columns = self._named(subject).columns
+        return [form(c.type, f"t.{name}") for c, name in zip(subject.schema.wire_columns, columns, strict=True)]
+
+    def _key_forms(self, subject: Subject) -> list[str]:
+        columns = self._named(subject).columns
+        key = subject.schema.wire_columns[: len(subject.schema.key)]
+        return [form(c.type, f"t.{name}", bare=True) for c, name in zip(key, columns, strict=False)]
+
+    def _checksum(self, subject: Subject) -> str:
+        return checksum(f" || {_SEPARATOR} || ".join(self._forms(subject)), subject.digest)
+
+    def _bucket(self, subject: Subject, part: Slice) -> str:
+        if part.step:
+            key = f"t.{self._named(subject).columns[0]}::bigint"
+            inside = f"least(greatest({key}, {part.origin}::bigint), {part.end}::bigint)"
+            return f"(({inside} - {part.origin}::bigint) / {part.step}::bigint)"
+        key_text = f" || {_SEPARATOR} || ".join(self._forms(subject)[: len(subject.schema.key)])
+        return f"({checksum(key_text, subject.digest)} & {part.buckets - 1})"
+
+    def _condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
+        if not part.step:
+            wanted = f"{self._bucket(subject, part)} = ANY (ARRAY{sorted(buckets)}::bigint[])" if buckets else "true"
+            sampled = f"{self._bucket(subject, part)} < {part.sampled}" if part.sampled else "true"
+            return f"{_where(subject)} AND {wanted} AND {sampled}"
+        key = f"t.{self._named(subject).columns[0]}"
+        return f"{_where(subject)} AND ({' OR '.join(_between(key, *r) for r in part.ranges(buckets)) or 'false'})"
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        named = self._named(subject)
+        parts = {
+            "columns": ", ".join(f"t.{c}" for c in named.columns), "relation": named.relation,
+            "limit": f" LIMIT {rows_max}" if rows_max else "",
+        }  # fmt: skip
+        if part.step or rows_max:
+            where = self._condition(subject, part, buckets) if part.step else _where(subject)
+            yield from self._section(subject, statement("verify", "rows", where=where, **parts))
+            return
+        blocks = int(
+            self._session.rows(statement("verify", "blocks", relation_name=named.relation_name))[0][0]
+        )  # fmt: skip
+        for low in range(0, blocks, PIECE_BLOCKS):
+            piece = f"t.ctid >= '({low},0)' AND t.ctid < '({low + PIECE_BLOCKS},0)' AND {_where(subject)}"
+            yield from self._section(subject, statement("verify", "rows", where=piece, **parts))
+
+    def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        columns = ", ".join(f"t.{c}" for c in self._named(subject).columns)
+        yield from self._section(
+            subject, statement("verify", "found", columns=columns, **self._joined(subject, keys))
+        )  # fmt: skip
+
+    def _section(self, subject: Subject, text: str) -> Iterator[TableChanges]:
+        record_ids, rows, is_deleted = from_copy(self._copy(text), Layout.of(subject.schema), flagged=False)
+        if len(record_ids):
+            yield TableChanges(
+                table_id=subject.schema.table_id, schema_version=subject.schema.version, record_ids=record_ids,
+                rows=rows, is_deleted=is_deleted,
+            )  # fmt: skip
+
+    def _joined(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
+        """Return the parts of a join with these keys."""
+        named = self._named(subject)
+        values = key_values(subject, named.casts)
+        match = [f"t.{c} = {v}" for c, v in zip(named.columns, values, strict=False)]
+        return {"relation": named.relation, "match": " AND ".join(match)} | self._arrays(keys)
+
+    def _arrays(self, keys: Seq[Key]) -> dict[str, str]:
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        arrays = [self._session.literal("%s::text[]", [column]) for column in columns]
+        return {"arrays": ", ".join(arrays), "names": ", ".join(f"v{n}" for n in range(1, len(columns) + 1))}
+
+
+class PostgresSourceReader(PostgresReader):
+    """The source's side: also what is in the log, and the way into it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._captured: dict[int, Captured] = {}
+        super().__init__(connection, self._of_source, self._copied)
+
+    def _copied(self, text: str) -> bytes:
+        into = io.BytesIO()
+        self._connection.copy_out(text, into)
+        return into.getvalue()
+
+    def tables(self) -> list[RegisteredTable]:
+        registry.require_installed(self._connection)
+        self._captured = {c.schema.table_id: c for c in registry.load(self._connection)[0]}
+        return [c.registered for c in self._captured.values()]
+
+    def _of_source(self, subject: Subject) -> Names:
+        if not self._captured:
+            self.tables()
+        captured = self._captured.get(subject.schema.table_id)
+        if (
+            captured is None
+            or captured.table is None
+            or not captured.usable
+            or captured.schema.version != subject.schema.version
+        ):
+            raise SchemaChanged(f"{subject.schema.qualified} is not what the registry says, or has just changed")
+        table = captured.table
+        return Names(
+            relation=table.from_sql,
+            relation_name=literal(table.name_sql),
+            columns=tuple(names.quoted(c.name) for c in subject.schema.wire_columns),
+            casts=tuple(k.log_type for k in table.key),
+        )
+
+    def next_sequence(self) -> Sequence:
+        return Sequence(int(self._connection.row(statement("verify", "next_sequence"))[0]))
+
+    def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+        log = log_table(subject.schema.table_id)
+        if not keys or self._connection.row(statement("verify", "whole_table_waits", log=log))[0]:
+            return set(keys)
+        values = key_values(subject, self._of_source(subject).casts)
+        logged = log_keys(len(values))
+        match = " AND ".join(f"l.{k} = {v}" for k, v in zip(logged, values, strict=True))
+        rows = self._session.rows(statement("verify", "waiting", log=log, match=match, **self._arrays(keys)))
+        return {tuple(row) for row in rows}
+
+    def touch(self, subject: Subject, keys: Seq[Key]) -> None:
+        values = key_values(subject, self._of_source(subject).casts)
+        logged = ", ".join(log_keys(len(values)))
+        log = log_table(subject.schema.table_id)
+        text = statement("verify", "touch", log=log, keys=logged, values=", ".join(values), **self._arrays(keys))
+        with self._connection.transaction():
+            self._connection.run(text)
+
+
+def key_values(subject: Subject, casts: Seq[str]) -> list[str]:
+    """Return the SQL that makes the forms v1, v2, ... of a key values of its columns' types again."""
+    key = subject.schema.wire_columns[: len(subject.schema.key)]
+    return [
+        f"decode(v{n}, 'hex')" if style_of(c.type) is Style.HEX else f"v{n}::{cast}"
+        for n, (c, cast) in enumerate(zip(key, casts, strict=True), 1)
+    ]
+
+
+def _where(subject: Subject) -> str:
+    return f"({subject.where})" if subject.where else "true"
+
+
+def _between(key: str, low: int | None, high: int | None) -> str:
+    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
+    return f"({' AND '.join(conditions) or 'true'})"
+
+
+def open_reader(settings: Settings) -> PostgresSourceReader:
+    """Connect to the source of the settings."""
+    return PostgresSourceReader(Connection(settings.source.url.get_secret_value(), application="venus verify"))

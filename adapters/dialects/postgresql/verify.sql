@@ -1,0 +1,68 @@
+-- What verification reads: checksums by bucket, the keys behind a bucket, rows. Everything in one REPEATABLE READ
+-- transaction. {braces} are filled in by verify.py.
+
+-- session --
+-- A checksum over a million rows is no reason to compile anything, and is worth more memory than the default.
+SET jit = off; SET work_mem = '64MB'
+
+-- begin --
+-- LOCK before the first query: TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, and a table that was emptied
+-- behind the snapshot would look empty without anything in the log. LOCK takes no snapshot.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+LOCK TABLE {relation} IN ACCESS SHARE MODE
+
+-- estimate --
+SELECT coalesce(sum(CASE WHEN c.reltuples >= 0 THEN c.reltuples ELSE pg_relation_size(c.oid) / 100 END), 0)::bigint
+  FROM pg_class c
+ WHERE c.oid IN (SELECT {relation_name}::regclass UNION SELECT relid FROM pg_partition_tree({relation_name}::regclass))
+   AND c.relkind = 'r'
+
+-- cuts --
+-- The leading key column is the first of its index, so this is one pass over the index.
+SELECT k FROM (SELECT {key} AS k, row_number() OVER (ORDER BY {key}) AS n, count(*) OVER () AS last
+                 FROM {relation} t WHERE {where}) x
+ WHERE n = 1 OR n = last OR n % {rows} = 0 ORDER BY k
+
+-- sampled_cuts --
+-- Of a large table: a share of its pages says well enough where to cut.
+SELECT k FROM (SELECT k, row_number() OVER (ORDER BY k) AS n
+                 FROM (SELECT {key} AS k FROM {relation} t TABLESAMPLE SYSTEM ({percent}) WHERE {where}) y) x
+ WHERE n % {rows} = 0
+ UNION SELECT min({key}) FROM {relation} t WHERE {where}
+ UNION SELECT max({key}) FROM {relation} t WHERE {where} ORDER BY 1
+
+-- buckets --
+SELECT b, count(*), sum(h)
+  FROM (SELECT {bucket} AS b, {checksum} AS h FROM {relation} t WHERE {where}) x
+ GROUP BY b
+
+-- hashes --
+SELECT {checksum}, {keys} FROM {relation} t WHERE {where}
+
+-- forms --
+SELECT {checksum}, {keys}, {forms} FROM {relation} t JOIN unnest({arrays}) AS v ({names}) ON {match}
+
+-- rows --
+COPY (SELECT {columns} FROM {relation} t WHERE {where}{limit}) TO STDOUT
+
+-- blocks --
+-- The largest of the parts: every row of a partitioned table lies in some block of its partition.
+SELECT coalesce(max(pg_relation_size(x.oid)), 0) / current_setting('block_size')::int
+  FROM (SELECT {relation_name}::regclass::oid UNION
+        SELECT relid::oid FROM pg_partition_tree({relation_name}::regclass)) x (oid)
+
+-- found --
+COPY (SELECT {columns} FROM {relation} t JOIN unnest({arrays}) AS v ({names}) ON {match}) TO STDOUT
+
+-- next_sequence --
+SELECT next_sequence FROM venus.checkpoint WHERE id = 1
+
+-- whole_table_waits --
+SELECT EXISTS (SELECT FROM {log} WHERE op IN ('T', 'X'))
+
+-- waiting --
+SELECT DISTINCT {names} FROM {log} l JOIN unnest({arrays}) AS v ({names}) ON {match}
+
+-- touch --
+-- As if the application had changed these rows: the next cut reads them as they are.
+INSERT INTO {log} (op, {keys}) SELECT 'U', {values} FROM unnest({arrays}) AS v ({names})

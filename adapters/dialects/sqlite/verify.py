@@ -1,0 +1,210 @@
+"""A SQLite file as a side of a comparison (see dialects/verifying.py): rows are read, checksums are computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any, NoReturn
+
+from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite.connection import connect, file_of, quoted, translated, write_transaction
+from venus.adapters.dialects.sqlite.dictionary import Dictionary
+from venus.adapters.dialects.sqlite.reading import Access, Row, UnfitRow, access_to, sections_of
+from venus.adapters.dialects.sqlite.refresh import compare, objects
+from venus.adapters.dialects.sqlite.statements import statement
+from venus.adapters.dialects.sqlite.triggers import log_columns, log_table
+from venus.adapters.dialects.verifying import Buckets, Key, Slice, Subject
+from venus.codec.changes import TableChanges
+from venus.config import Settings
+from venus.errors import SourceError
+from venus.model import Kind, LogicalType, Sequence
+
+#: Rows in memory at once; they are compared slice by slice anyway.
+PIECE_ROWS = 20_000
+SECTION_BYTES = 1 << 30
+#: Keys asked for with one statement: each is a condition of its own, and its values are parameters.
+KEYS_AT_ONCE = 200
+
+
+class SqliteReader:
+    """One connection that reads, and writes nothing but the log."""
+
+    pushes_down = False
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._connection = connect(file)
+        self._accesses: dict[int, Access] = {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def begin(self, subject: Subject) -> None:
+        self.end()
+        with translated(self._file):
+            self._connection.execute("BEGIN")
+            self._access(subject)
+
+    def end(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def tables(self) -> list[RegisteredTable]:
+        with translated(self._file):
+            registry.require_installed(self._connection, self._file)
+            return [c.table for c in registry.read_tables(self._connection).values()]
+
+    def _access(self, subject: Subject) -> Access:
+        """Return how the table is read; the dictionary is read once, and again if it is not what is compared."""
+        table_id = subject.schema.table_id
+        if table_id not in self._accesses:
+            dictionary, present = Dictionary(self._connection), objects(self._connection)
+            found = [compare(dictionary, c, present) for c in registry.read_tables(self._connection).values()]
+            self._accesses = {
+                c.schema.table_id: access_to(c.found) for c in found if c.readable and c.found is not None
+            }  # fmt: skip
+        access = self._accesses.get(table_id)
+        if access is None or access.layout.schema.version != subject.schema.version:
+            self._accesses.clear()
+            raise SchemaChanged(f"{subject.schema.qualified} is not what the registry says, or has just changed")
+        return access
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    def estimate(self, subject: Subject) -> int:
+        with translated(self._file):
+            return int(self._connection.execute(statement("verify", "estimate", table=_table(subject))).fetchone()[0])
+
+    def cuts(self, subject: Subject, rows: int) -> list[int]:
+        key = f"t.{quoted(subject.schema.key[0])}"
+        text = statement("verify", "cuts", key=key, table=_table(subject), where=_where(subject), rows=str(rows))
+        with translated(self._file):
+            return sorted({int(k) for (k,) in self._connection.execute(text)})
+
+    def buckets(self, subject: Subject, part: Slice) -> Buckets:
+        _not_here()
+
+    def hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
+        _not_here()
+
+    def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
+        _not_here()
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        where = _where(subject)
+        if part.step:
+            key = f"t.{quoted(subject.schema.key[0])}"
+            ranges = " OR ".join(_between(key, *r) for r in part.ranges(buckets)) or "0"
+            where = f"{where} AND ({ranges})"
+        yield from self._read(subject, where, [], rows_max)
+
+    def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            where, values = _keyed(subject, keys[first : first + KEYS_AT_ONCE])
+            yield from self._read(subject, where, values, 0)
+
+    def _read(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
+        access = self._access(subject)
+        columns = ", ".join(f"t.{quoted(c.name)}" for c in access.layout.columns)
+        limit = f" LIMIT {rows_max}" if rows_max else ""
+        text = statement("verify", "rows", columns=columns, table=_table(subject), where=where, limit=limit)
+        with translated(self._file):
+            cursor = self._connection.execute(text, values)
+            try:
+                while rows := cursor.fetchmany(PIECE_ROWS):
+                    yield from self._sections(rows, access)
+            finally:
+                cursor.close()  # a statement that is not reset keeps the snapshot open
+
+    def _sections(self, rows: list[Row], access: Access) -> Iterator[TableChanges]:
+        try:
+            yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
+        except UnfitRow as unfit:
+            raise SourceError(
+                f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude the table"
+            ) from unfit
+
+    # -- what waits --------------------------------------------------------------------------------------------------
+
+    def next_sequence(self) -> Sequence:
+        with translated(self._file):
+            return registry.read_state(self._connection).next_sequence
+
+    def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+        """Compare as stored values: what is not yet captured is little, and it is all read."""
+        table_id, width = subject.schema.table_id, len(subject.schema.key)
+        text = statement("verify", "waiting", keys=log_columns(width), log=quoted(log_table(table_id)))
+        with translated(self._file):
+            logged = {tuple(row) for row in self._connection.execute(text, (table_id,))}
+        wanted = {_stored_key(subject, key): key for key in keys}
+        return {wanted[row] for row in logged & wanted.keys()}
+
+    def touch(self, subject: Subject, keys: Seq[Key]) -> None:
+        """Log the keys as they are stored, where the rows are there: 1 and 1.0 are two keys for a log."""
+        width = len(subject.schema.key)
+        names = ", ".join(f"t.{quoted(name)}" for name in subject.schema.key)
+        log = quoted(log_table(subject.schema.table_id))
+        text = statement("verify", "touch", log=log, keys=log_columns(width), marks=", ".join("?" * width))
+        with write_transaction(self._connection, self._file):
+            there: list[tuple[Any, ...]] = []
+            for first in range(0, len(keys), KEYS_AT_ONCE):
+                where, values = _keyed(subject, keys[first : first + KEYS_AT_ONCE])
+                find = statement("verify", "stored_keys", keys=names, table=_table(subject), where=where)
+                there += self._connection.execute(find, values).fetchall()
+            absent = {_stored_key(subject, key) for key in keys} - set(there)  # equal numbers are equal in Python too
+            self._connection.executemany(text, [*there, *absent])
+
+
+def open_reader(settings: Settings) -> SqliteReader:
+    """Open the file that the settings name."""
+    return SqliteReader(file_of(settings.source.url.get_secret_value()))
+
+
+def _not_here() -> NoReturn:
+    raise AssertionError("SQLite computes no checksums")
+
+
+def _table(subject: Subject) -> str:
+    return f"main.{quoted(subject.schema.name)}"
+
+
+def _where(subject: Subject) -> str:
+    return f"({subject.where})" if subject.where else "1"
+
+
+def _between(key: str, low: int | None, high: int | None) -> str:
+    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
+    return f"({' AND '.join(conditions) or '1'})"
+
+
+def _keyed(subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
+    """Return the condition that a row has one of these keys, and its values."""
+    one = "(" + " AND ".join(f"t.{quoted(name)} = ?" for name in subject.schema.key) + ")"
+    return " OR ".join([one] * len(keys)), [value for key in keys for value in _stored_key(subject, key)]
+
+
+def _stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
+    columns = subject.schema.wire_columns
+    return tuple(_stored(column.type, form) for column, form in zip(columns, key, strict=False))
+
+
+def _stored(kind: LogicalType, form: str) -> Any:
+    """Return the value that SQLite stores for a form; in a key each value has one spelling (values.py)."""
+    match kind.kind:
+        case Kind.INT:
+            return int(form)
+        case Kind.BOOL:
+            return int(form == "t")
+        case Kind.BYTES:
+            return bytes.fromhex(form)
+        case Kind.FLOAT:
+            return float(form)
+        case Kind.DECIMAL:
+            return float(form) if form.partition(".")[2].strip("0") else int(form.partition(".")[0])
+    return form

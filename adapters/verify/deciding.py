@@ -1,0 +1,110 @@
+"""Is a suspect a fault, or only a change on its way? Exact, and pure.
+
+The target's snapshot says which offset it has applied, the source's which Sequence it has shipped and which keys still
+wait in the log; the queue says what both must show there (history.py). So a row is wrong or right for where it
+stands, and only what a snapshot cannot tell (its change waits, the target is behind) has to be looked at again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.adapters.dialects.verifying import Subject
+from venus.adapters.verify.equality import differing, equal
+from venus.adapters.verify.findings import ColumnDifference, Difference, Fault, Kind
+from venus.adapters.verify.history import History, Known
+from venus.adapters.verify.rows import Row, key_as_dict
+from venus.adapters.verify.tasks import Place, Suspect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """One half of the way: what the queue says must be there, or why that cannot be told."""
+
+    place: Place
+    expected: Known | None = None
+    right: bool = False
+    reason: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        """It is known, and not so."""
+        return self.expected is not None and not self.right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What became of a suspect: `difference`, or `reason` = look again, or neither = it was on its way."""
+
+    difference: Difference | None = None
+    reason: str = ""
+
+
+def decide(subject: Subject, suspect: Suspect, history: History) -> Decision:
+    """Say what a suspect is."""
+    legs = [
+        _judged(subject, suspect, history, place) for place in (Place.SOURCE, Place.TARGET) if place in suspect.rows
+    ]
+    wrong = [leg for leg in legs if leg.wrong]
+    open_ = next((leg.reason for leg in legs if leg.reason), "")
+    if open_:
+        # one half may be wrong already; the other half is waited for, so that the fault is named completely
+        return Decision(difference=_difference(subject, suspect, legs) if wrong else None, reason=open_)
+    return Decision(difference=_difference(subject, suspect, legs)) if wrong else Decision()
+
+
+def _judged(subject: Subject, suspect: Suspect, history: History, place: Place) -> Leg:
+    standing, row = suspect.standing, suspect.rows[place]
+    if place is Place.TARGET:
+        assert standing.reached is not None
+        expected = history.at_offset(suspect.key, standing.reached.offset)
+        reason = standing.reached.held or (
+            f"the target is at offset {standing.reached.offset:,}, the full data at {history.pinned:,}"
+        )
+    else:
+        assert standing.next_sequence is not None
+        if suspect.waiting:
+            return Leg(place=place, reason="its change waits in the source's log")
+        expected = history.at_sequence(suspect.key, standing.next_sequence)
+        reason = f"the broker has not committed everything below Sequence {standing.next_sequence:,}"
+    if expected is None:
+        return Leg(place=place, reason=reason)
+    return Leg(place=place, expected=expected, right=equal(subject.schema, expected.row, row))
+
+
+def _difference(subject: Subject, suspect: Suspect, legs: list[Leg]) -> Difference:
+    capture = next((leg for leg in legs if leg.place is Place.SOURCE and leg.wrong), None)
+    apply = next((leg for leg in legs if leg.place is Place.TARGET and leg.wrong), None)
+    rows: dict[Place, Row | None] = dict(suspect.rows)
+    full = next((leg.expected for leg in legs if leg.wrong and leg.expected is not None), Known(row=None))
+    rows[Place.FULL] = full.row
+    if capture is not None:
+        wanted = rows[Place.SOURCE]
+        actual = rows[Place.TARGET] if apply is not None else rows[Place.FULL]
+        fault = Fault.BOTH if apply is not None else Fault.CAPTURE
+    else:
+        wanted, actual, fault = rows[Place.FULL], rows[Place.TARGET], Fault.APPLY
+    kind = Kind.MISSING if actual is None else Kind.EXTRA if wanted is None else Kind.DIFFERENT
+    return Difference(
+        table=subject.schema.qualified, key=key_as_dict(suspect.key, subject.schema), kind=kind, fault=fault,
+        columns=_columns(subject, rows), present=tuple(p.value for p in Place if rows.get(p) is not None),
+        forms=suspect.key,
+    )  # fmt: skip
+
+
+def _columns(subject: Subject, rows: dict[Place, Row | None]) -> tuple[ColumnDifference, ...]:
+    """Return the columns that are not the same everywhere; all but the key's where a place has no row at all."""
+    schema = subject.schema
+    there = {place: row for place, row in rows.items() if row is not None}
+    if len(there) < len(rows):
+        numbers = range(len(schema.key), len(schema.columns))
+    else:
+        first, *others = there.values()
+        numbers = sorted({n for other in others for n in differing(schema, first, other)})  # type: ignore[assignment]
+    return tuple(
+        ColumnDifference(
+            column=schema.wire_columns[n].name,
+            values={place.value: there[place][n] for place in Place if place in there},
+        )
+        for n in numbers
+    )

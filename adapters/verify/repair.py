@@ -1,0 +1,96 @@
+"""Wrong rows are mended by the ordinary way: their keys go into the source's log, and the next cut ships them.
+
+Nothing is ever written to the target here. The cut reads each row as it is then and gives it a new Sequence, in one
+snapshot, so a change that the application makes meanwhile is simply what is read, and nothing newer is overwritten.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from venus.adapters.dialects.verifying import Key, Subject, open_reader
+from venus.adapters.verify.findings import Difference, Result
+from venus.adapters.verify.full import opened_snapshot
+from venus.adapters.verify.settling import Settling
+from venus.adapters.verify.tasks import Ends, Place, close_opened
+from venus.config import Settings
+from venus.errors import VenusError
+
+#: Keys written into the log with one transaction.
+KEYS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillWrong:
+    """A row that is not right yet."""
+
+    table: str
+    key: dict[str, str]
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Repaired:
+    """What became of a repair."""
+
+    emitted: dict[str, int] = field(default_factory=dict)  # keys by table
+    repaired: int = 0
+    left: list[StillWrong] = field(default_factory=list)
+
+
+def repair(settings: Settings, target: str, result: Result, *, wait_s: float) -> Repaired:
+    """Ship the differing rows of a comparison once more and wait until they are right, at most so long."""
+    wanted: dict[str, dict[Key, Difference]] = defaultdict(dict)
+    for difference in result.differences:
+        wanted[difference.table][difference.forms] = difference
+    done = Repaired()
+    if not wanted:
+        return done
+    try:
+        subjects = _touch(settings, wanted, done)
+        right = Place.FULL if result.leg == "source" else Place.TARGET
+        _wait(settings, target, right, wanted, subjects, done, wait_s)
+    finally:
+        close_opened()
+    return done
+
+
+def _touch(settings: Settings, wanted: dict[str, dict[Key, Difference]], done: Repaired) -> dict[str, Subject]:
+    subjects = {}
+    try:
+        reader = open_reader(settings)
+    except VenusError as error:
+        raise VenusError(
+            f"nothing was repaired: rows are shipped again by the source, and {error}",
+            hint="without the source, `venus resync TABLE --target NAME` makes a table equal to the full data",
+        ) from error
+    with closing(reader):
+        schemas = {t.schema.qualified: t.schema for t in reader.tables()}
+        for table, differences in wanted.items():
+            subject = subjects[table] = Subject(schema=schemas[table])
+            keys = list(differences)
+            for first in range(0, len(keys), KEYS_AT_ONCE):
+                reader.touch(subject, keys[first : first + KEYS_AT_ONCE])
+            done.emitted[table] = len(keys)
+    return subjects
+
+
+def _wait(
+    settings: Settings, target: str, right: Place, wanted: dict[str, dict[Key, Difference]],
+    subjects: dict[str, Subject], done: Repaired, wait_s: float,
+) -> None:  # fmt: skip
+    address = settings.broker.address or settings.broker.listen
+    table_ids = [s.schema.table_id for s in subjects.values()]
+    with opened_snapshot(address, settings.business.name, table_ids, f"repair of {target}") as snapshot:
+        ends = Ends(
+            settings=settings, left=Place.SOURCE, right=right, target=target, snapshot=snapshot.SerializeToString()
+        )
+        for table, differences in wanted.items():
+            left = Settling(ends, subjects[table]).until_right(list(differences), wait_s)
+            done.repaired += len(differences) - len(left)
+            done.left += [
+                StillWrong(table=table, key=differences[key].key, reason=decision.reason or "not applied yet")
+                for key, decision in left.items()
+            ]

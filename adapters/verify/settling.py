@@ -1,0 +1,143 @@
+"""From suspects to findings: reads what the queue says of their keys, decides, and looks again at what is open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+
+from venus.adapters.dialects.verifying import Key, Subject
+from venus.adapters.verify.deciding import Decision, decide
+from venus.adapters.verify.findings import Difference, Undecided
+from venus.adapters.verify.full import FullData
+from venus.adapters.verify.history import History, queue_end, read_increments
+from venus.adapters.verify.rows import key_as_dict, record_ids
+from venus.adapters.verify.tasks import Ends, Suspect, look_again, opened
+from venus.errors import OffsetTrimmed
+from venus.wire import broker_pb2
+
+FIRST_PAUSE_S = 0.05
+PAUSE_MAX_S = 1.0
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of the suspects of one table."""
+
+    differences: dict[Key, Difference] = field(default_factory=dict)
+    undecided: dict[Key, str] = field(default_factory=dict)
+    in_flight: int = 0
+
+
+class Settling:
+    """One table's suspects."""
+
+    def __init__(self, ends: Ends, subject: Subject, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._ends = ends
+        self._subject = subject
+        self._monotonic = monotonic
+        self._address = ends.settings.broker.address or ends.settings.broker.listen
+        self._business = ends.settings.business.name
+        self._snapshot = broker_pb2.Snapshot.FromString(ends.snapshot)
+        self._history = History(
+            pinned=self._snapshot.offset, sequence=self._snapshot.sequence, start=self._snapshot.offset,
+            end=self._snapshot.offset, end_sequence=self._snapshot.sequence + 1,
+        )  # fmt: skip
+        self._keys: tuple[Key, ...] = ()
+
+    def settle(self, suspects: Seq[Suspect], wait_s: float) -> Settled:
+        """Decide all of them, or say after `wait_s` why some cannot be."""
+        settled = Settled()
+        if not suspects:
+            return settled
+        self._learn(suspects)
+        decisions = self._decide(suspects)
+        deadline, pause_s = self._monotonic() + wait_s, FIRST_PAUSE_S
+        while open_ := [key for key, decision in decisions.items() if decision.reason]:
+            if self._monotonic() >= deadline:
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            decisions |= self._decide(look_again(self._ends, self._subject, open_))
+        self._sort(decisions, settled)
+        return settled
+
+    def until_right(self, keys: Seq[Key], wait_s: float) -> dict[Key, Decision]:
+        """Look at these keys until each is right at both ends, or `wait_s` are over; return those that are not."""
+        suspects = look_again(self._ends, self._subject, keys)
+        self._learn(suspects)
+        deadline, pause_s = self._monotonic() + wait_s, FIRST_PAUSE_S
+        while True:
+            wrong = {k: d for k, d in self._decide(suspects).items() if d.reason or d.difference}
+            if not wrong or self._monotonic() >= deadline:
+                return wrong
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            suspects = look_again(self._ends, self._subject, list(wrong))
+
+    def _learn(self, suspects: Seq[Suspect]) -> None:
+        """Read what the full data has under these keys, and the increments from the first offset that matters."""
+        self._keys = tuple(s.key for s in suspects)
+        full = FullData(self._address, self._snapshot)
+        try:
+            self._history.base = full.find(self._subject, self._keys)
+            self._versions = full.versions(self._subject.schema.table_id)
+        finally:
+            full.close()
+        reached = [s.standing.reached.offset for s in suspects if s.standing.reached is not None]
+        first = min([self._snapshot.offset, *reached])
+        if first < self._snapshot.offset:
+            self._read_before(first)
+
+    def _read_before(self, first: int) -> None:
+        """Read what lies between a target that is behind and the full data, if it is still there."""
+        before = History(pinned=self._history.pinned, sequence=self._history.sequence)
+        try:
+            self._read(before, first, self._history.pinned, self._history.end_sequence)
+        except OffsetTrimmed:
+            return
+        self._history.steps, self._history.removals = before.steps, before.removals
+        self._history.start = first
+
+    def _read(self, history: History, start: int, end: int, end_sequence: int) -> None:
+        read_increments(
+            history, address=self._address, business=self._business, subject=self._subject,
+            versions=self._versions, keys=self._keys, start=start, end=end, end_sequence=end_sequence,
+        )  # fmt: skip
+
+    def _decide(self, suspects: Seq[Suspect]) -> dict[Key, Decision]:
+        end, end_sequence = queue_end(self._address, self._business, self._history)
+        if end > self._history.end:
+            self._read(self._history, self._history.end, end, end_sequence)
+        return {s.key: decide(self._subject, s, self._history) for s in suspects}
+
+    def _sort(self, decisions: Mapping[Key, Decision], settled: Settled) -> None:
+        notes = self._quarantined([key for key, d in decisions.items() if d.difference is not None])
+        for key, decision in decisions.items():
+            if decision.difference is not None:
+                note = "; ".join(filter(None, [notes.get(key, ""), decision.reason]))
+                settled.differences[key] = replace(decision.difference, note=note)
+            elif decision.reason:
+                settled.undecided[key] = decision.reason
+            else:
+                settled.in_flight += 1
+
+    def _quarantined(self, keys: Seq[Key]) -> dict[Key, str]:
+        """Return which of these rows the target has refused: that is why they differ."""
+        target = opened(self._ends).target
+        ids = record_ids(keys, self._subject.schema) if keys and target is not None else None
+        if target is None or ids is None:
+            return {}
+        target.begin(self._subject)
+        parked = target.parked(self._subject)
+        target.end()
+        return {key: parked[record_id] for key, record_id in zip(keys, ids, strict=True) if record_id in parked}
+
+
+def undecided_rows(subject: Subject, reasons: Mapping[Key, str]) -> list[Undecided]:
+    """Return what could not be decided, for the report."""
+    return [
+        Undecided(table=subject.schema.qualified, key=key_as_dict(key, subject.schema), reason=reason)
+        for key, reason in reasons.items()
+    ]

@@ -1,0 +1,156 @@
+"""The two sides of a comparison, alike: one whose checksums come from the database, one whose rows are read and summed.
+
+A side answers three questions about a slice: checksums by bucket, keys and checksums behind buckets, rows behind keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from venus.adapters.dialects.verifying import Buckets, Key, Reader, Slice, Subject
+from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, key_forms
+from venus.codec.changes import TableChanges
+from venus.model import TableSchema
+
+#: Keys whose rows are fetched with one statement.
+KEYS_AT_ONCE = 500
+
+Ints = npt.NDArray[np.int64]
+Scan = Callable[[Slice, Collection[int] | None], Iterator[TableChanges]]
+
+
+class Side(Protocol):
+    """Source, full data or target, in one snapshot."""
+
+    #: Rows, or keys with their checksums, that have left the place where they are stored.
+    moved: int
+
+    def buckets(self, part: Slice) -> Buckets: ...
+
+    def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]: ...
+
+    def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]: ...
+
+
+class PushedSide:
+    """The database computes."""
+
+    def __init__(self, reader: Reader, subject: Subject) -> None:
+        self._reader = reader
+        self._subject = subject
+        self.moved = 0
+
+    def buckets(self, part: Slice) -> Buckets:
+        return self._reader.buckets(self._subject, part)
+
+    def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]:
+        found = dict(self._reader.hashes(self._subject, part, buckets))
+        self.moved += len(found)
+        return found
+
+    def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]:
+        found = found_rows(self._reader, self._subject, keys)
+        self.moved += len(found)
+        return found
+
+
+def found_rows(reader: Reader, subject: Subject, keys: Seq[Key]) -> dict[Key, Row]:
+    """Read the rows with these keys, many at a time."""
+    wanted, schema = set(keys), subject.schema
+    found: dict[Key, Row] = {}
+    for first in range(0, len(keys), KEYS_AT_ONCE):
+        for section in reader.find(subject, keys[first : first + KEYS_AT_ONCE]):
+            columns = columns_of(section, {schema.version: schema}, schema)
+            pairs = zip(key_forms(columns, schema), zip(*columns, strict=True), strict=True)
+            found |= {key: row for key, row in pairs if key in wanted}
+    return found
+
+
+@dataclass(slots=True)
+class _Read:
+    """A section with what was computed of it."""
+
+    columns: Columns
+    sums: npt.NDArray[np.uint64]
+    places: Ints
+
+
+@dataclass(slots=True)
+class ScannedSide:
+    """Rows are read and everything is computed here; a range slice is kept, a whole table read for each question."""
+
+    scan: Scan
+    subject: Subject
+    versions: Mapping[int, TableSchema]
+    moved: int = 0
+    _kept: tuple[Slice, list[_Read]] | None = None
+    _rows: dict[Key, Row] = field(default_factory=dict)
+
+    def buckets(self, part: Slice) -> Buckets:
+        counts = np.zeros(part.buckets, dtype=np.int64)
+        totals = [0] * part.buckets
+        for read in self._sections(part, None):
+            counts += np.bincount(read.places, minlength=part.buckets)
+            _add(totals, read)
+        return {n: (int(count), totals[n]) for n, count in enumerate(counts.tolist()) if count}
+
+    def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]:
+        found: dict[Key, int] = {}
+        self._rows = {}
+        wanted = np.zeros(part.buckets, dtype=np.bool_)
+        wanted[list(buckets)] = True
+        for read in self._sections(part, buckets):
+            chosen = np.flatnonzero(wanted[read.places]).tolist()
+            columns = [[column[n] for n in chosen] for column in read.columns]
+            keys = key_forms(columns, self.subject.schema)
+            found.update(zip(keys, read.sums[chosen].tolist(), strict=True))
+            self._rows.update(zip(keys, zip(*columns, strict=True), strict=True))
+        return found
+
+    def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]:
+        return {key: self._rows[key] for key in keys if key in self._rows}
+
+    def _sections(self, part: Slice, buckets: Collection[int] | None) -> Iterable[_Read]:
+        if self._kept is not None and self._kept[0] == part:
+            return self._kept[1]
+        if not part.step:
+            return self._reading(part, buckets)
+        self._kept = (part, list(self._reading(part, None)))
+        return self._kept[1]
+
+    def _reading(self, part: Slice, buckets: Collection[int] | None) -> Iterator[_Read]:
+        schema = self.subject.schema
+        for section in self.scan(part, buckets):
+            self.moved += section.count
+            columns = columns_of(section, self.versions, schema)
+            sums = checksums(columns, schema, self.subject.digest)
+            places = places_of(columns, part, self.subject)
+            if part.sampled:
+                inside = np.flatnonzero(places < part.sampled).tolist()
+                columns = [[column[n] for n in inside] for column in columns]
+                sums, places = sums[inside], places[inside]
+            yield _Read(columns, sums, places)
+
+
+def places_of(columns: Columns, part: Slice, subject: Subject) -> Ints:
+    """Return the bucket of each row."""
+    if not part.step:
+        key = columns[: len(subject.schema.key)]
+        return (checksums(key, subject.schema, subject.digest) & np.uint64(part.buckets - 1)).astype(np.int64)
+    leading = np.fromiter(map(int, columns[0]), dtype=np.int64, count=len(columns[0]))  # type: ignore[arg-type]
+    inside = np.minimum(np.maximum(leading, part.origin), part.end)
+    return (inside - part.origin) // part.step
+
+
+def _add(totals: list[int], read: _Read) -> None:
+    """Add up exactly: 60 bits and more rows than a few do not fit 64, so the halves are added apart."""
+    low = np.bincount(read.places, weights=(read.sums & np.uint64(0x3FFFFFFF)).astype(np.float64))
+    high = np.bincount(read.places, weights=(read.sums >> np.uint64(30)).astype(np.float64))
+    for n in np.flatnonzero(np.bincount(read.places)).tolist():
+        totals[n] += (int(high[n]) << 30) + int(low[n])

@@ -1,0 +1,62 @@
+"""A target as a side of a comparison, and how far it is: its applied offset stands in the same snapshot as its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.adapters.dialects.postgresql.verify import Names, PostgresReader
+from venus.adapters.dialects.verifying import Subject
+from venus.adapters.under.ddl import type_sql
+from venus.adapters.under.naming import literal
+from venus.adapters.under.target import ACTIVE, PostgresTarget
+from venus.config import Settings
+from venus.errors import TargetError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """Up to which offset changes are in a table's rows; `held` says why that is less than the target's."""
+
+    offset: int
+    held: str = ""
+
+
+class TargetReader(PostgresReader):
+    """One session at a target."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.target = PostgresTarget(settings, name)
+        self._own_session = self.target.connect("verify")
+        super().__init__(self._own_session, self._placed, self._own_session.copy_out)
+
+    def _placed(self, subject: Subject) -> Names:
+        placed = self.target.place(subject.schema)
+        columns = subject.schema.wire_columns
+        return Names(
+            relation=placed.sql,
+            relation_name=literal(placed.sql),
+            columns=tuple(placed.column(c.name) for c in columns),
+            casts=tuple(type_sql(c.type) for c in columns[: len(subject.schema.key)]),
+        )
+
+    def reached(self, subject: Subject) -> Reached:
+        """Return how far this table is, in the snapshot of `begin`."""
+        position = self.target.position(self._own_session)
+        state = next(
+            (t for t in self.target.tables(self._own_session) if t.table_id == subject.schema.table_id), None
+        )  # fmt: skip
+        if position is None or state is None:
+            raise TargetError(f"target {self.target.name} has not been loaded yet")
+        if state.state == ACTIVE or state.held_from is None:
+            return Reached(offset=position.offset, held="the target is paused" if position.paused else "")
+        reason = f" ({state.reason})" if state.reason else ""
+        return Reached(offset=state.held_from, held=f"the table is {state.state} at the target{reason}")
+
+    def parked(self, subject: Subject) -> dict[bytes, str]:
+        """Return why changes of single rows were not applied, by record id."""
+        rows = self.target.own_rows(self._own_session, "list_quarantine", everything=True)
+        return {
+            bytes(row[4]): f"{row[12].lower()} in quarantine: {row[9]}" + (f" ({row[8]})" if row[8] else "")
+            for row in rows
+            if row[1] == subject.schema.table_id and row[12] in ("PARKED", "HALTED", "SKIPPED")
+        }

@@ -1,0 +1,113 @@
+"""What `venus verify` found, for people and for machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from venus.cli.output import seconds_shown, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from venus.adapters.verify.findings import Difference, Result
+    from venus.adapters.verify.repair import Repaired
+
+#: Lines of findings on a terminal; the rest is counted, and complete with --json, --html, --parquet.
+SHOWN_MAX = 30
+VALUE_CHARACTERS = 60
+FORMAT = "venus-diff/1"
+
+
+def tables_shown(result: Result) -> RenderableType:
+    """Return a line for each table."""
+    rows: list[tuple[object, ...]] = [
+        (
+            t.table,
+            t.leg,
+            t.rows,
+            t.moved,
+            t.in_flight,
+            len(t.differences),
+            len(t.undecided),
+            t.method or None,
+            t.seconds,
+        )
+        for t in result.tables
+    ]
+    columns = ("table", "compared", "rows", "moved", "on their way", "different", "undecided", "method", "seconds")
+    return table(*columns, rows=rows)
+
+
+def findings_shown(differences: list[Difference]) -> RenderableType:
+    """Return the findings, a line for each differing column."""
+    rows: list[tuple[object, ...]] = []
+    for d in differences[:SHOWN_MAX]:
+        what = f"{d.kind.value}" + (f" ({d.note})" if d.note else "")
+        head: tuple[object, ...] = (d.table, key_shown(d.key), what, d.fault.value)
+        if d.kind.value != "different" or not d.columns:
+            rows.append((*head, "", f"there: {', '.join(d.present) or 'nowhere'}"))
+            continue
+        for c in d.columns:
+            rows.append((*head, c.column, "; ".join(f"{place} {value_shown(v)}" for place, v in c.values.items())))
+            head = ("", "", "", "")
+    return table("table", "key", "row is", "fault", "column", "values", rows=rows)
+
+
+def key_shown(key: dict[str, str]) -> str:
+    """Return a key in one line."""
+    return ", ".join(f"{name}={value[:VALUE_CHARACTERS]}" for name, value in key.items())
+
+
+def value_shown(value: str | bytes | None) -> str:
+    """Return a value, cut."""
+    from venus.adapters.verify.findings import shown
+
+    text = shown(value)
+    if text is None:
+        return "NULL"
+    return repr(text) if len(text) <= VALUE_CHARACTERS else f"{text[:VALUE_CHARACTERS]!r}..."
+
+
+def verdict_line(result: Result) -> str:
+    """Return the last line, the only one that many will read."""
+    compared = f"{result.rows:,} rows compared in {seconds_shown(result.seconds)}, {result.moved:,} moved"
+    part = f" (a sample of {result.sample:.1%})" if result.sample < 1 else ""
+    words = {"SAME": "SAME", "DIFFERENT": "DIFFERENT", "UNDECIDED": "UNDECIDED"}[result.verdict.name]
+    faults = sorted({d.fault.value for d in result.differences})
+    blame = f", fault of {' and '.join(faults)}" if faults else ""
+    return (
+        f"{words}: {compared}{part}; {len(result.differences):,} different{blame}, {len(result.undecided):,} undecided"
+    )
+
+
+def document(result: Result, repaired: Repaired | None, code: int) -> dict[str, Any]:
+    """Return everything for machines."""
+    found = {
+        "format": FORMAT, "verdict": result.verdict.name.lower(), "exit_code": code, "business": result.business,
+        "target": result.target, "leg": result.leg, "started_at": result.started_at, "seconds": result.seconds,
+        "version": result.version, "sample": result.sample, "where": result.where, "rows": result.rows,
+        "moved": result.moved, "notes": result.notes,
+        "tables": [
+            {
+                "table": t.table, "compared": t.leg, "verdict": t.verdict.name.lower(), "rows": t.rows,
+                "moved": t.moved, "in_flight": t.in_flight, "different": len(t.differences),
+                "undecided": len(t.undecided), "method": t.method, "seconds": t.seconds, "notes": t.notes,
+                "cut_short": t.cut_short,
+            }
+            for t in result.tables
+        ],
+        "findings": [
+            {
+                "table": d.table, "key": d.key, "kind": d.kind.value, "fault": d.fault.value,
+                "present": list(d.present), "columns": {c.column: c.values for c in d.columns}, "note": d.note,
+            }
+            for d in result.differences
+        ],
+        "undecided": [{"table": u.table, "key": u.key, "reason": u.reason} for u in result.undecided],
+    }  # fmt: skip
+    if repaired is not None:
+        found["repair"] = {
+            "emitted": repaired.emitted, "repaired": repaired.repaired,
+            "left": [{"table": s.table, "key": s.key, "reason": s.reason} for s in repaired.left],
+        }  # fmt: skip
+    return found

@@ -1,0 +1,202 @@
+"""`venus verify`: whether source, full data and target are equal, row by row, while everything is in use.
+
+Exit codes of its own, for scripts: 0 same, 1 different, 3 undecided, 2 the comparison could not be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.engine import EngineOption, require_engine
+from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, tables_shown, verdict_line
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import seconds_shown
+from venus.cli.quarantine import only_target
+from venus.errors import ConfigError, VenusError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from venus.adapters.running import Runner
+    from venus.adapters.verify.findings import Result
+    from venus.adapters.verify.repair import Repaired
+    from venus.adapters.verify.run import Options, Progress, RunnerFor
+    from venus.config import Settings
+
+Tables = Annotated[
+    list[str] | None, typer.Option("--table", metavar="TABLE", help="Only this table; shell patterns; repeatable.")
+]
+Leg = Annotated[
+    str, typer.Option("--leg", metavar="auto|ends|target|source|all", help="What is compared with what; see below.")
+]
+Where = Annotated[str, typer.Option("--where", metavar="SQL", help="Only rows of which both databases say so.")]
+Mode = Annotated[str, typer.Option("--mode", metavar="auto|hash|scan", help="Checksums by the databases, or all rows.")]
+Sample = Annotated[float, typer.Option("--sample", metavar="PERCENT", min=0.0, max=100.0, help="Only a random part.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Draws the same random part again.")]
+Rate = Annotated[float, typer.Option("--rows-per-s", metavar="N", min=0.0, help="Go no faster; 0 = no limit.")]
+Wait = Annotated[float, typer.Option("--wait-s", metavar="S", min=0.0, help="For what is on its way, or for a repair.")]
+Digest = Annotated[str, typer.Option("--hash", metavar="md5|sha256", help="sha256 where the server forbids md5.")]
+Most = Annotated[int, typer.Option("--max-differences", metavar="N", min=1, help="Stop a table after so many.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report of one HTML file.")]
+Folder = Annotated[Path | None, typer.Option("--parquet", metavar="DIR", help="Also write the findings as Parquet.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Ship the wrong rows once more, from the source as it is then.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --repair: say which rows, and do nothing.")]
+
+
+def verify(
+    ctx: typer.Context,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="NAME", help="Which target; needed only if there are several.")
+    ] = None,
+    tables: Tables = None,
+    leg: Leg = "auto",
+    where: Where = "",
+    mode: Mode = "auto",
+    engine: EngineOption = "auto",
+    sample: Sample = 100.0,
+    seed: Seed = 0,
+    rows_per_s: Rate = 0.0,
+    wait_s: Wait = 30.0,
+    digest: Digest = "md5",
+    differences_max: Most = 100_000,
+    html: HtmlFile = None,
+    parquet: Folder = None,
+    repair: Repair = False,
+    dry_run: DryRun = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Compare source and target row by row while both are in use, and say whose fault a difference is.
+
+    Legs: `ends` source and target (few rows move), `target` the broker's full data and the target (the source may be
+    off), `source` source and full data, `all` both halves; `auto` is `ends` while the source can be reached, else
+    `target`. Exit codes: 0 same, 1 different, 3 undecided, 2 could not be compared.
+    """
+    from venus.adapters.verify.run import Options
+
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    options = Options(
+        target=only_target(settings, target), leg=leg, tables=tuple(tables or ()), where=where, mode=mode,
+        sample=sample / 100.0, seed=seed, rows_per_s=rows_per_s, wait_s=wait_s, digest=digest,
+        differences_max=differences_max,
+    )  # fmt: skip
+    check_options(options, repair=repair, dry_run=dry_run)
+    require_engine(settings, engine)
+    with failing_with_2():
+        result = compare(run, settings, options, engine)
+        repaired = mend(run, settings, options, result) if repair and not dry_run else None
+        if html is not None:
+            from venus.adapters.verify.html import write_html
+
+            write_html(result, html)
+        if parquet is not None:
+            from venus.adapters.verify.parquet import write_parquet
+
+            write_parquet(result, parquet)
+    return answer(run, result, repaired, would=repair and dry_run)
+
+
+def check_options(options: Options, *, repair: bool, dry_run: bool) -> None:
+    """Refuse what is misspelt or contradicts itself."""
+    from venus.adapters.verify.run import DIGESTS, LEG_NAMES, MODES
+
+    for name, value, known in (
+        ("--leg", options.leg, LEG_NAMES), ("--mode", options.mode, MODES), ("--hash", options.digest, DIGESTS),
+    ):  # fmt: skip
+        if value not in known:
+            raise ConfigError(f"{name} {value}: there is no such", hint=f"one of {', '.join(known)}")
+    if options.sample <= 0:
+        raise ConfigError("--sample 0 compares nothing", hint="give a percentage above 0")
+    if dry_run and not repair:
+        raise ConfigError("--dry-run belongs to --repair", hint="without --repair nothing is changed anyway")
+
+
+@contextmanager
+def failing_with_2() -> Iterator[None]:
+    """Let a comparison that could not be made be told from differences and from undecided rows."""
+    from venus.adapters.verify.run import VerificationFailed
+
+    try:
+        yield
+    except (VerificationFailed, ConfigError):
+        raise
+    except VenusError as error:
+        raise VerificationFailed(str(error), hint=error.hint) from error
+
+
+def compare(run: Invocation, settings: Settings, options: Options, engine: str) -> Result:
+    """Run the comparison with a progress bar."""
+    from venus.adapters.verify.run import verify as compare_all
+
+    with run.out.progress("comparing") as steps, ExitStack() as stack:
+
+        def report(found: Progress) -> None:
+            steps.update(found.table, found.rows, found.rows_estimate)
+
+        result = compare_all(settings, options, runner_for=runners(settings, engine, stack), report=report)
+    for note in result.notes:
+        run.out.say(note)
+    return result
+
+
+def runners(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
+    """Return what chooses a runner for a table; Spark, once started, runs all of them."""
+    from venus.cli.engine import choose_runner
+
+    spark: list[Runner] = []
+
+    def runner_for(rows: int) -> Runner:
+        if not spark:
+            chosen = stack.enter_context(choose_runner(settings, engine, rows))
+            if chosen.name != "spark":
+                return chosen.runner
+            spark.append(chosen.runner)
+        return spark[0]
+
+    return runner_for
+
+
+def mend(run: Invocation, settings: Settings, options: Options, result: Result) -> Repaired:
+    """Ship the wrong rows once more."""
+    from venus.adapters.verify.repair import repair
+
+    count = len(result.differences)
+    if count:
+        run.out.say(f"{count:,} rows are shipped once more; waiting up to {seconds_shown(options.wait_s)} for them")
+    return repair(settings, options.target, result, wait_s=options.wait_s)
+
+
+def answer(run: Invocation, result: Result, repaired: Repaired | None, *, would: bool) -> int:
+    """Say what was found; the exit code is the verdict, after a repair what is left of it."""
+    shown: list[RenderableType] = [tables_shown(result)]
+    shown += [f"! {t.table}: {note}" for t in result.tables for note in t.notes]
+    shown += [
+        f"! {t.table}: stopped at the limit of differences, there may be more" for t in result.tables if t.cut_short
+    ]
+    if result.differences:
+        shown += ["", findings_shown(result.differences)]
+        if len(result.differences) > SHOWN_MAX:
+            shown.append(
+                f"... and {len(result.differences) - SHOWN_MAX:,} more rows: --json, --html FILE or --parquet DIR"
+            )
+    for u in result.undecided[:SHOWN_MAX]:
+        shown.append(f"? {u.table} {key_shown(u.key)}: {u.reason}".replace(" :", ":"))
+    if len(result.undecided) > SHOWN_MAX:
+        shown.append(f"... and {len(result.undecided) - SHOWN_MAX:,} more undecided")
+    if would:
+        shown.append(f"{len(result.differences):,} rows would be shipped once more; nothing was done (--dry-run)")
+    code = int(result.verdict.value)
+    if repaired is not None:
+        shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]
+        shown.append(f"repaired: {repaired.repaired:,} of {sum(repaired.emitted.values()):,} rows")
+        if not repaired.left and code == 1:
+            code = 3 if result.undecided else 0
+    shown.append(verdict_line(result))
+    run.out.answer(document(result, repaired, code), *shown)
+    return code
