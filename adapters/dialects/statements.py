@@ -1,0 +1,48 @@
+"""SQL in files of its own, which a DBA can read: named blocks, headed `-- name --`. Every dialect has its own loader.
+
+What goes into a block is SQL already, quoted by the caller; a part that is not given is a KeyError, not a hole.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+_PART = re.compile(r"\{(\w+)\}")
+_HEAD = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+#: How a PL/SQL block ends; its semicolon is part of it, that of a statement is not.
+BLOCK_END = "END;"
+
+
+class Statements:
+    """The .sql files of one package."""
+
+    def __init__(self, package: str, *, block_end: str = "") -> None:
+        """`block_end`: what a text ends with whose last semicolon has to stay."""
+        self._package = package
+        self._block_end = block_end
+        self._read: dict[str, dict[str, str]] = {}
+
+    def __call__(self, file: str, block: str, /, **parts: str) -> str:
+        """Return a block with its {parts} filled in, in one pass."""
+        return _PART.sub(lambda found: parts[found[1]], self.blocks(file)[block])
+
+    @cached_property
+    def _folder(self) -> Traversable:
+        return files(self._package)
+
+    def blocks(self, file: str) -> dict[str, str]:
+        """Return every block of a file by its name, without the remarks."""
+        if file not in self._read:
+            parts = _HEAD.split((self._folder / f"{file}.sql").read_text(encoding="utf-8"))
+            named = zip(parts[1::2], parts[2::2], strict=True)
+            self._read[file] = {name: self._plain(body) for name, body in named}
+        return self._read[file]
+
+    def _plain(self, body: str) -> str:
+        """Drop the remarks: they are for the reader, and would travel and be stored with every statement."""
+        lines = (line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+        text = "\n".join(lines)
+        return text if self._block_end and text.endswith(self._block_end) else text.removesuffix(";")
