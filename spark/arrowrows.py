@@ -67,12 +67,13 @@ class Shape:
     def arrays(self, record_ids: Packed, rows: Packed, version: TableSchema) -> list[pa.Array]:
         """Return the values of rows that were written in `version`. Raises Misfit."""
         cells = _Cells(record_ids, rows, Layout.of(version))
-        return [self._array(cells, c, t) for c, t in zip(self.columns, self.types, strict=True)]
+        dropped = version.version > self.schema.version  # a column that is not there has been, and is no more
+        return [self._array(cells, c, t, dropped=dropped) for c, t in zip(self.columns, self.types, strict=True)]
 
-    def _array(self, cells: _Cells, column: Column, wanted: pa.DataType) -> pa.Array:
+    def _array(self, cells: _Cells, column: Column, wanted: pa.DataType, *, dropped: bool) -> pa.Array:
         raw = cells.column(column.number)
         if raw is None:
-            return default_of(column, wanted, cells.rows)
+            return pa.nulls(cells.rows, wanted) if dropped else default_of(column, wanted, cells.rows)
         try:
             return parsed(raw, column, wanted)
         except pa.ArrowInvalid:

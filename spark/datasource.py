@@ -1,0 +1,53 @@
+"""VENUS as a data source of people's own Spark jobs: `format("venus")` for full data and for streams of changes.
+
+`pyspark_venus.py` beside the package makes Spark find it without any registration. Everything here runs in Python
+workers, beside the driver and in executors, and needs nothing but the broker's address.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from venus.errors import ConfigError
+from venus.spark.datasource_columns import spark_schema
+from venus.spark.datasource_options import STARTING_MISSING, Options, told
+from venus.spark.datasource_read import OWN_FIELDS, FullDataReader
+from venus.spark.datasource_table import find
+from venus.spark.streaming_rows import STREAM_FIELDS
+
+
+class VenusSource(DataSource):
+    """One table of one business of one broker."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format` is given."""
+        return "venus"
+
+    def _read_options(self) -> Options:
+        with told():
+            return Options.of(self.options)
+
+    def schema(self) -> StructType:
+        """Return the table's columns; Spark does not say what for, so the option `starting` tells a stream."""
+        options = self._read_options()
+        own, always = (STREAM_FIELDS, len(STREAM_FIELDS)) if options.starting else (OWN_FIELDS, 0)
+        with told():
+            return spark_schema(find(options).newest, options, own, always)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read the full data."""
+        options = self._read_options()
+        if options.starting:
+            raise ConfigError("option starting is for spark.readStream")
+        return FullDataReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Read changes."""
+        from venus.spark.streaming import ChangesReader
+
+        options = self._read_options()
+        if not options.starting:
+            raise ConfigError(f"option starting is missing: {STARTING_MISSING}")
+        return ChangesReader(options, schema)

@@ -1,0 +1,89 @@
+"""Bounds of the first key column: exact on the rows, and a range of record ids where their order allows it. Pure.
+
+Record ids are ordered as bytes: tag, length, text. That is the order of numbers for whole numbers that are not
+negative, and for nothing else; elsewhere every split is read and the bounds choose among the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from venus.codec.layout import Layout, varint
+from venus.codec.packed import Packed
+from venus.errors import ConfigError
+from venus.model import Column, Kind, TableSchema
+from venus.spark.arrowrows import Shape, parsed
+from venus.wire import broker_pb2
+
+#: Kinds whose Arrow type has the order of the database (text: by bytes).
+_ORDERED = frozenset({Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TEXT, Kind.CHAR, Kind.DATE, Kind.TIMESTAMP,
+                      Kind.TIMESTAMPTZ, Kind.UUID})  # fmt: skip
+_TEXTS = frozenset({Kind.TEXT, Kind.CHAR, Kind.UUID})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """low <= the first key column < high; None = no bound."""
+
+    shape: Shape
+    low: pa.Scalar | None
+    high: pa.Scalar | None
+
+    @classmethod
+    def of(cls, schema: TableSchema, low: str, high: str) -> Bounds | None:
+        """Read the bounds in the type of the column. Raises ConfigError; None if there are none."""
+        if not low and not high:
+            return None
+        column = schema.wire_columns[0]
+        shape = Shape.of(schema, [column.name])
+        place = f"{schema.qualified}: bounds of {column.name}"
+        as_text = pa.types.is_string(shape.types[0]) and column.type.kind not in _TEXTS
+        if column.type.kind not in _ORDERED or as_text:
+            raise ConfigError(
+                f"{place}: values of this type ({column.source_type or column.type.kind.name}) have no order here"
+            )
+        scalars = [_scalar(text, column, shape.types[0], place) for text in (low, high)]
+        return cls(shape=shape, low=scalars[0], high=scalars[1])
+
+    def holds(self, record_ids: Packed, version: TableSchema) -> pa.Array:
+        """Say of each row whether it lies within."""
+        nothing = Packed(b"", record_ids.sizes * 0)
+        (keys,) = self.shape.arrays(record_ids, nothing, version)
+        inside = pa.repeat(pa.scalar(True), len(keys))
+        if self.low is not None:
+            inside = pc.and_(inside, pc.greater_equal(keys, self.low))
+        return inside if self.high is None else pc.and_(inside, pc.less(keys, self.high))
+
+    def clipped(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
+        """Return the part of a split in which rows within the bounds can lie, None if there is none."""
+        column, low, high = self.shape.columns[0], split.low, split.high
+        whole = column.type.kind is Kind.INT or (column.type.kind is Kind.DECIMAL and column.type.scale == 0)
+        if whole and self.low is not None and self.low.as_py() >= 0:
+            low = max(low, _first_id(self.shape.schema, self.low))
+            if self.high is not None:
+                end = _first_id(self.shape.schema, self.high) if self.high.as_py() >= 0 else low
+                high = min(high, end) if high else end
+        if high and low >= high:
+            return None
+        return broker_pb2.Split(
+            table_id=split.table_id, low=low, high=high, rows_estimate=split.rows_estimate,
+            bytes_estimate=split.bytes_estimate,
+        )  # fmt: skip
+
+
+def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Scalar | None:
+    if not text:
+        return None
+    try:
+        return parsed(pa.array([text.encode()], type=pa.large_binary()), column, wanted)[0]
+    except pa.ArrowInvalid:
+        raise ConfigError(f"{place}: {text!r} is no {wanted}") from None
+
+
+def _first_id(schema: TableSchema, value: pa.Scalar) -> bytes:
+    """Return where the record ids begin whose first key column has this value."""
+    text = str(value.as_py()).encode()
+    return Layout.of(schema).tags[0] + varint(len(text)) + text

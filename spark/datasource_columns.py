@@ -1,0 +1,67 @@
+"""Columns between Spark and Arrow: what a job gets, in exactly the types that Spark has planned with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from venus.codec.packed import Packed
+from venus.errors import ConfigError
+from venus.model import TableSchema
+from venus.spark.arrowrows import Shape
+from venus.spark.datasource_options import Options
+
+
+def spark_schema(schema: TableSchema, options: Options, own: tuple[pa.Field, ...], default_own: int) -> StructType:
+    """Return the columns of a table with VENUS's own: of `own` the first `default_own`, others if they are named."""
+    named = [f for f in own if f.name in options.columns]
+    names = [c for c in options.columns if c not in {f.name for f in own}]
+    shape = Shape.of(schema, names, frozenset(options.text_columns))
+    chosen = list(own[:default_own]) + [f for f in named if f not in own[:default_own]]
+    return from_arrow_schema(pa.schema([*chosen, *shape.fields]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The columns that Spark expects, in its order and types; made anew in every worker."""
+
+    schema: pa.Schema
+    shape: Shape
+
+    @classmethod
+    def of(cls, planned: StructType, table: TableSchema, own: tuple[pa.Field, ...]) -> Wanted:
+        """Match Spark's columns with the table's. Raises ConfigError for a name that neither has."""
+        arrow = to_arrow_schema(planned, timezone="UTC")
+        own_types = {f.name: f.type for f in own}
+        by_name = {c.name: c for c in table.columns}
+        columns, types = [], []
+        for field in arrow:
+            if field.name in own_types:
+                if field.type != own_types[field.name]:
+                    raise ConfigError(f"column {field.name} is {own_types[field.name]}, not {field.type}")
+                continue
+            if field.name not in by_name:
+                raise ConfigError(
+                    f"{table.qualified} has no column {field.name!r}", hint=f"it has: {', '.join(by_name)}"
+                )
+            columns.append(by_name[field.name])
+            types.append(field.type)
+        return cls(schema=arrow, shape=Shape(schema=table, columns=tuple(columns), types=tuple(types)))
+
+    def batch(self, record_ids: Packed, rows: Packed, version: TableSchema, own: dict[str, pa.Array]) -> pa.RecordBatch:
+        """Return rows with VENUS's own columns beside them. Raises Misfit."""
+        values = dict(
+            zip((c.name for c in self.shape.columns), self.shape.arrays(record_ids, rows, version), strict=True)
+        )
+        return self._laid(own | values)
+
+    def marker(self, own: dict[str, pa.Array]) -> pa.RecordBatch:
+        """Return a row that is about the whole table."""
+        nothing = {c.name: pa.nulls(1, t) for c, t in zip(self.shape.columns, self.shape.types, strict=True)}
+        return self._laid(own | nothing)
+
+    def _laid(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([columns[f.name] for f in self.schema], schema=self.schema)

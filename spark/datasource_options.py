@@ -1,0 +1,113 @@
+"""The options of `format("venus")`, checked: an option that nobody knows is an error, not a surprise.
+
+Spark hands options over in any case and as text. Names are those of this house, with their units.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+from venus.errors import ConfigError, VenusError
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
+#: Options of Spark itself that come along.
+_FOREIGN = frozenset({"path", "header"})
+_STREAM_ONLY = frozenset({"group", "max_rows", "max_bytes", "whole_cuts", "idle_s"})
+STARTING_MISSING = 'say .option("starting", "latest"), "earliest", "full" or an offset'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a job asks for. Empty = not given."""
+
+    #: Where the broker is, HOST:PORT.
+    address: str = "127.0.0.1:7400"
+    business: str = "main"
+    #: NAMESPACE.TABLE as the source calls it, or TABLE if that is clear.
+    table: str = ""
+    #: Which columns, separated by commas; empty = all.
+    columns: tuple[str, ...] = ()
+    #: Columns that are wanted as the canonical text of their values.
+    text_columns: tuple[str, ...] = ()
+    #: Full data: bounds of the first key column, low inclusive, high exclusive.
+    low: str = ""
+    high: str = ""
+    #: Into how many partitions the data is cut, at least if there is enough, or for a stream at most.
+    splits: int = 8
+    #: Full data: how long the snapshot is kept without a sign of a reader.
+    lease_s: int = 900
+    #: How long a broker that is away is waited for before a task fails.
+    patience_s: int = 60
+    #: Streams, and what makes a read a stream: earliest, latest, full (the full data first) or an offset. Where a query
+    #: begins that has no checkpoint; a `group` that the broker knows goes on where it is.
+    starting: str = ""
+    #: Streams: the consumer group that the broker keeps increments for; empty = none.
+    group: str = ""
+    #: Streams: how much one micro-batch has at most; 0 = no limit. A larger cut is taken whole.
+    max_rows: int = 200_000
+    max_bytes: int = 64 << 20
+    #: Streams: whether a micro-batch ends where a cut of the source ends.
+    whole_cuts: bool = True
+    #: Streams: how long changes of other tables may pass before an empty micro-batch moves the offset on.
+    idle_s: int = 60
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Check and convert. Raises ConfigError."""
+        known = {f.name: f for f in fields(cls)}
+        values: dict[str, object] = {}
+        for key, text in given.items():
+            name = key.lower()
+            if name in _FOREIGN:
+                continue
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                raise ConfigError(
+                    f"format venus has no option {key!r}" + (f" (did you mean {near[0]}?)" if near else ""),
+                    hint=f"it has: {', '.join(known)}",
+                )
+            values[name] = _converted(name, str(text).strip(), known[name].default)
+        made = cls(**values)  # type: ignore[arg-type]
+        made._check()
+        if not made.starting and (only := sorted(_STREAM_ONLY & values.keys())):
+            raise ConfigError(f"option {only[0]} is for streams, and option starting is missing", hint=STARTING_MISSING)
+        return made
+
+    def _check(self) -> None:
+        if not _ADDRESS.fullmatch(self.address):
+            raise ConfigError(f"option address: {self.address!r} should be HOST:PORT")
+        if not self.table:
+            raise ConfigError("option table is missing", hint='say .option("table", "NAMESPACE.TABLE")')
+        if self.starting and self.starting not in ("earliest", "latest", "full") and not self.starting.isdecimal():
+            raise ConfigError(f"option starting: {self.starting!r} is none of earliest, latest, full or an offset")
+        if self.splits < 1 or self.lease_s < 1:
+            raise ConfigError("options splits and lease_s must be 1 or more")
+
+
+def _converted(name: str, text: str, default: object) -> object:
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"option {name}: {text!r} should be true or false")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        if not text.isdecimal():
+            raise ConfigError(f"option {name}: {text!r} should be a whole number")
+        return int(text)
+    if isinstance(default, tuple):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Put an error's hint into its text: that is all that Spark carries from a worker to people."""
+    try:
+        yield
+    except VenusError as error:
+        if not error.hint or error.hint in str(error):
+            raise
+        raise type(error)(f"{error}; {error.hint}") from error

@@ -1,0 +1,115 @@
+"""`spark.read.format("venus")`: the full data of one table at a cut, by key ranges (VENUS 3.3, offset -1).
+
+The snapshot is opened when the job begins and lives as long as its lease, which every read renews: all actions on one
+DataFrame see the same cut. Rows go from the broker to the executors, batch by batch; the source is not touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from venus.codec.batch import changes_from_wire
+from venus.errors import SnapshotExpired, VenusError
+from venus.rpc.snapshots import Snapshots
+from venus.spark.datasource_bounds import Bounds
+from venus.spark.datasource_columns import Wanted
+from venus.spark.datasource_options import Options, told
+from venus.spark.datasource_table import Registered, registered
+from venus.wire import broker_pb2
+
+SEQUENCE = "_sequence"
+#: VENUS's own column, there if it is named: the row's newest sequence at the source.
+OWN_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
+RETRY_S = 0.5
+
+
+@dataclass
+class SplitPartition(InputPartition):
+    """One key range of one snapshot."""
+
+    snapshot_id: str
+    split: bytes
+    table: Registered
+
+
+class FullDataReader(DataSourceReader):
+    """Plans and reads. Has no pushFilters: Spark 4.3 leaks pushed filters between queries, and counts wrongly."""
+
+    def __init__(self, options: Options, planned: StructType) -> None:
+        self._options = options
+        self._planned = planned
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Open the snapshot; called once for a DataFrame."""
+        with told():
+            return self._partitions()
+
+    def _partitions(self) -> list[SplitPartition]:
+        from venus.spark.datasource_table import find
+
+        options = self._options
+        table_id = find(options).table_id
+        with Snapshots(options.address) as snapshots:
+            snapshot = snapshots.open(
+                options.business, table_ids=[table_id], splits=options.splits, lease_s=options.lease_s, holder="Spark"
+            )
+        table = registered(snapshot, table_id)
+        Wanted.of(self._planned, table.newest, OWN_FIELDS)
+        bounds = Bounds.of(table.newest, options.low, options.high)
+        clipped = [split if bounds is None else bounds.clipped(split) for split in snapshot.splits]
+        return [SplitPartition(snapshot.snapshot_id, s.SerializeToString(), table) for s in clipped if s is not None]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a key range."""
+        assert isinstance(partition, SplitPartition)
+        wanted = Wanted.of(self._planned, partition.table.newest, OWN_FIELDS)
+        return split_batches(self._options, partition, wanted)
+
+
+def split_batches(options: Options, partition: SplitPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a key range as batches."""
+    versions = partition.table.schemas()
+    bounds = Bounds.of(partition.table.newest, options.low, options.high)
+    with told():
+        for chunk in split_chunks(options, partition):
+            for wire, numbers in zip(chunk.tables, chunk.sequences, strict=True):
+                section = changes_from_wire(wire)
+                version = versions[section.schema_version]
+                own = {SEQUENCE: pa.array(np.frombuffer(numbers, dtype="<u8").astype(np.int64))}
+                batch = wanted.batch(section.record_ids, section.rows, version, own)
+                if bounds is not None:
+                    batch = batch.filter(bounds.holds(section.record_ids, version))
+                if batch.num_rows:
+                    yield batch
+
+
+def split_chunks(options: Options, partition: SplitPartition) -> Iterator[broker_pb2.ChunkBody]:
+    """Yield the chunks of a key range; a broker that is away is waited for, and reading goes on behind the last row."""
+    after, waits_since = b"", 0.0
+    split = broker_pb2.Split.FromString(partition.split)
+    while True:
+        try:
+            with Snapshots(options.address) as snapshots:
+                snapshots.renew(partition.snapshot_id)
+                for chunk in snapshots.read_split(partition.snapshot_id, split, after):
+                    waits_since = 0.0
+                    after = chunk.last or after
+                    yield chunk
+        except SnapshotExpired as error:
+            raise SnapshotExpired(
+                f"{error}: this DataFrame's cut is gone", hint="load() it again, or raise the option lease_s"
+            ) from error
+        except VenusError as error:
+            waits_since = waits_since or time.monotonic()
+            if not error.retryable or time.monotonic() - waits_since > options.patience_s:
+                raise
+            time.sleep(RETRY_S)
+        else:
+            return

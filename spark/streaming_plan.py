@@ -1,0 +1,156 @@
+"""Where micro-batches of a stream end: at the ends of increments, or of whole cuts, within limits of rows and bytes.
+
+One reader beside the driver looks through the increments ahead of the executors, which read them again; it keeps a few
+numbers of each. Whatever it knows can be found out anew: Spark's checkpoint has the only state.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from venus.errors import ProtocolError
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2, change_pb2
+
+CREDIT_BYTES = 8 << 20
+#: How long is waited for increments when there seem to be none.
+PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """An increment: where it ends, and what of it concerns the stream."""
+
+    end: int
+    rows: int
+    nbytes: int
+    cut_end: bool
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How much a micro-batch may have; 0 = no limit."""
+
+    rows: int = 0
+    nbytes: int = 0
+
+    def reached(self, rows: int, nbytes: int) -> bool:
+        """Whether no more should be read ahead."""
+        return bool((self.rows and rows >= self.rows) or (self.nbytes and nbytes >= self.nbytes))
+
+    def exceeded(self, rows: int, nbytes: int) -> bool:
+        """Whether this is more than a micro-batch may have."""
+        return bool((self.rows and rows > self.rows) or (self.nbytes and nbytes > self.nbytes))
+
+
+def boundary(marks: deque[Mark], limit: Limit, *, whole_cuts: bool) -> Mark | None:
+    """Return where a micro-batch ends that begins before these marks: as far as `limit` allows, one step at least.
+
+    None if there is no step: no increment, or no whole cut yet. Pure.
+    """
+    chosen: Mark | None = None
+    rows = nbytes = 0
+    for mark in marks:
+        rows += mark.rows
+        nbytes += mark.nbytes
+        if chosen is not None and limit.exceeded(rows, nbytes):
+            break
+        if mark.cut_end or not whole_cuts:
+            chosen = mark
+    return chosen
+
+
+class Planner:
+    """Reads ahead. A `group` holds back retention at the broker, and acknowledges what Spark has committed."""
+
+    def __init__(self, address: str, business: str, group: str, concerns: Callable[[int], bool]) -> None:
+        self._address, self._business, self._group = address, business, group
+        self._concerns = concerns
+        self._subscriber: Subscriber | None = None
+        self._start = self._read_to = -1
+        self._marks: deque[Mark] = deque()
+        #: Table versions that were described while reading, by table and version.
+        self.versions: dict[tuple[int, int], bytes] = {}
+
+    def begin(self, offset: int, epoch: int) -> None:
+        """Be at this offset; opens the stream anew if that is elsewhere. Raises OffsetTrimmed, OffsetDiverged."""
+        while self._marks and self._start < offset and self._marks[0].end <= offset:
+            self._start = self._marks.popleft().end
+        if self._subscriber is not None and offset == self._start:
+            return
+        self.close()
+        group = self._group or f"spark/{uuid.uuid4().hex}"
+        subscriber = Subscriber(
+            self._address, self._business, group, credit_bytes=CREDIT_BYTES, transient=not self._group
+        )
+        try:
+            subscriber.open(offset, epoch)
+        except BaseException:
+            subscriber.close()
+            raise
+        self._subscriber, self._start, self._read_to = subscriber, offset, offset
+
+    def end_within(self, limit: Limit, *, whole_cuts: bool, until: int | None = None) -> Mark | None:
+        """Return the end of the next micro-batch, not beyond `until`; None if there is nothing new."""
+        assert self._subscriber is not None
+        while not self._enough(limit, whole_cuts=whole_cuts) and (until is None or self._read_to < until):
+            increments = self._subscriber.increments(PAUSE_S)
+            for increment in increments:
+                self._take(increment)
+            if (
+                not increments
+                and self._subscriber.position <= self._read_to
+                and (until is None or not self._behind(until))
+            ):
+                break
+        known = deque(m for m in self._marks if until is None or m.end <= until)
+        return boundary(known, limit, whole_cuts=whole_cuts)
+
+    def _behind(self, until: int) -> bool:
+        """Whether increments are still to come that are known to be there; a short pause keeps this from spinning."""
+        if self._read_to < until:
+            time.sleep(PAUSE_S)
+        return self._read_to < until
+
+    def _enough(self, limit: Limit, *, whole_cuts: bool) -> bool:
+        rows, nbytes = sum(m.rows for m in self._marks), sum(m.nbytes for m in self._marks)
+        return limit.reached(rows, nbytes) and boundary(self._marks, limit, whole_cuts=whole_cuts) is not None
+
+    def _take(self, increment: broker_pb2.Increment) -> None:
+        if increment.base_offset + increment.count <= self._read_to:
+            return
+        body = change_pb2.BatchBody.FromString(increment.body)
+        if increment.base_offset > self._read_to:
+            raise ProtocolError(f"increment {increment.base_offset} does not follow offset {self._read_to}")
+        own = [t for t in body.tables if self._concerns(t.table_id)]
+        for schema in body.schemas:
+            if self._concerns(schema.table_id):
+                self.versions[schema.table_id, schema.version] = schema.SerializeToString()
+        self._read_to = increment.base_offset + increment.count
+        self._marks.append(
+            Mark(
+                end=self._read_to, rows=sum(t.count for t in own),
+                nbytes=sum(len(t.record_ids) + len(t.rows) for t in own), cut_end=body.cut_end, epoch=increment.epoch,
+            )
+        )  # fmt: skip
+
+    def rows_between(self, end: int) -> int:
+        """Return how many rows concern the stream between the beginning and `end`."""
+        return sum(m.rows for m in self._marks if m.end <= end)
+
+    def acknowledge(self, offset: int) -> None:
+        """Tell the broker that everything below is processed."""
+        if self._subscriber is not None and self._group:
+            self._subscriber.acknowledge(offset)
+
+    def close(self) -> None:
+        """End the stream."""
+        if self._subscriber is not None:
+            self._subscriber.close()
+        self._subscriber = None
+        self._marks.clear()
