@@ -1,6 +1,6 @@
-"""The runner of `--engine spark`: the same tasks as the pool of processes, on Spark's executors.
+"""The runners of `--engine spark`: the same tasks as the pool of processes, on Spark's executors.
 
-It has the shape of `venus.adapters.running.Runner` and knows nothing of what it runs. A failed or lost task is
+They have the shape of `venus.adapters.running.Runner` and know nothing of what they run. A failed or lost task is
 repeated by Spark (spark.task.maxFailures), so the functions are idempotent.
 """
 
@@ -8,46 +8,131 @@ from __future__ import annotations
 
 import pickle
 import re
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from pyspark import AccumulatorParam
+
+from venus.config import Settings
 from venus.errors import WorkerLost
-from venus.spark.tasks import carried_error, task_source
+from venus.spark.session import open_context, open_session
+from venus.spark.tasks import call, carried_error, packed
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LOST = re.compile(r"Python worker (exited|crashed)|ExecutorLostFailure|worker lost|SparkOutOfMemoryError", re.I)
+#: How often arrived results are looked for.
+LOOK_S = 0.05
+_LOST = re.compile(
+    r"Python worker (exited|crashed)|ExecutorLostFailure|worker lost|SparkOutOfMemoryError", re.IGNORECASE
+)
+
+
+@contextmanager
+def open_runner(settings: Settings) -> Iterator[SparkRunner | ConnectRunner]:
+    """Start Spark as [spark] says and yield what runs tasks on it."""
+    if settings.spark.remote:
+        with open_session(settings) as session:
+            yield ConnectRunner(session)
+    else:
+        with open_context(settings) as context:
+            yield SparkRunner(context)
 
 
 class SparkRunner:
-    """Runs tasks in one session."""
+    """Runs tasks as one job, a partition each; their results arrive as they end."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield every task's result, when Spark has run the last one.
+        """Yield results as they come.
 
         Raises the VenusError of a task that failed every time, WorkerLost if its workers died every time.
         """
         if not tasks:
             return
-        source = task_source(function, tasks)
-        self._spark.dataSource.register(source)
+        arrived = self._context.accumulator([], _Arrivals())
+        group = f"venus-{uuid.uuid4().hex}"
+        taken: set[int] = set()
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(self._job, group, [packed(function, task) for task in tasks], arrived)
+            try:
+                while True:
+                    over = bool(wait([job], LOOK_S).done)
+                    for number, result in list(arrived.value):
+                        if number not in taken:
+                            taken.add(number)
+                            yield pickle.loads(result)
+                    if over:
+                        break
+            finally:
+                self._context.cancelJobGroup(group)
+        _result_of(job)
+        assert len(taken) == len(tasks), "Spark ended a job without all of its results"
+
+    def _job(self, group: str, work: list[bytes], arrived: Accumulator[list[tuple[int, bytes]]]) -> None:
+        self._context.setJobGroup(group, f"VENUS: {len(work)} tasks", interruptOnCancel=True)
+
+        def run_one(numbered: tuple[int, bytes]) -> None:
+            arrived.add([(numbered[0], call(numbered[1]))])
+
+        self._context.parallelize(list(enumerate(work)), len(work)).foreach(run_one)
+
+
+class _Arrivals(AccumulatorParam[list[tuple[int, bytes]]]):
+    """Collects results at the driver: Spark adds those of a task once, when the task has ended well."""
+
+    def zero(self, value: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        return []
+
+    def addInPlace(  # noqa: N802
+        self, value1: list[tuple[int, bytes]], value2: list[tuple[int, bytes]]
+    ) -> list[tuple[int, bytes]]:
+        return value1 + value2
+
+
+class ConnectRunner:
+    """Runs tasks through Spark Connect, which has no contexts: as the partitions of a data source."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+        """Yield every task's result, when Spark has run the last one. Raises as SparkRunner."""
+        from venus.spark.tasksource import task_source
+
+        if not tasks:
+            return
+        source = task_source([packed(function, task) for task in tasks])
+        job: Future[list[bytes]] = Future()
         try:
-            rows = self._spark.read.format(source.name()).load().collect()
+            self._session.dataSource.register(source)
+            rows = self._session.read.format(source.name()).load().collect()
+            job.set_result([row[0] for row in rows])
         except Exception as error:
-            text = str(error)
-            if (carried := carried_error(text)) is not None:
-                raise carried from error
-            if _LOST.search(text):
-                raise WorkerLost(
-                    "workers of Spark die again and again", hint="look for the system's out-of-memory killer"
-                ) from error
-            raise
-        for row in rows:
-            yield pickle.loads(row[0])
+            job.set_exception(error)
+        results = _result_of(job)
+        yield from map(pickle.loads, results)
+
+
+def _result_of(job: Future[R]) -> R:
+    """Return what a job returned, or raise what its task raised."""
+    try:
+        return job.result()
+    except Exception as error:
+        text = str(error)
+        if (carried := carried_error(text)) is not None:
+            raise carried from error
+        if _LOST.search(text):
+            raise WorkerLost(
+                "workers of Spark die again and again", hint="look for the system's out-of-memory killer"
+            ) from error
+        raise

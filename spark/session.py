@@ -12,8 +12,10 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ from venus.errors import ConfigError, SparkFailed, VenusError
 from venus.spark.java import find_java, wrapped
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -120,7 +123,20 @@ def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSes
     elif settings.spark.remote:
         yield from _remote_session(settings)
     else:
-        yield from _classic_session(settings, app)
+        with open_context(settings, app=app) as context:
+            yield SparkSession(context)
+
+
+@contextmanager
+def open_context(settings: Settings, *, app: str = "venus") -> Iterator[SparkContext]:
+    """Yield a context without SQL, which starts with a third less work; otherwise as open_session. Not for `remote`."""
+    require_spark(settings)
+    from pyspark import SparkContext
+
+    if (active := SparkContext._active_spark_context) is not None:
+        yield active
+    else:
+        yield from _new_context(settings, app)
 
 
 def _remote_session(settings: Settings) -> Iterator[SparkSession]:
@@ -141,9 +157,8 @@ def _remote_session(settings: Settings) -> Iterator[SparkSession]:
             session.stop()
 
 
-def _classic_session(settings: Settings, app: str) -> Iterator[SparkSession]:
+def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
     from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
 
     made = plan(settings, app=app)
     conf = SparkConf(loadDefaults=False).setAll(list(made.conf.items()))
@@ -151,15 +166,15 @@ def _classic_session(settings: Settings, app: str) -> Iterator[SparkSession]:
         conf.setMaster(made.master)
     log = _Log()
     began = time.monotonic()
-    with _failures(log), log, _environment(made.environ):
+    with _failures(log), log, _environment(made.environ), _own_signals():
         gateway = _launch(conf, log)
         try:
             try:
-                session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+                context = SparkContext(conf=conf, gateway=gateway)
             except Exception as error:
                 raise SparkFailed(f"Spark does not start at {made.master}: {last_cause(error)}") from error
             logger.info("Spark at %s started in %.1f s", made.master, time.monotonic() - began)
-            yield session
+            yield context
         finally:
             _end(gateway)
 
@@ -183,8 +198,8 @@ def _end(gateway: Any) -> None:
     from pyspark.sql import SparkSession
 
     with suppress(Exception):
-        if (active := SparkSession.getActiveSession()) is not None:
-            active.stop()
+        if (session := SparkSession.getActiveSession()) is not None:
+            session.stop()
         elif (context := SparkContext._active_spark_context) is not None:
             context.stop()
     if gateway is None:
@@ -213,6 +228,17 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep PySpark's SIGINT handler, which cancels all jobs, from outliving its session."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 class _Log:

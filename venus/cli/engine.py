@@ -105,8 +105,7 @@ class _StartsWithWork:
         if not tasks:
             return iter(())
         if self._runner is None:
-            from venus.spark.runner import SparkRunner
-            from venus.spark.session import open_session
+            from venus.spark.runner import open_runner
 
-            self._runner = SparkRunner(self._stack.enter_context(open_session(self._settings, app="venus")))
+            self._runner = self._stack.enter_context(open_runner(self._settings))
         return self._runner.run(function, tasks)

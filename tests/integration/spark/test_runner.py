@@ -19,17 +19,17 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 
 def test_every_task_yields_once_from_another_process(spark_session: SparkSession) -> None:
-    results = list(SparkRunner(spark_session).run(square, [Square(n) for n in range(9)]))
+    results = list(SparkRunner(spark_session.sparkContext).run(square, [Square(n) for n in range(9)]))
 
     assert sorted((n, s) for n, s, _ in results) == [(n, n * n) for n in range(9)]
     assert os.getpid() not in {pid for _, _, pid in results}
-    assert list(SparkRunner(spark_session).run(square, [])) == []
+    assert list(SparkRunner(spark_session.sparkContext).run(square, [])) == []
 
 
 def test_a_worker_that_dies_is_replaced_and_its_task_repeated(spark_session: SparkSession, tmp_path: Path) -> None:
     tasks = [Square(n, dies_unless=str(tmp_path / "died") if n == 2 else "") for n in range(4)]
 
-    results = list(SparkRunner(spark_session).run(square, tasks))
+    results = list(SparkRunner(spark_session.sparkContext).run(square, tasks))
 
     assert sorted(n for n, _, _ in results) == [0, 1, 2, 3]
     assert (tmp_path / "died").exists()
@@ -37,10 +37,10 @@ def test_a_worker_that_dies_is_replaced_and_its_task_repeated(spark_session: Spa
 
 def test_the_error_of_a_task_comes_through_with_its_hint(spark_session: SparkSession) -> None:
     with pytest.raises(TargetError, match=r"^no square of 1$") as caught:
-        list(SparkRunner(spark_session).run(square, [Square(0), Square(1, fails=True)]))
+        list(SparkRunner(spark_session.sparkContext).run(square, [Square(0), Square(1, fails=True)]))
     assert caught.value.hint == "take another"
 
 
 def test_workers_that_always_die_are_given_up(spark_session: SparkSession) -> None:
     with pytest.raises(WorkerLost):
-        list(SparkRunner(spark_session).run(square, [Square(1, dies=True)]))
+        list(SparkRunner(spark_session.sparkContext).run(square, [Square(1, dies=True)]))
