@@ -64,6 +64,9 @@ def form(kind: LogicalType, column: str, *, bare: bool = False) -> str:
         text = f"trim_scale({column})::text"
     elif kind.kind is Kind.BOOL:
         text = f"left({column}::text, 1)"
+    elif kind.kind is Kind.NATIVE:
+        # a type's cast to text need not be what it travels as: inet's adds the length of the mask
+        text = f"CASE WHEN {column} IS NOT NULL THEN concat({column}) END"
     if style in (Style.FREE, Style.PADDED) and not bare:
         text = f"octet_length({text})::text || ':' || {text}"
     return f"coalesce({text}, {_NULL})"

@@ -1,0 +1,176 @@
+"""The whole way in one process: a source, a broker, a target, capture and apply as threads that can be stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from tests.support.brokers import settings as broker_settings
+from tests.support.postgres import libpq
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.under.apply import run_apply
+from venus.adapters.under.control import progress
+from venus.adapters.under.load import full_sync
+from venus.adapters.upper.capture import first_fill, run_capture
+from venus.adapters.verify.findings import Result
+from venus.adapters.verify.run import Options, verify
+from venus.broker.serve import RunningBroker, start_in_thread
+from venus.config import Broker, Capture, Settings, Source, Target
+from venus.rpc.admin import Admin
+
+WAIT_S = 60.0
+
+
+class Loop:
+    """A loop in a thread."""
+
+    def __init__(self, run: Callable[[threading.Event], None]) -> None:
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._run = run
+        self._thread = threading.Thread(target=self._main, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        try:
+            self._run(self.stop)
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> None:
+        """Stop it, and raise what it raised."""
+        self.stop.set()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class WholeWay:
+    """Everything between one source and one target."""
+
+    folder: Path
+    source: str
+    target: str
+    options: dict[str, Any] = field(default_factory=dict)
+    loops: dict[str, Loop] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.broker: RunningBroker = start_in_thread(broker_settings(self.folder / "broker", free_bytes_min=0))
+        self.settings = Settings(
+            source=Source.model_validate({"url": self.source, **self.options}),
+            targets={"main": Target.model_validate({"url": self.target})},
+            broker=Broker(address=self.broker.address),
+            capture=Capture(heartbeat_s=1.0),
+        )
+
+    def install(self) -> None:
+        """Make the triggers."""
+        opened = open_source(self.settings)
+        try:
+            opened.install(self.settings.source.tables, self.settings.source.exclude)
+        finally:
+            opened.close()
+
+    def load(self) -> None:
+        """Read the source and load the target."""
+        first_fill(self.settings, threading.Event())
+        full_sync(self.settings, "main")
+
+    def start(self, *names: str) -> None:
+        """Start capture and apply, or one of them."""
+        ways: dict[str, Callable[[threading.Event], None]] = {
+            "capture": lambda stop: run_capture(self.settings, stop),
+            "apply": lambda stop: run_apply(self.settings, "main", stop),
+        }
+        for name in names or ways:
+            self.loops[name] = Loop(ways[name])
+
+    def stop(self, *names: str) -> None:
+        """Stop them."""
+        for name in names or list(self.loops):
+            self.loops.pop(name).end()
+
+    def caught_up(self) -> None:
+        """Wait until the source's log is empty and the target has everything."""
+        self.until(self._level, "the target to catch up")
+
+    def log_rows(self) -> int:
+        """Return how many changes wait at the source."""
+        opened = open_source(self.settings)
+        try:
+            return sum(rows for rows, _ in opened.backlog().values())
+        finally:
+            opened.close()
+
+    def _level(self) -> bool:
+        if self.log_rows():
+            return False
+        with Admin(self.broker.address) as admin:
+            (found,) = admin.status("main").businesses
+        position = progress(self.settings, "main").position
+        return not found.halves and position is not None and position.offset >= found.next_offset
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition."""
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain for {what}"
+            time.sleep(0.05)
+
+    def at_target(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements at the target as somebody else than VENUS would."""
+        return run_at(self.target, *statements)
+
+    def verify(self, **options: Any) -> Result:
+        """Compare."""
+        return verify(self.settings, Options(**{"target": "main", **options}))
+
+    def close(self) -> None:
+        """Stop everything."""
+        try:
+            self.stop()
+        finally:
+            self.broker.stop()
+
+
+def run_at(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements at a PostgreSQL database in one session, each a transaction; return the last one's rows."""
+    connection = psycopg2.connect(libpq(url))
+    try:
+        connection.autocommit = True
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+    finally:
+        connection.close()
+
+
+@contextmanager
+def whole_way(folder: Path, source: str, target: str, **options: Any) -> Iterator[WholeWay]:
+    """Make one, and stop it in the end."""
+    way = WholeWay(folder, source, target, options)
+    try:
+        yield way
+    finally:
+        way.close()
+
+
+def found(result: Result) -> set[tuple[str, tuple[str, ...], str, str]]:
+    """Return the findings as (table, key, kind, fault)."""
+    return {(d.table.partition(".")[2], tuple(d.key.values()), d.kind.value, d.fault.value) for d in result.differences}
+
+
+def values(result: Result, table: str, key: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the differing columns of one finding."""
+    (one,) = [d for d in result.differences if d.table.endswith(f".{table}") and tuple(d.key.values()) == tuple(key)]
+    return {c.column: dict(c.values) for c in one.columns}
