@@ -85,6 +85,8 @@ class Target(_Section):
     url: SecretStr
     #: Where the tables go; empty = the source's own namespaces ("main" of SQLite becomes "public").
     schema_: str = Field(default="", alias="schema")
+    #: How names are written: auto = upper-case dictionaries (Oracle) in lower case, lower = all of them, keep = none.
+    names: Literal["auto", "lower", "keep"] = "auto"
     on_error: Literal["halt", "quarantine"] = "halt"
     on_existing: Literal["refuse", "truncate", "append"] = "refuse"
 
@@ -142,6 +144,9 @@ class Spark(_Section):
     java_home: str = ""
     #: From how many rows on `--engine auto` takes Spark where neither master nor remote is set.
     auto_rows_min: Count = 20_000_000
+    #: `sync --engine spark`: rows of one micro-batch at most, and from how many rows on it is staged by tasks.
+    batch_rows_max: Count = 500_000
+    stage_rows_min: Count = 20_000
     #: Settings of Spark itself; they go before VENUS's own.
     conf: dict[str, Annotated[str, BeforeValidator(_spark_value)]] = Field(default={}, repr=False)
 

@@ -86,6 +86,31 @@ class InstallStep:
     exists: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbering:
+    """A counter at the source: of a table's column, or a sequence of its own (`table` and `column` empty)."""
+
+    namespace: str
+    next_value: int
+    name: str = ""  # of the sequence, where it has one
+    table: str = ""
+    column: str = ""
+    increment: int = 1
+    minimum: int | None = None
+    maximum: int | None = None
+    cycle: bool = False
+    #: GENERATED ALWAYS: the application may not number rows itself.
+    always: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherObject:
+    """Something of the application's that is no table: VENUS does not carry it, and says so."""
+
+    kind: str  # view, trigger, procedure, ...
+    name: str
+
+
 class Cut(Protocol):
     """One snapshot of the log tables and the source tables."""
 
@@ -134,6 +159,14 @@ class Source(Protocol):
 
     def tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
         """Read the dictionary; table ids are those of the registry, or 0 for tables not captured yet."""
+        ...
+
+    def numberings(self) -> list[Numbering]:
+        """Return the counters of the captured tables and the sequences beside them, as they stand now. Reads only."""
+        ...
+
+    def other_objects(self) -> list[OtherObject]:
+        """Return what the application has besides tables and sequences. Reads only."""
         ...
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.under import existing
-from venus.adapters.under.ddl import Names, add_key, column_sql, create_table, indexes, namespaces, type_sql
+from venus.adapters.under.ddl import (
+    Names,
+    add_key,
+    checks,
+    column_sql,
+    counter_after,
+    counter_before,
+    create_table,
+    indexes,
+    namespaces,
+    type_sql,
+)
 from venus.adapters.under.naming import Placed
 from venus.adapters.under.target import ACTIVE, HALTED, PostgresTarget
 from venus.errors import Refused
@@ -49,10 +60,14 @@ def step(old: Placed, new: Placed) -> Step:
             remarks += dropped.remarks
     for number, column in after.items():
         if number not in before:
-            statements.append(_added(new, column))
-    if old.schema.indexes != new.schema.indexes or old.schema.foreign_keys != new.schema.foreign_keys:
-        remarks.append("indexes or foreign keys have changed at the source; they are not changed here")
+            statements += [*counter_before(new, column), _added(new, column), *counter_after(new, column)]
+    if _besides(old.schema) != _besides(new.schema):
+        remarks.append("indexes, checks or foreign keys have changed at the source; they are not changed here")
     return Step(statements=tuple(statements), remarks=tuple(remarks))
+
+
+def _besides(schema: TableSchema) -> tuple[object, ...]:
+    return schema.indexes, schema.checks, schema.foreign_keys
 
 
 def _added(new: Placed, column: Column) -> str:
@@ -126,7 +141,8 @@ def new_table(target: PostgresTarget, session: Session, schema: TableSchema, off
     target.put_table(session, placed, ACTIVE, offset, created=created)
     if created:
         session.run(add_key(placed))
-        for text in indexes(placed, Names([placed])):
+        names = Names([placed])
+        for text in [*indexes(placed, names), *(s for pair in checks(placed, names) for s in pair)]:
             session.run(text)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under.ddl import type_sql
-from venus.adapters.under.naming import Placed, folded
+from venus.adapters.under.naming import Placed
 from venus.errors import TargetError
 
 #: Relations that rows can be brought into: ordinary and partitioned tables.
@@ -81,12 +81,11 @@ def differences(placed: Placed, existing: ExistingTable) -> list[str]:
     """Say what keeps this table from being a target, one line each. Pure."""
     if existing.kind not in _TABLES:
         return [f"{placed.qualified} is there already and is no table"]
-    dialect = placed.schema.source_dialect
     there = {c.name: c for c in existing.columns}
-    key = frozenset(folded(k, dialect) for k in placed.schema.key)
+    key = frozenset(placed.fold(k) for k in placed.schema.key)
     found: list[str] = []
     for column in placed.schema.columns:
-        name = folded(column.name, dialect)
+        name = placed.fold(column.name)
         if name not in there:
             found.append(f"{placed.qualified}: column {name} is missing")
             continue

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under import existing
-from venus.adapters.under.ddl import Names, add_key, foreign_keys, indexes, is_identity
+from venus.adapters.under.ddl import Names, add_key, checks, foreign_keys, indexes, is_counted, is_identity
 from venus.adapters.under.naming import Placed
 from venus.errors import TargetError
 
@@ -36,12 +36,24 @@ def finish_tables(session: Session, created: Sequence[Placed], everything: Seque
         for text in indexes(placed, names):
             warnings += _tried(session, text)
     for placed in created:
+        for add, validate in checks(placed, names):
+            warnings += _checked(session, add, validate)
+    for placed in created:
         for add, validate in foreign_keys(placed, everything, names):
             warnings += _tried(session, add) or _tried(session, validate)
     for placed in everything:
         session.run(f"ANALYZE {placed.sql}")
         _set_sequences(session, placed)
     return warnings
+
+
+def _checked(session: Session, add: str, validate: str) -> list[str]:
+    """Add a check that all rows meet. One that they do not would halt the table at the next of these rows."""
+    if told := _tried(session, add):
+        return told
+    if told := _tried(session, validate):
+        session.run(validate.replace(" VALIDATE CONSTRAINT ", " DROP CONSTRAINT "))
+    return told
 
 
 def _tried(session: Session, text: str) -> list[str]:
@@ -59,7 +71,7 @@ def _tried(session: Session, text: str) -> list[str]:
 def _set_sequences(session: Session, placed: Placed) -> None:
     """Let the target number on behind the rows that it got."""
     for column in placed.schema.columns:
-        if is_identity(column):
+        if is_identity(column) or is_counted(column):
             name = placed.column(column.name)
             text = statement("dictionary", "set_sequence", column=name, table=placed.sql)
             params = {"table": placed.sql, "column": name[1:-1].replace('""', '"')}

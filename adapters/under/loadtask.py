@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from venus.adapters.dialects.postgresql.target.session import Refusal, Session
@@ -163,7 +163,7 @@ class _Loading:
     def _around_refused(self, section: TableChanges, schema: TableSchema, refusal: Refusal) -> None:
         """Load what the target takes, keep the rest in quarantine."""
         rows = rows_of(section, 0)
-        placed = Placed(schema=schema, namespace=self._task.placed.namespace, name=self._task.placed.name)
+        placed = replace(self._task.placed, schema=schema)
         sql = RowSql(placed, self._task.group)
         limit = SUSPECTS_MAX + 1 - self._parked
         search = Search(session=self._session, sql=sql, layout=Layout.of(schema), limit=limit)

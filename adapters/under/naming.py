@@ -1,12 +1,15 @@
 """Where a source table goes at a PostgreSQL target, and how it is called there. Pure (VENUS 3.4).
 
-Names are kept as the source has them. A dictionary that stores unquoted names in upper case (Oracle) is folded to
-lower case, because nobody wants to quote every name at the target. A name that PostgreSQL would cut off, or two tables
-that would become one, are refused: a silent change of name is a lost table.
+By `[targets.X] names`: "auto" keeps names as the source has them, except that a dictionary which stores unquoted
+names in upper case (Oracle) is folded to lower case, because nobody wants to quote every name at the target; "lower"
+folds every name, "keep" none. A name that PostgreSQL would cut off is shortened, always in the same way, and people are
+told. Two tables or columns that would become one are refused: a silent change of name is a lost table.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,6 +24,8 @@ UPPER_CASE = frozenset({"oracle"})
 _DEFAULT_NAMESPACES = {"main": "public"}
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 OWN_SCHEMA = "venus"
+#: Constants, and quoted names between them.
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
 
 
 def quoted(name: str) -> str:
@@ -45,6 +50,12 @@ class Placed:
     schema: TableSchema
     namespace: str
     name: str
+    #: The target's rule for names.
+    names: str = "auto"
+
+    def fold(self, name: str) -> str:
+        """Return how a name of the source is written here, not quoted."""
+        return fitted(folded(name, self.schema.source_dialect, self.names))
 
     @property
     def sql(self) -> str:
@@ -58,7 +69,25 @@ class Placed:
 
     def column(self, name: str) -> str:
         """Return a column's name at the target, quoted."""
-        return quoted(folded(name, self.schema.source_dialect))
+        return quoted(self.fold(name))
+
+    def rewritten(self, expression: str) -> str:
+        """Return an expression with the source's column names, in double quotes there, as they are called here."""
+        known = {c.name for c in self.schema.columns}
+
+        def renamed(found: re.Match[str]) -> str:
+            text = found[0]
+            name = text[1:-1].replace('""', '"')
+            return self.column(name) if text[0] == '"' and name in known else text
+
+        return _QUOTED.sub(renamed, expression)
+
+    @property
+    def shortened(self) -> list[tuple[str, str]]:
+        """Return (name at the source, name here) of what PostgreSQL's limit changes."""
+        wanted = [self.schema.name, *(c.name for c in self.schema.columns)]
+        folds = [(name, folded(name, self.schema.source_dialect, self.names)) for name in wanted]
+        return [(name, fitted(fold)) for name, fold in folds if fitted(fold) != fold]
 
     def columns(self, names: Iterable[str]) -> str:
         """Return a list of columns, ready for a statement."""
@@ -75,18 +104,33 @@ class Placed:
         return self.columns(self.schema.key)
 
 
-def folded(name: str, dialect: str) -> str:
-    """Return how a source name is written at the target."""
-    return name.lower() if dialect in UPPER_CASE and name == name.upper() else name
+def folded(name: str, dialect: str, names: str = "auto") -> str:
+    """Return how a source name is written at the target, whatever its length."""
+    if names == "lower":
+        return name.lower()
+    return name.lower() if names == "auto" and dialect in UPPER_CASE and name == name.upper() else name
+
+
+def fitted(name: str) -> str:
+    """Shorten a name to what PostgreSQL keeps, with a hash in place of what is cut off: the same name every time."""
+    if len(name.encode()) <= NAME_BYTES_MAX:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name.encode()[: NAME_BYTES_MAX - 9].decode(errors="ignore") + "_" + digest
 
 
 def place(schema: TableSchema, settings: Settings, target: str) -> Placed:
     """Say where a table goes."""
-    namespace = settings.targets[target].schema_
-    if not namespace:
-        own = folded(schema.namespace, schema.source_dialect)
-        namespace = _DEFAULT_NAMESPACES.get(own, own) or "public"
-    return Placed(schema=schema, namespace=namespace, name=folded(schema.name, schema.source_dialect))
+    config = settings.targets[target]
+    namespace = config.schema_ or placed_namespace(schema.namespace, schema.source_dialect, config.names)
+    name = fitted(folded(schema.name, schema.source_dialect, config.names))
+    return Placed(schema=schema, namespace=namespace, name=name, names=config.names)
+
+
+def placed_namespace(namespace: str, dialect: str, names: str) -> str:
+    """Return the schema that takes a source's namespace."""
+    own = fitted(folded(namespace, dialect, names))
+    return _DEFAULT_NAMESPACES.get(own, own) or "public"
 
 
 def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -> list[Placed]:
@@ -99,18 +143,15 @@ def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -
         if other is not one:
             problems.append(f"{one.schema.qualified} and {other.schema.qualified} would both become {one.qualified}")
     if problems:
-        raise Refused("\n".join(problems), hint="exclude one of them, or give its target another schema")
+        raise Refused("\n".join(problems), hint=f"exclude one, or set targets.{target}.schema or names")
     return placed
 
 
 def _name_problems(placed: Placed) -> list[str]:
-    dialect = placed.schema.source_dialect
-    columns = [folded(c.name, dialect) for c in placed.schema.columns]
-    problems = [
-        f"{placed.qualified}: the name {name} is longer than PostgreSQL's {NAME_BYTES_MAX} bytes"
-        for name in (placed.namespace, placed.name, *columns)
-        if len(name.encode()) > NAME_BYTES_MAX
-    ]
+    columns = [placed.fold(c.name) for c in placed.schema.columns]
+    problems = []
+    if len(placed.namespace.encode()) > NAME_BYTES_MAX:
+        problems.append(f"{placed.qualified}: the schema's name is longer than PostgreSQL's {NAME_BYTES_MAX} bytes")
     problems += [
         f"{placed.qualified}: PostgreSQL has a system column called {c}" for c in columns if c in _SYSTEM_COLUMNS
     ]

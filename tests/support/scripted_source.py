@@ -17,6 +17,8 @@ from venus.adapters.dialects.contract import (
     Cut,
     FillState,
     InstallStep,
+    Numbering,
+    OtherObject,
     RegisteredTable,
     SchemaChanged,
     SourceState,
@@ -300,6 +302,12 @@ class ScriptedSource:
 
     def tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[TableSchema]:
         return [t.schema for t in self.database.tables.values()]
+
+    def numberings(self) -> list[Numbering]:
+        return []
+
+    def other_objects(self) -> list[OtherObject]:
+        return []
 
     def check(self, include: Sequence[str], exclude: Sequence[str]) -> list[Finding]:
         return []

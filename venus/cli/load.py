@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from venus.cli import lakes
+from venus.cli.ddl import show_ddl
 from venus.cli.engine import EngineOption, choose_runner, require_engine
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
 from venus.cli.output import Steps, table
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from venus.adapters.running import Runner
     from venus.adapters.under.load import LoadProgress, LoadReport
     from venus.config import Settings
-    from venus.model import TableSchema
 
 POLL_S = 0.5
 
@@ -207,44 +207,3 @@ def answer(
         shown.append(f"! {report.parked:,} rows were refused by the target: `{look}`")
     run.out.answer(document, *shown)
     return 1 if report.parked else 0
-
-
-def show_ddl(run: Invocation, target: str) -> int:
-    """Print what would be created, from the source's dictionary, or from the broker if the source is away."""
-    from venus.adapters.under.ddl import ddl
-
-    statements = ddl(known_schemas(run.settings), run.settings, target)
-    run.out.answer({"target": target, "statements": statements}, *(f"{statement};" for statement in statements))
-    return 0
-
-
-def known_schemas(settings: Settings) -> list[TableSchema]:
-    """Return the newest version of every captured table."""
-    from venus.cli.install import opened_source
-
-    try:
-        with opened_source(settings) as source:
-            if captured := [t.schema for t in source.registered()]:
-                return captured
-            return source.tables(settings.source.tables, settings.source.exclude)
-    except VenusError as source_error:
-        try:
-            return schemas_at_broker(settings)
-        except VenusError:
-            raise source_error from None
-
-
-def schemas_at_broker(settings: Settings) -> list[TableSchema]:
-    """Open the full data for a moment to read its table versions."""
-    from venus.codec.schema import from_wire
-    from venus.rpc.snapshots import Snapshots
-
-    snapshots = Snapshots(settings.broker.address or settings.broker.listen)
-    try:
-        snapshot = snapshots.open(settings.business.name, splits=1, holder="venus migrate --ddl-only")
-        snapshots.close(snapshot.snapshot_id)
-    finally:
-        snapshots.close()
-    versions = [from_wire(schema) for schema in snapshot.schemas]
-    newest = {schema.table_id: schema for schema in sorted(versions, key=lambda schema: schema.version)}
-    return list(newest.values())

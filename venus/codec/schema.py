@@ -12,7 +12,7 @@ import json
 from venus.codec.descriptor import file_descriptor, message_class, row_message
 from venus.codec.layout import check
 from venus.errors import ProtocolError
-from venus.model import Column, ForeignKey, Index, Kind, LogicalType, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, TableSchema
 from venus.wire import change_pb2 as wire
 
 __all__ = ["canonical_json", "file_descriptor", "fingerprint", "from_wire", "message_class", "to_wire"]
@@ -27,21 +27,38 @@ def to_wire(schema: TableSchema) -> wire.TableSchema:
         name=schema.name,
         columns=[_column_to_wire(c) for c in schema.columns],
         key=schema.key,
-        indexes=[wire.Index(name=i.name, columns=i.columns, unique=i.unique) for i in schema.indexes],
-        foreign_keys=[
-            wire.ForeignKey(
-                name=f.name,
-                columns=f.columns,
-                referred_namespace=f.referred_namespace,
-                referred_table=f.referred_table,
-                referred_columns=f.referred_columns,
-            )
-            for f in schema.foreign_keys
-        ],
+        indexes=[_index_to_wire(i) for i in schema.indexes],
+        foreign_keys=[_foreign_key_to_wire(f) for f in schema.foreign_keys],
         comment=schema.comment,
         source_dialect=schema.source_dialect,
         file_descriptor=file_descriptor(schema),
         row_message=row_message(schema),
+        checks=[wire.Check(name=c.name, sql=c.sql) for c in schema.checks],
+        left_out=[
+            wire.LeftOut(what=o.what, name=o.name, definition=o.definition, reason=o.reason) for o in schema.left_out
+        ],
+    )
+
+
+def _index_to_wire(index: Index) -> wire.Index:
+    return wire.Index(
+        name=index.name,
+        columns=index.columns,
+        unique=index.unique,
+        constraint=index.constraint,
+        definition=index.definition,
+    )
+
+
+def _foreign_key_to_wire(key: ForeignKey) -> wire.ForeignKey:
+    return wire.ForeignKey(
+        name=key.name,
+        columns=key.columns,
+        referred_namespace=key.referred_namespace,
+        referred_table=key.referred_table,
+        referred_columns=key.referred_columns,
+        on_delete=key.on_delete,
+        on_update=key.on_update,
     )
 
 
@@ -78,22 +95,39 @@ def from_wire(message: wire.TableSchema) -> TableSchema:
         name=message.name,
         columns=tuple(_column_from_wire(c) for c in message.columns),
         key=tuple(message.key),
-        indexes=tuple(Index(name=i.name, columns=tuple(i.columns), unique=i.unique) for i in message.indexes),
-        foreign_keys=tuple(
-            ForeignKey(
-                name=f.name,
-                columns=tuple(f.columns),
-                referred_namespace=f.referred_namespace,
-                referred_table=f.referred_table,
-                referred_columns=tuple(f.referred_columns),
-            )
-            for f in message.foreign_keys
-        ),
+        indexes=tuple(_index_from_wire(i) for i in message.indexes),
+        foreign_keys=tuple(_foreign_key_from_wire(f) for f in message.foreign_keys),
         comment=message.comment,
         source_dialect=message.source_dialect,
+        checks=tuple(Check(name=c.name, sql=c.sql) for c in message.checks),
+        left_out=tuple(
+            LeftOut(what=o.what, name=o.name, definition=o.definition, reason=o.reason) for o in message.left_out
+        ),
     )
     check(schema)
     return schema
+
+
+def _index_from_wire(index: wire.Index) -> Index:
+    return Index(
+        name=index.name,
+        columns=tuple(index.columns),
+        unique=index.unique,
+        constraint=index.constraint,
+        definition=index.definition,
+    )
+
+
+def _foreign_key_from_wire(key: wire.ForeignKey) -> ForeignKey:
+    return ForeignKey(
+        name=key.name,
+        columns=tuple(key.columns),
+        referred_namespace=key.referred_namespace,
+        referred_table=key.referred_table,
+        referred_columns=tuple(key.referred_columns),
+        on_delete=key.on_delete,
+        on_update=key.on_update,
+    )
 
 
 def _column_from_wire(column: wire.Column) -> Column:

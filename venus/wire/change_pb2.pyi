@@ -190,8 +190,14 @@ class Index(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     UNIQUE_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_FIELD_NUMBER: _builtins.int
+    DEFINITION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     unique: _builtins.bool
+    constraint: _builtins.bool
+    """declared as a UNIQUE constraint"""
+    definition: _builtins.str
+    """empty = the columns, ascending; else what stands behind ON table, columns in double quotes"""
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -200,14 +206,70 @@ class Index(_message.Message):
         name: _builtins.str = ...,
         columns: _abc.Iterable[_builtins.str] | None = ...,
         unique: _builtins.bool = ...,
+        constraint: _builtins.bool = ...,
+        definition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "name", b"name", "unique", b"unique"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "constraint", b"constraint", "definition", b"definition", "name", b"name", "unique", b"unique"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Index: _TypeAlias = Index  # noqa: Y015
+
+@_typing.final
+class Check(_message.Message):
+    """In PostgreSQL's words, the source's column names in double quotes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SQL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    sql: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        sql: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "sql", b"sql"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Check: _TypeAlias = Check  # noqa: Y015
+
+@_typing.final
+class LeftOut(_message.Message):
+    """What no target gets by itself, for people."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DEFINITION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    name: _builtins.str
+    definition: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        what: _builtins.str = ...,
+        name: _builtins.str = ...,
+        definition: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "name", b"name", "reason", b"reason", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeftOut: _TypeAlias = LeftOut  # noqa: Y015
 
 @_typing.final
 class ForeignKey(_message.Message):
@@ -218,9 +280,14 @@ class ForeignKey(_message.Message):
     REFERRED_NAMESPACE_FIELD_NUMBER: _builtins.int
     REFERRED_TABLE_FIELD_NUMBER: _builtins.int
     REFERRED_COLUMNS_FIELD_NUMBER: _builtins.int
+    ON_DELETE_FIELD_NUMBER: _builtins.int
+    ON_UPDATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     referred_namespace: _builtins.str
     referred_table: _builtins.str
+    on_delete: _builtins.str
+    """empty = NO ACTION; in force only from the cut-over on"""
+    on_update: _builtins.str
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -233,10 +300,12 @@ class ForeignKey(_message.Message):
         referred_namespace: _builtins.str = ...,
         referred_table: _builtins.str = ...,
         referred_columns: _abc.Iterable[_builtins.str] | None = ...,
+        on_delete: _builtins.str = ...,
+        on_update: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "name", b"name", "referred_columns", b"referred_columns", "referred_namespace", b"referred_namespace", "referred_table", b"referred_table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "name", b"name", "on_delete", b"on_delete", "on_update", b"on_update", "referred_columns", b"referred_columns", "referred_namespace", b"referred_namespace", "referred_table", b"referred_table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -260,6 +329,8 @@ class TableSchema(_message.Message):
     SOURCE_DIALECT_FIELD_NUMBER: _builtins.int
     FILE_DESCRIPTOR_FIELD_NUMBER: _builtins.int
     ROW_MESSAGE_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     table_id: _builtins.int
     version: _builtins.int
     namespace: _builtins.str
@@ -281,6 +352,10 @@ class TableSchema(_message.Message):
     def indexes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Index]: ...
     @_builtins.property
     def foreign_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForeignKey]: ...
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Check]: ...
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOut]: ...
     def __init__(
         self,
         *,
@@ -296,10 +371,12 @@ class TableSchema(_message.Message):
         source_dialect: _builtins.str = ...,
         file_descriptor: _builtins.bytes = ...,
         row_message: _builtins.str = ...,
+        checks: _abc.Iterable[Global___Check] | None = ...,
+        left_out: _abc.Iterable[Global___LeftOut] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "comment", b"comment", "file_descriptor", b"file_descriptor", "foreign_keys", b"foreign_keys", "indexes", b"indexes", "key", b"key", "name", b"name", "namespace", b"namespace", "row_message", b"row_message", "source_dialect", b"source_dialect", "table_id", b"table_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "columns", b"columns", "comment", b"comment", "file_descriptor", b"file_descriptor", "foreign_keys", b"foreign_keys", "indexes", b"indexes", "key", b"key", "left_out", b"left_out", "name", b"name", "namespace", b"namespace", "row_message", b"row_message", "source_dialect", b"source_dialect", "table_id", b"table_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,12 +12,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from venus.adapters.dialects.mysql import structure as structures
 from venus.adapters.dialects.mysql.connection import Connection, Row
 from venus.adapters.dialects.mysql.names import HEARTBEAT, OWN_TABLE, literal, quoted
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, key_problem, logical
 from venus.errors import UnsupportedType
-from venus.model import Column, ForeignKey, Index, Kind, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema
 
 _AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
@@ -57,6 +58,8 @@ class Table:
     indexes: tuple[Index, ...]
     foreign_keys: tuple[ForeignKey, ...]
     unsupported: tuple[tuple[str, str], ...]
+    checks: tuple[Check, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def sql(self) -> str:
@@ -78,7 +81,7 @@ class Table:
         return TableSchema(
             table_id=table_id, version=version, namespace=self.database, name=self.name, columns=tuple(columns),
             key=self.key, indexes=self.indexes, foreign_keys=self.foreign_keys, comment=self.comment,
-            source_dialect="mysql",
+            source_dialect="mysql", checks=self.checks, left_out=self.left_out,
         )  # fmt: skip
 
 
@@ -113,12 +116,14 @@ def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:
     json = _json_columns(connection, parts)
     columns, indexes = _by_table(connection, "columns", parts), _by_table(connection, "indexes", parts)
     references = _references(connection.rows(statement("dictionary", "foreign_keys", **parts)))
+    more = structures.read(connection, {"database": parts["database"]}, mariadb=is_mariadb(connection))
     tables = {}
     for name, _, engine, comment, rows in connection.rows(statement("dictionary", "tables", **parts)):
         own = [r for r in references if r.child == name]
         tables[name] = _table(
-            database, name, engine, comment, int(rows), columns[name], indexes[name], own, json, null=zero_dates_null
-        )
+            database, name, engine, comment, int(rows), columns[name], indexes[name], own, json, more[name],
+            null=zero_dates_null,
+        )  # fmt: skip
     return Dictionary(tables=tables, references=tuple(references))
 
 
@@ -155,7 +160,7 @@ def _references(rows: Iterable[Row]) -> list[Reference]:
 
 def _table(
     database: str, name: str, engine: str, comment: str, rows: int, columns: list[Row], indexes: list[Row],
-    references: list[Reference], json: set[tuple[str, str]], *, null: bool,
+    references: list[Reference], json: set[tuple[str, str]], more: structures.Rows, *, null: bool,
 ) -> Table:  # fmt: skip
     found, declared, unsupported = [], {}, []
     for row in columns:
@@ -167,13 +172,15 @@ def _table(
     key, problems = _key(
         indexes, declared, {c.name for c in found if not c.nullable} | {r[0] for r in columns if r[9] == "0"}
     )
+    made = structures.structure(name, more, found, declared, key, columns)
     return Table(
         database=database, name=name, engine=engine, comment=comment, rows_estimate=rows, columns=tuple(found),
-        declared=declared, key=key, key_problems=problems, indexes=_indexes(indexes, key),
+        declared=declared, key=key, key_problems=problems, indexes=tuple(made.indexes), checks=tuple(made.checks),
+        left_out=tuple(made.left_out),
         foreign_keys=tuple(
             ForeignKey(
                 name=r.name, columns=r.columns, referred_namespace=r.parent_database, referred_table=r.parent,
-                referred_columns=r.referred,
+                referred_columns=r.referred, on_delete=_action(r.on_delete), on_update=_action(r.on_update),
             )
             for r in references
         ),
@@ -240,15 +247,8 @@ def _key(
     return (), tuple(problems)
 
 
-def _indexes(indexes: list[Row], key: tuple[str, ...]) -> tuple[Index, ...]:
-    """Return the secondary indexes that mean the same elsewhere."""
-    found = []
-    for name, rows in _grouped(indexes).items():
-        columns = tuple(r[1] for r in rows)
-        plain = all(c is not None for c in columns) and not any(r[2] == "1" for r in rows) and rows[0][3] == "BTREE"
-        if plain and not (columns == key and rows[0][0] == "1"):
-            found.append(Index(name=name, columns=columns, unique=rows[0][0] == "1"))
-    return tuple(found)
+def _action(rule: str) -> str:
+    return "" if rule in ("NO ACTION", "RESTRICT") else rule
 
 
 def definition(connection: Connection, table: str) -> str:

@@ -16,11 +16,13 @@ from venus.adapters.dialects.contract import (
     Cut,
     FillState,
     InstallStep,
+    Numbering,
+    OtherObject,
     RegisteredTable,
     SchemaChanged,
     SourceState,
 )
-from venus.adapters.dialects.mysql import dictionary, install, names, refresh, registry
+from venus.adapters.dialects.mysql import dictionary, install, names, refresh, registry, structure
 from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
 from venus.adapters.dialects.mysql.check import check
 from venus.adapters.dialects.mysql.connection import Connection, address_of
@@ -87,6 +89,13 @@ class MysqlSource:
 
     def _dictionary(self) -> dictionary.Dictionary:
         return dictionary.read(self._writer, zero_dates_null=self._writer.options.zero_dates_null)
+
+    def numberings(self) -> list[Numbering]:
+        writer = self._writer
+        return structure.numberings(writer, writer.address.database, mariadb=dictionary.is_mariadb(writer))
+
+    def other_objects(self) -> list[OtherObject]:
+        return structure.others(self._writer, self._writer.address.database)
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         return check(self._writer, include, exclude)

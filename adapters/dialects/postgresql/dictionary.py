@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from venus.adapters.dialects.postgresql import structure as structures
 from venus.adapters.dialects.postgresql.connection import Connection, Row
 from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualified
 from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.structure import Structure
 from venus.adapters.dialects.postgresql.types import PgType, below_domain, is_identity, logical
 from venus.errors import UnsupportedType
-from venus.model import Column, ForeignKey, Index, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, LeftOut, TableSchema
 
 #: Defaults that mean the same in every database; a cast behind a literal is dropped.
 _LITERAL = re.compile(r"^(-?\d+(?:\.\d+)?|'(?:[^']|'')*'|true|false|NULL)(?:::[\w\s\".\[\](),]+)?$")
@@ -77,6 +79,8 @@ class Table:
     #: (column, why) of columns that cannot be carried.
     unsupported: tuple[tuple[str, str], ...]
     signature: str
+    checks: tuple[Check, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def name_sql(self) -> str:
@@ -111,6 +115,8 @@ class Table:
             foreign_keys=self.foreign_keys,
             comment=self.comment,
             source_dialect="postgresql",
+            checks=self.checks,
+            left_out=self.left_out,
         )
 
 
@@ -173,7 +179,8 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
         details[root].leaves.append(Leaf(oid=oid, namespace=namespace, name=name))
     for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
         details[oid].signature = signature
-    return [_table(r, details[r[0]], types) for r in rows]
+    more = structures.read(connection, oids["tables"])
+    return [_table(r, details[r[0]], types, more.get(r[0], Structure())) for r in rows]
 
 
 def signatures(connection: Connection, oids: Iterable[int]) -> dict[int, str]:
@@ -182,7 +189,7 @@ def signatures(connection: Connection, oids: Iterable[int]) -> dict[int, str]:
     return {r[0]: r[3] for r in rows}
 
 
-def _table(row: Row, details: _Details, types: dict[int, PgType]) -> Table:
+def _table(row: Row, details: _Details, types: dict[int, PgType], more: Structure) -> Table:
     oid, namespace, name, kind, persistence, has_heirs, inherits, security, estimate, comment, _ = row
     columns, unsupported = [], []
     for c in details.columns:
@@ -190,6 +197,7 @@ def _table(row: Row, details: _Details, types: dict[int, PgType]) -> Table:
             columns.append(_column(c, types))
         except UnsupportedType as error:
             unsupported.append((c[2], str(error)))
+    carried = more.columns(columns)
     by_number = {c[1]: c for c in details.columns}
     candidates = [i for i in details.indexes.values() if _identifies(i, by_number)]
     key = _key(min(candidates, key=_preference), by_number, types) if candidates else ()
@@ -205,14 +213,16 @@ def _table(row: Row, details: _Details, types: dict[int, PgType]) -> Table:
         row_security=security,
         rows_estimate=estimate,
         comment=comment,
-        columns=tuple(columns),
+        columns=carried,
         key=key,
         key_choices=tuple(sorted(_choice(i, by_number) for i in details.indexes.values() if _could_identify(i))),
-        indexes=tuple(_indexes(details, by_number, key)),
-        foreign_keys=tuple(
+        indexes=tuple(i for i in more.indexes if i.definition or i.columns != tuple(k.name for k in key)),
+        foreign_keys=more.foreign_keys(
             ForeignKey(name=f[1], columns=tuple(f[4]), referred_namespace=f[2], referred_table=f[3],
                        referred_columns=tuple(f[5])) for f in details.foreign_keys
         ),
+        checks=tuple(more.checks),
+        left_out=tuple(structures.columns_left_out(more, details.columns, carried)),
         leaves=tuple(details.leaves),
         unsupported=tuple(unsupported),
         signature=details.signature,
@@ -285,12 +295,3 @@ def _choice(index: list[Row], columns: dict[int, Row]) -> str:
     nullable = [columns[r[9]][2] for r in index if not columns[r[9]][6]]
     names = ", ".join(columns[r[9]][2] for r in index)
     return f"unique index {index[0][2]} ({names}) if {', '.join(nullable)} were NOT NULL" if nullable else names
-
-
-def _indexes(details: _Details, columns: dict[int, Row], key: tuple[KeyColumn, ...]) -> Iterable[Index]:
-    """Plain secondary indexes; partial ones and those over expressions are not carried."""
-    for index in sorted(details.indexes.values(), key=lambda i: str(i[0][2])):
-        names = tuple(columns[r[9]][2] if r[9] > 0 else "" for r in index)
-        if index[0][3] or not index[0][6] or "" in names or names == tuple(k.name for k in key):
-            continue
-        yield Index(name=index[0][2], columns=names, unique=index[0][4])

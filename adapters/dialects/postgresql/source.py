@@ -13,10 +13,12 @@ from venus.adapters.dialects.contract import (
     Cut,
     FillState,
     InstallStep,
+    Numbering,
+    OtherObject,
     RegisteredTable,
     SourceState,
 )
-from venus.adapters.dialects.postgresql import cutsql, dictionary, install, refresh, registry
+from venus.adapters.dialects.postgresql import cutsql, dictionary, install, names, refresh, registry, structure
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, open_cut
@@ -71,6 +73,16 @@ class PostgresSource:
                 if table.key and not table.unsupported and table.kind != "f":
                     found.append(table.schema(schema.table_id if schema else 0, schema.version if schema else 1))
         return found
+
+    def numberings(self) -> list[Numbering]:
+        return structure.numberings(self._connection, self._namespaces())
+
+    def other_objects(self) -> list[OtherObject]:
+        return structure.others(self._connection, self._namespaces())
+
+    def _namespaces(self) -> list[str]:
+        tables = registry.registered(self._connection) if registry.is_installed(self._connection) else []
+        return sorted({t.schema.namespace for t, _ in tables} - {names.OWN_SCHEMA})
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         return check(self._connection, include, exclude)

@@ -10,7 +10,12 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _NUMERIC = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 _TEXTUAL = (Kind.TEXT, Kind.CHAR)
-_NOW = {Kind.TIMESTAMP: "CURRENT_TIMESTAMP", Kind.TIMESTAMPTZ: "CURRENT_TIMESTAMP", Kind.DATE: "CURRENT_DATE"}
+#: SQLite's clock is that of UTC; elsewhere a session has a time zone.
+_NOW = {
+    (Kind.TIMESTAMP, "CURRENT_TIMESTAMP"): "(CURRENT_TIMESTAMP AT TIME ZONE 'UTC')",
+    (Kind.TIMESTAMPTZ, "CURRENT_TIMESTAMP"): "CURRENT_TIMESTAMP",
+    (Kind.DATE, "CURRENT_DATE"): "CAST(CURRENT_TIMESTAMP AT TIME ZONE 'UTC' AS date)",
+}
 _TRUE_FALSE = {"0": "false", "1": "true", "FALSE": "false", "TRUE": "true"}
 
 
@@ -23,4 +28,4 @@ def portable_default(default: str | None, logical: LogicalType) -> str:
         return text if _TEXT.fullmatch(text) else ""
     if logical.kind is Kind.BOOL:
         return _TRUE_FALSE.get(text.upper(), "")
-    return text.upper() if text.upper() == _NOW.get(logical.kind) else ""
+    return _NOW.get((logical.kind, text.upper()), "")

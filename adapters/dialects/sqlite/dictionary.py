@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from venus.adapters.dialects.sqlite import structure
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.defaults import portable_default
 from venus.adapters.dialects.sqlite.expressions import index_terms, index_where
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.types import Affinity, affinity, content_type, declared_type
-from venus.model import Column, ForeignKey, Index, LogicalType, TableSchema
+from venus.model import Column, ForeignKey, LogicalType, TableSchema
 
 Rows = list[tuple[Any, ...]]
 
@@ -126,10 +127,10 @@ class Dictionary:
             name=name,
             columns=columns,
             key=tuple(k.name for k in key),
-            indexes=self._plain(name, indexes),
             foreign_keys=self._foreign_keys(name),
             source_dialect="sqlite",
         )
+        schema = self._completed(schema, info)
         enforced = {row[1] for row in info if row[3]} | ({alias} if alias else set())
         nullable = () if without_rowid or strict else tuple(k.name for k in key if k.name not in enforced)
         return Found(
@@ -252,18 +253,15 @@ class Dictionary:
         query = f"SELECT DISTINCT typeof({quoted(column)}) FROM main.{quoted(table)}"
         return content_type({row[0] for row in self._connection.execute(query)})
 
-    def _plain(self, table: str, unique: list[UniqueIndex]) -> tuple[Index, ...]:
-        """Return the indexes that mean the same elsewhere: no expressions, no conditions."""
-        found = [
-            Index(name=i.name, columns=i.columns, unique=True)
-            for i in unique
-            if i.columns and not i.where and not i.is_key
+    def _completed(self, schema: TableSchema, info: Rows) -> TableSchema:
+        made = {c.name: c.default_sql for c in schema.columns}
+        rows = [
+            structure.ColumnRow(name=r[1], default=r[4] or "", hidden=r[6], default_sql=made[r[1]])
+            for r in info
+            if r[1] in made
         ]
-        for name, partial in self._rows("plain_indexes", table):
-            columns = [row[1] for row in self._rows("index_columns", name)]
-            if not partial and all(c is not None for c in columns):
-                found.append(Index(name=name, columns=tuple(columns)))
-        return tuple(found)
+        (sql,) = self._connection.execute(statement("dictionary", "table_sql"), (schema.name,)).fetchone()
+        return structure.completed(self._connection, schema, rows, sql)
 
     def _foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
         parts: dict[int, list[tuple[str, str, str | None]]] = defaultdict(list)

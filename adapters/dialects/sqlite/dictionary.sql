@@ -21,9 +21,6 @@ SELECT l.name, l.origin, l.partial, coalesce(m.sql, '')
 FROM pragma_index_list(?, 'main') AS l LEFT JOIN main.sqlite_master AS m ON m.type = 'index' AND m.name = l.name
 WHERE l."unique" ORDER BY l.origin <> 'pk', l.name;
 
--- plain_indexes --
-SELECT l.name, l.partial FROM pragma_index_list(?, 'main') AS l WHERE NOT l."unique" ORDER BY l.name;
-
 -- index_columns --
 -- cid -2 = an expression; the collation is the index's own.
 SELECT cid, name, coll FROM pragma_index_xinfo(?, 'main') WHERE "key" ORDER BY seqno;

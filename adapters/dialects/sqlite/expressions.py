@@ -56,6 +56,29 @@ def index_where(sql: str) -> str:
     return rest[len("WHERE") :].strip() if rest.upper().startswith("WHERE") else ""
 
 
+def check_texts(sql: str) -> list[tuple[str, str]]:
+    """Return (name, condition) of each CHECK in a CREATE TABLE; the name is empty where it has none."""
+    tokens = _tokens(sql)
+    words = [at for at, token in enumerate(tokens) if not token.isspace()]
+    found = []
+    for n, at in enumerate(words):
+        if tokens[at].upper() != "CHECK" or n + 1 == len(words) or tokens[words[n + 1]] != "(":
+            continue
+        named = n >= 2 and tokens[words[n - 2]].upper() == "CONSTRAINT"
+        found.append((_unquoted(tokens[words[n - 1]]) if named else "", _balanced(tokens, words[n + 1])))
+    return found
+
+
+def _balanced(tokens: list[str], opening: int) -> str:
+    """Return what stands between a parenthesis and its partner."""
+    depth = 0
+    for at in range(opening, len(tokens)):
+        depth += (tokens[at] == "(") - (tokens[at] == ")")
+        if not depth:
+            return "".join(tokens[opening + 1 : at]).strip()
+    return "".join(tokens[opening + 1 :]).strip()
+
+
 def names_in(*texts: str) -> set[str]:
     """Return every name that these expressions mention, unquoted and in lower case; functions are among them."""
     tokens = [token for text in texts for token in _tokens(text)]

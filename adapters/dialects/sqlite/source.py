@@ -19,11 +19,13 @@ from venus.adapters.dialects.contract import (
     Capabilities,
     FillState,
     InstallStep,
+    Numbering,
+    OtherObject,
     RegisteredTable,
     SchemaChanged,
     SourceState,
 )
-from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite import registry, structure
 from venus.adapters.dialects.sqlite.check import check
 from venus.adapters.dialects.sqlite.connection import (
     connect,
@@ -99,6 +101,17 @@ class SqliteSource:
                 known = {c.schema.name: c.schema for c in registry.read_tables(self._writer).values()}
             names = [n for n in table_names(self._writer)[0] if matches(n, include, exclude)]
             return [numbered(dictionary.table(n, known.get(n)).schema, 0)[0] for n in names]
+
+    def numberings(self) -> list[Numbering]:
+        """Return the counters of the captured tables."""
+        with read_transaction(self._writer, self._file):
+            tables = registry.read_tables(self._writer) if registry.installed(self._writer) else {}
+            return structure.numberings(self._writer, [c.schema for c in tables.values()])
+
+    def other_objects(self) -> list[OtherObject]:
+        """Return the application's views and triggers."""
+        with read_transaction(self._writer, self._file):
+            return structure.others(self._writer)
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         """Look for what is missing or cannot be carried."""

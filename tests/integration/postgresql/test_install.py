@@ -182,11 +182,11 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
     assert schema.comment == "the table"
     assert columns["n"].comment == "a number"
     assert {n: c.default_sql for n, c in columns.items()} == {
-        "id": "", "n": "1.5", "s": "'it''s'", "at": "CURRENT_TIMESTAMP", "r": "", "m": "'a'", "a": "", "b": "true",
-        "c": "", "u": "",
+        "id": "", "n": "1.5", "s": "'it''s'", "at": "CURRENT_TIMESTAMP", "m": "'a'", "a": "", "b": "true",
+        "r": "floor((random() * (3)::double precision))", "c": "", "u": "gen_random_uuid()",
     }  # fmt: skip
     assert columns["id"].identity
-    assert [i.name for i in schema.indexes] == ["plain"]
+    assert [i.name for i in schema.indexes] == ["expr", "part", "plain"]
     kinds = {n: (c.type.kind.name, c.type.precision, c.type.scale, c.type.length) for n, c in columns.items()}
     assert kinds["n"] == ("DECIMAL", 12, 3, 0)
     assert kinds["s"] == ("TEXT", 0, 0, 20)

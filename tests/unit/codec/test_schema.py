@@ -17,7 +17,7 @@ from tests.unit.codec import plain
 from venus.codec.descriptor import field_names, row_message
 from venus.codec.schema import canonical_json, file_descriptor, fingerprint, from_wire, message_class, to_wire
 from venus.errors import ProtocolError
-from venus.model import Column, ForeignKey, Index, Kind, LogicalType, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, TableSchema
 from venus.wire import change_pb2 as wire
 
 SCHEMA = TableSchema(
@@ -46,7 +46,10 @@ SCHEMA = TableSchema(
         Column(name="photo", number=42, type=LogicalType(kind=Kind.BYTES)),
     ),
     key=("order", "price"),
-    indexes=(Index(name="i", columns=("price", "tags"), unique=True), Index(name="j", columns=("tags",))),
+    indexes=(
+        Index(name="i", columns=("price", "tags"), unique=True, constraint=True),
+        Index(name="j", columns=("tags",), definition='("tags" DESC) WHERE ("price" > 0)'),
+    ),
     foreign_keys=(
         ForeignKey(
             name="f",
@@ -54,10 +57,14 @@ SCHEMA = TableSchema(
             referred_namespace="Läden",
             referred_table="orders",
             referred_columns=("id",),
+            on_delete="CASCADE",
+            on_update="SET NULL",
         ),
     ),
     comment="lines of orders",
     source_dialect="postgresql",
+    checks=(Check(name="c", sql='("price" > 0)'),),
+    left_out=(LeftOut(what="trigger", name="t", definition="BEFORE INSERT", reason="it is code"),),
 )
 
 #: What a DBA may call columns, and what protobuf could stumble over.

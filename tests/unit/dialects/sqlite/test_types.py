@@ -83,7 +83,7 @@ def test_affinity_is_sqlites_own(declared: str) -> None:
         ("-1.50", "DECIMAL(5,2)", "-1.50"),
         ("'it''s'", "TEXT", "'it''s'"),
         ('"odd"', "TEXT", ""),
-        ("CURRENT_TIMESTAMP", "DATETIME", "CURRENT_TIMESTAMP"),
+        ("CURRENT_TIMESTAMP", "DATETIME", "(CURRENT_TIMESTAMP AT TIME ZONE 'UTC')"),
         ("CURRENT_TIMESTAMP", "TEXT", ""),
         ("1", "BOOLEAN", "true"),
         ("abs(1)", "INTEGER", ""),

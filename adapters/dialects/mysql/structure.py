@@ -1,0 +1,180 @@
+"""What a table of MariaDB or MySQL is besides its rows: checks, indexes, defaults (VENUS 3.4).
+
+In words that mean the same in PostgreSQL; what has none is listed with the reason. Most texts there are compared
+regardless of case; PostgreSQL would compare them exactly, so their checks are proposed and not made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.mysql.connection import Connection, Row
+from venus.adapters.dialects.mysql.names import literal, quoted
+from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.mysql.types import Declared
+from venus.adapters.dialects.portable import Fact, NotPortableError, carry_check, portable_term
+from venus.errors import DatabaseUnavailable, SourceError
+from venus.model import Check, Column, Index, LeftOut
+
+_DIALECT = "mysql"
+_FULLTEXT = "PostgreSQL finds words by other means (tsvector and GIN)"
+_WEAKER = "the source also refuses texts that differ only in case, accents or blanks at the end; here they are two"
+_BEGINNING = "it covers only the beginning of a value; the whole one may be too long for an index"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What information_schema says of one table; `columns` are its rows of the dictionary's block of that name."""
+
+    indexes: list[Row] = field(default_factory=list)
+    checks: list[Row] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Structure:
+    """Of one table."""
+
+    checks: list[Check] = field(default_factory=list)
+    indexes: list[Index] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+
+def read(connection: Connection, parts: Mapping[str, str], *, mariadb: bool) -> Mapping[str, Rows]:
+    """Read all tables of a database, by name."""
+    found: dict[str, Rows] = defaultdict(Rows)
+    expression = "NULL" if mariadb else "s.expression"
+    for row in connection.rows(statement("structure", "indexes", expression=expression, **parts)):
+        found[row[0]].indexes.append(row[1:])
+    for row in connection.rows(statement("structure", f"checks_{'mariadb' if mariadb else 'mysql'}", **parts)):
+        # MySQL escapes the condition as a whole, so that its constants begin with \'
+        found[row[0]].checks.append((row[1], row[2] if mariadb else row[2].replace("\\'", "'"), row[3]))
+    return found
+
+
+def structure(
+    name: str, rows: Rows, columns: Sequence[Column], declared: Mapping[str, Declared], key: tuple[str, ...],
+    column_rows: Iterable[Row],
+) -> Structure:  # fmt: skip
+    """Make of one table what a target can have. Pure."""
+    found = Structure()
+    facts = {c.name.lower(): Fact(name=c.name, type=c.type, exact=_is_exact(declared[c.name])) for c in columns}
+    for constraint, text, of_column in rows.checks:
+        shown = f"{name}_{constraint}_check" if of_column == "1" else constraint
+        why = carry_check(shown, text, _DIALECT, facts, found.checks)
+        found.left_out += [why] if why else []
+    for column in columns:
+        _type_checks(name, column, declared[column.name], found)
+    _columns_left_out(column_rows, {c.name: c for c in columns}, found)
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for row in rows.indexes:
+        by_name[row[0]].append(row[1:])
+    for index, terms in by_name.items():
+        if tuple(t[1] for t in terms) != key or terms[0][0] != "1":
+            _add_index(index, terms, facts, found)
+    return found
+
+
+def _is_exact(declared: Declared) -> bool:
+    return not declared.collation or declared.collation.endswith("_bin") or declared.collation == "binary"
+
+
+def _type_checks(table: str, column: Column, declared: Declared, found: Structure) -> None:
+    """Keep what a type of MySQL's says beyond the one that it becomes."""
+    quoted_name = '"' + column.name.replace('"', '""') + '"'
+    if declared.unsigned:
+        found.checks.append(Check(name=f"{table}_{column.name}_unsigned", sql=f"{quoted_name} >= 0"))
+    elif declared.data_type in ("enum", "set"):
+        proposal = f"; CHECK ({quoted_name} IN {declared.column_type[4:]})" if declared.data_type == "enum" else ""
+        why = f"its values travel as text, and the target takes any text{proposal}"
+        found.left_out.append(
+            LeftOut(what="values of column", name=column.name, definition=declared.column_type, reason=why)
+        )
+
+
+def _columns_left_out(rows: Iterable[Row], made: Mapping[str, Column], found: Structure) -> None:
+    for row in rows:
+        name, extra, default = row[0], str(row[10]), row[11]
+        if name not in made:
+            continue
+        upper = extra.upper().replace("DEFAULT_GENERATED", "")
+        if "GENERATED" in upper:
+            why = "its values are carried; the target does not compute it for new rows"
+            found.left_out.append(LeftOut(what="generated column", name=name, definition=extra, reason=why))
+        elif default not in (None, "", "NULL") and not made[name].default_sql:
+            why = "PostgreSQL has no certain equal"
+            found.left_out.append(LeftOut(what="default of column", name=name, definition=str(default), reason=why))
+        if "ON UPDATE" in upper:
+            why = "PostgreSQL does that with a trigger"
+            found.left_out.append(LeftOut(what="update of column", name=name, definition=extra, reason=why))
+
+
+def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, Fact], found: Structure) -> None:
+    unique = rows[0][0] == "1"
+    spelled = ", ".join(r[1] if r[1] is not None else str(r[5]) for r in rows)
+    try:
+        terms = [_term(row, facts, unique=unique) for row in rows]
+    except NotPortableError as why:
+        found.left_out.append(LeftOut(what="index", name=name, definition=f"{rows[0][4]} ({spelled})", reason=str(why)))
+        return
+    columns = tuple(r[1] for r in rows if r[1] is not None)
+    plain = all(r[1] is not None and r[2] == "0" and r[3] != "1" for r in rows)
+    if unique and any(not facts[c.lower()].exact for c in columns):
+        found.left_out.append(LeftOut(what="unique index", name=name, definition=f"({spelled})", reason=_WEAKER))
+    found.indexes.append(
+        Index(
+            name=name, columns=columns, unique=unique, constraint=unique and plain,
+            definition="" if plain else f"({', '.join(terms)})",
+        )
+    )  # fmt: skip
+
+
+def _term(row: Row, facts: Mapping[str, Fact], *, unique: bool) -> str:
+    _, column, prefix, descending, sort, expression = row[0], row[1], int(row[2]), row[3] == "1", row[4], row[5]
+    if sort not in ("BTREE", "HASH"):
+        raise NotPortableError(_FULLTEXT if sort == "FULLTEXT" else f"PostgreSQL has no {sort} index of these columns")
+    if column is None:
+        text = f"({portable_term(str(expression), _DIALECT, facts)})"
+    elif column.lower() not in facts:
+        raise NotPortableError(f"{column} is no column that is carried")
+    else:
+        text = '"' + column.replace('"', '""') + '"'
+    if prefix:
+        if not unique or not facts[str(column).lower()].exact:
+            raise NotPortableError(_BEGINNING)
+        text = f"(left({text}, {prefix}))"
+    return text + (" DESC" if descending else "")
+
+
+def numberings(connection: Connection, database: str, *, mariadb: bool) -> list[Numbering]:
+    """Return the counters of AUTO_INCREMENT, and MariaDB's sequences."""
+    parts = {"database": literal(database)}
+    if not mariadb:
+        connection.run(statement("structure", "fresh_statistics"))
+    found = [
+        Numbering(namespace=database, table=table, column=column, next_value=int(value))
+        for table, column, value in connection.rows(statement("structure", "numberings", **parts))
+    ]
+    for (name,) in connection.rows(statement("structure", "sequences", **parts)) if mariadb else []:
+        row = connection.row(statement("structure", "sequence", sequence=f"{quoted(database)}.{quoted(name)}"))
+        value, step, low, high, cycle = row
+        found.append(
+            Numbering(
+                namespace=database, name=name, next_value=int(value), increment=int(step) or 1, minimum=int(low),
+                maximum=int(high), cycle=str(cycle) == "1",
+            )
+        )  # fmt: skip
+    return found
+
+
+def others(connection: Connection, database: str) -> list[OtherObject]:
+    """Return the views, routines, triggers and events that this user may see."""
+    try:
+        rows = connection.rows(statement("structure", "others", database=literal(database)))
+    except DatabaseUnavailable:
+        raise
+    except SourceError:  # not everybody may look at routines and events
+        return []
+    return [OtherObject(kind=kind, name=name) for kind, name in rows]

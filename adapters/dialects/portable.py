@@ -1,0 +1,306 @@
+"""Conditions and index expressions of another make in PostgreSQL's words, or the reason why they have none. Pure.
+
+A check that would mean something else at the target is worse than none: it would halt a table over a row that the
+source has accepted, or accept one that the source would not. So only what is known to mean the same is turned, node
+by node of the parsed expression (sqlglot parses, nothing is left to its generator), with the columns' types in view.
+The text that comes out has the source's column names in double quotes, and nothing else in double quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from venus.model import Check, Kind, LeftOut, LogicalType
+
+_ISO_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?|\d\d:\d\d(:\d\d)?")
+
+
+class NotPortableError(Exception):
+    """An expression has no certain equal in PostgreSQL; the text says why."""
+
+
+class ImpliedError(Exception):
+    """A condition that the target's column type guarantees anyway."""
+
+
+def carry_check(name: str, text: str, dialect: str, facts: Mapping[str, Fact], checks: list[Check]) -> LeftOut | None:
+    """Add a check constraint to `checks`, or return what to tell people of one that is not carried."""
+    try:
+        checks.append(Check(name=name, sql=portable(text, dialect, facts)))
+    except ImpliedError:
+        return None
+    except NotPortableError as why:
+        return LeftOut(
+            what="check constraint", name=name, definition=text, reason=f"{why}{_proposal(text, dialect, facts)}"
+        )
+    return None
+
+
+def _proposal(text: str, dialect: str, facts: Mapping[str, Fact]) -> str:
+    try:
+        return f"; if exact spelling is meant: CHECK ({portable(text, dialect, facts, loose=True)})"
+    except (NotPortableError, ImpliedError):
+        return ""
+
+
+class Sort(Enum):
+    """What an expression yields, as far as comparing goes."""
+
+    NUMBER = "a number"
+    TEXT = "text"
+    BOOL = "a truth value"
+    MOMENT = "a date or time"
+    LITERAL = "a quoted constant"
+    OTHER = "a value of its own kind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A column as comparisons at the source see it."""
+
+    name: str
+    type: LogicalType
+    #: Texts are equal only if they are the same, character by character.
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    sql: str
+    sort: Sort
+    exact: bool = True
+    kind: Kind | None = None
+
+
+_SORTS = {
+    **dict.fromkeys((Kind.INT, Kind.DECIMAL, Kind.FLOAT), Sort.NUMBER),
+    Kind.TEXT: Sort.TEXT,
+    Kind.BOOL: Sort.BOOL,
+    **dict.fromkeys((Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ), Sort.MOMENT),
+}
+
+
+def portable(text: str, dialect: str, facts: Mapping[str, Fact], *, loose: bool = False) -> str:
+    """Return a condition in PostgreSQL's words.
+
+    `dialect` is what sqlglot calls the source's make; `facts` are the columns by lower-case name; `loose` = take texts
+    for equal only if they are the same, whatever the source does (for a proposal to people). Raises NotPortableError.
+    """
+    term = _translated(text, dialect, facts, loose=loose)
+    if term.sort is not Sort.BOOL:
+        raise NotPortableError("it yields no truth value")
+    return term.sql
+
+
+def portable_term(text: str, dialect: str, facts: Mapping[str, Fact]) -> str:
+    """Return an index expression in PostgreSQL's words. Raises NotPortableError."""
+    return _translated(text, dialect, facts, loose=False).sql
+
+
+def _translated(text: str, dialect: str, facts: Mapping[str, Fact], *, loose: bool) -> _Term:
+    # here: most tables have no expressions, and the parser is large
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(text, read=dialect)
+    except SqlglotError:
+        raise NotPortableError("it could not be parsed") from None
+    return _Translator(dialect, facts, loose=loose).term(tree)
+
+
+class _Translator:
+    """One expression; a method per kind of node, by its class name in sqlglot."""
+
+    def __init__(self, dialect: str, facts: Mapping[str, Fact], *, loose: bool) -> None:
+        self._dialect = dialect
+        self._facts = facts
+        self._loose = loose
+        comparisons = {"EQ": "=", "NEQ": "<>", "GT": ">", "GTE": ">=", "LT": "<", "LTE": "<="}
+        self._rules: dict[str, Callable[..., _Term]] = {
+            **{name: partial(self._comparison, operator) for name, operator in comparisons.items()},
+            **{name: partial(self._arithmetic, sign) for name, sign in {"Add": "+", "Sub": "-", "Mul": "*"}.items()},
+            "NullSafeEQ": partial(self._comparison, "IS NOT DISTINCT FROM"),
+            "And": partial(self._joined, "AND"),
+            "Or": partial(self._joined, "OR"),
+            "Not": self._negated,
+            "Paren": self._parenthesised,
+            "Column": self._column,
+            "Literal": self._literal,
+            "Boolean": lambda node: _Term(str(node.this).lower(), Sort.BOOL),
+            "Neg": lambda node: self._number(node.this, "-{}"),
+            "Abs": lambda node: self._number(node.this, "abs({})"),
+            "Mod": self._remainder,
+            "In": self._in,
+            "Between": self._between,
+            "Is": self._is,
+            "Like": self._like,
+            "Length": self._length,
+            "Lower": partial(self._folded, "lower"),
+            "Upper": partial(self._folded, "upper"),
+            "Coalesce": self._coalesce,
+            "Introducer": lambda node: self.term(node.expression),  # MySQL says in which alphabet a constant is
+            "Anonymous": self._function,
+        }
+
+    def term(self, node: object) -> _Term:
+        rule = self._rules.get(type(node).__name__)
+        if rule is None:
+            raise NotPortableError(f"{str(node)[:60]} may mean something else in PostgreSQL")
+        return rule(node)
+
+    # -- leaves ----------------------------------------------------------------------------------------------------
+
+    def _column(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        fact = self._facts.get(node.name.lower())
+        if fact is None or node.table:
+            raise NotPortableError(f"{node.name} is no column that is carried")
+        sort = _SORTS.get(fact.type.kind, Sort.OTHER)
+        quoted = '"' + fact.name.replace('"', '""') + '"'
+        return _Term(quoted, sort, fact.exact or self._loose, fact.type.kind)
+
+    def _literal(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        if not node.is_string:
+            return _Term(node.this, Sort.NUMBER)
+        if self._dialect == "oracle" and not node.this:
+            raise NotPortableError("'' is NULL at the source")
+        return _Term("'" + node.this.replace("'", "''") + "'", Sort.LITERAL)
+
+    # -- truth -----------------------------------------------------------------------------------------------------
+
+    def _truth(self, node: object) -> _Term:
+        term = self.term(node)
+        if term.sort is not Sort.BOOL:
+            raise NotPortableError(f"{term.sql} stands where PostgreSQL wants a truth value")
+        return term
+
+    def _joined(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
+        return _Term(f"{self._truth(node.left).sql} {word} {self._truth(node.right).sql}", Sort.BOOL)
+
+    def _negated(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        return _Term(f"NOT {self._truth(node.this).sql}", Sort.BOOL)
+
+    def _parenthesised(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        inner = self.term(node.this)
+        return _Term(f"({inner.sql})", inner.sort, inner.exact, inner.kind)
+
+    def _is(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        if type(node.expression).__name__ != "Null":
+            raise NotPortableError("IS with something else than NULL")
+        return _Term(f"({self.term(node.this).sql} IS NULL)", Sort.BOOL)
+
+    # -- comparing -------------------------------------------------------------------------------------------------
+
+    def _comparison(self, operator: str, node) -> _Term:  # type: ignore[no-untyped-def]
+        equality = operator in ("=", "<>", "IS NOT DISTINCT FROM")
+        left, right = self._comparable(self.term(node.left), self.term(node.right), equality=equality)
+        return _Term(f"{left.sql} {operator} {right.sql}", Sort.BOOL)
+
+    def _comparable(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
+        """Return both sides as PostgreSQL can compare them like the source, or raise."""
+        sorts = {left.sort, right.sort}
+        if Sort.LITERAL in sorts and left.sort is not right.sort:
+            return self._with_literal(left, right, equality=equality)
+        if sorts == {Sort.BOOL, Sort.NUMBER}:
+            return _as_truth(left), _as_truth(right)
+        if sorts == {Sort.NUMBER}:
+            return left, right
+        if sorts == {Sort.MOMENT} and left.kind is right.kind:
+            return left, right
+        if sorts == {Sort.TEXT} and equality:
+            return self._exact(left), self._exact(right)
+        raise NotPortableError(f"{left.sql} and {right.sql} are not compared in one way everywhere")
+
+    def _with_literal(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
+        value, literal = (right, left) if left.sort is Sort.LITERAL else (left, right)
+        if value.sort is Sort.TEXT:
+            if not equality:
+                raise NotPortableError("it orders texts, and every database has an order of its own")
+            self._exact(value)
+        elif value.sort is not Sort.MOMENT or not _ISO_MOMENT.fullmatch(literal.sql[1:-1]):
+            raise NotPortableError(f"{value.sql} is {value.sort.value} and is compared with {literal.sql}")
+        return left, right
+
+    def _exact(self, term: _Term) -> _Term:
+        if not term.exact:
+            raise NotPortableError(f"the source takes texts of {term.sql} for equal that are not the same")
+        return term
+
+    def _in(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        if node.args.get("query") is not None or not node.expressions:
+            raise NotPortableError("it asks another table")
+        value = self.term(node.this)
+        listed = [self._comparable(value, self.term(each), equality=True)[1].sql for each in node.expressions]
+        return _Term(f"{value.sql} IN ({', '.join(listed)})", Sort.BOOL)
+
+    def _between(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        value = self.term(node.this)
+        low, high = (self._comparable(value, self.term(node.args[at]), equality=False)[1] for at in ("low", "high"))
+        return _Term(f"{value.sql} BETWEEN {low.sql} AND {high.sql}", Sort.BOOL)
+
+    def _like(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        value, pattern = self.term(node.this), self.term(node.expression)
+        if self._dialect == "sqlite":
+            raise NotPortableError("LIKE takes upper and lower case for the same at the source")
+        if value.sort is not Sort.TEXT or pattern.sort is not Sort.LITERAL or "\\" in pattern.sql:
+            raise NotPortableError("LIKE with something else than a column and a plain pattern")
+        return _Term(f"{self._exact(value).sql} LIKE {pattern.sql}", Sort.BOOL)
+
+    # -- reckoning -------------------------------------------------------------------------------------------------
+
+    def _number(self, node: object, shape: str) -> _Term:
+        term = self.term(node)
+        if term.sort is not Sort.NUMBER:
+            raise NotPortableError(f"{term.sql} is {term.sort.value}, not a number")
+        return _Term(shape.format(term.sql), Sort.NUMBER)
+
+    def _arithmetic(self, sign: str, node) -> _Term:  # type: ignore[no-untyped-def]
+        return _Term(f"{self._number(node.left, '{}').sql} {sign} {self._number(node.right, '{}').sql}", Sort.NUMBER)
+
+    def _remainder(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        left, right = self.term(node.left), self.term(node.right)
+        if left.kind is not Kind.INT or not right.sql.isdigit():
+            raise NotPortableError("a remainder of something else than whole numbers")
+        return _Term(f"{left.sql} % {right.sql}", Sort.NUMBER)
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    def _text(self, node: object) -> _Term:
+        term = self.term(node)
+        if term.sort is not Sort.TEXT:
+            raise NotPortableError(f"{term.sql} is {term.sort.value}, not text")
+        return term
+
+    def _length(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        octets = self._dialect == "mysql" and bool(node.args.get("binary"))
+        return _Term(f"{'octet_length' if octets else 'length'}({self._text(node.this).sql})", Sort.NUMBER)
+
+    def _folded(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
+        term = self._text(node.this)
+        ascii_only = ' COLLATE "C"' if self._dialect == "sqlite" else ""  # SQLite folds nothing but A to Z
+        return _Term(f"{word}({term.sql}{ascii_only})", Sort.TEXT, term.exact)
+
+    def _coalesce(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        first, *others = (self.term(each) for each in (node.this, *node.expressions))
+        for other in others:
+            self._comparable(first, other, equality=True)
+        return _Term(f"coalesce({', '.join(t.sql for t in (first, *others))})", first.sort, first.exact, first.kind)
+
+    def _function(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        name = str(node.this).lower()
+        if name == "json_valid" and self.term(node.expressions[0]).kind is Kind.JSON:
+            raise ImpliedError
+        raise NotPortableError(f"PostgreSQL has no function {name}, or one that does something else")
+
+
+def _as_truth(term: _Term) -> _Term:
+    """Return 0 and 1 as what a boolean column is compared with."""
+    if term.sort is Sort.BOOL:
+        return term
+    if term.sql not in ("0", "1"):
+        raise NotPortableError(f"a truth value is compared with {term.sql}")
+    return _Term("true" if term.sql == "1" else "false", Sort.BOOL)

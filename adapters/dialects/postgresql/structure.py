@@ -1,0 +1,148 @@
+"""What a PostgreSQL table is besides its rows: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
+
+A target is PostgreSQL too, so everything is carried in the words of the dictionary, unless it needs something of the
+application's own that VENUS does not carry, a function for one: that is listed with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.postgresql.connection import Connection, Row
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.model import Check, Column, ForeignKey, Index, LeftOut
+
+_ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
+
+
+@dataclass(slots=True)
+class Structure:
+    """Of one table."""
+
+    checks: list[Check] = field(default_factory=list)
+    indexes: list[Index] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    #: Name of a foreign key -> what it does on DELETE, on UPDATE.
+    actions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Number of a column -> its default, where that means something without the source.
+    defaults: dict[int, str] = field(default_factory=dict)
+
+    def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
+        """Return the columns with their defaults; literals and clocks have theirs already."""
+        return tuple(
+            replace(c, default_sql=self.defaults[c.number])
+            if c.number in self.defaults and not c.default_sql and not c.identity
+            else c
+            for c in columns
+        )
+
+    def foreign_keys(self, keys: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
+        """Return the foreign keys with their actions."""
+        none = ("", "")
+        return tuple(
+            replace(k, on_delete=self.actions.get(k.name, none)[0], on_update=self.actions.get(k.name, none)[1])
+            for k in keys
+        )
+
+
+def read(connection: Connection, oids: Sequence[int]) -> Mapping[int, Structure]:
+    """Read all of these tables."""
+    found: dict[int, Structure] = defaultdict(Structure)
+    tables = {"tables": list(oids)}
+    for row in connection.rows(statement("structure", "checks"), tables):
+        _add_check(found[row[0]], row)
+    for row in connection.rows(statement("structure", "indexes"), tables):
+        _add_index(found[row[0]], row)
+    for oid, name, on_delete, on_update, match in connection.rows(statement("structure", "actions"), tables):
+        found[oid].actions[name] = (_ACTIONS.get(on_delete, ""), _ACTIONS.get(on_update, ""))
+        if match == "f":
+            found[oid].left_out.append(
+                LeftOut(what="foreign key", name=name, definition="MATCH FULL", reason="it becomes MATCH SIMPLE")
+            )
+    for row in connection.rows(statement("structure", "defaults"), tables):
+        _add_default(found[row[0]], row)
+    return found
+
+
+def _add_check(structure: Structure, row: Row) -> None:
+    _, name, definition, sort, uses = row
+    if sort == "x":
+        why = "a row that is replaced would meet itself; add it after the cut-over"
+        structure.left_out.append(
+            LeftOut(what="exclusion constraint", name=name, definition=definition, reason=why)
+        )  # fmt: skip
+    elif uses:
+        structure.left_out.append(_needs("check constraint", name, definition, uses))
+    else:
+        text = definition.removesuffix(" NOT VALID").removesuffix(" NO INHERIT").removesuffix(" NOT ENFORCED")
+        structure.checks.append(Check(name=name, sql=text.removeprefix("CHECK (").removesuffix(")")))
+
+
+def _needs(what: str, name: str, definition: str, uses: str) -> LeftOut:
+    return LeftOut(what=what, name=name, definition=definition, reason=f"it needs {uses}, which is not carried")
+
+
+def _add_index(structure: Structure, row: Row) -> None:
+    _, name, unique, valid, _, constraint, deferrable, columns, plain, definition, uses = row
+    if constraint == "x":
+        return  # told of as a constraint
+    if uses or not valid:
+        missing = _needs("index", name, definition, uses or "")
+        structure.left_out.append(missing if uses else replace(missing, reason="it is not valid at the source either"))
+        return
+    if deferrable:
+        why = "DEFERRABLE is left out: it becomes an immediate unique index"
+        structure.left_out.append(LeftOut(what="unique constraint", name=name, definition=definition, reason=why))
+    structure.indexes.append(
+        Index(
+            name=name, columns=tuple(columns or ()), unique=unique, constraint=constraint == "u" and plain,
+            definition="" if plain else definition,
+        )
+    )  # fmt: skip
+
+
+def _add_default(structure: Structure, row: Row) -> None:
+    _, number, expression, generated, identity, alone = row
+    if generated or identity:
+        return
+    if alone:
+        structure.defaults[number] = expression
+
+
+def columns_left_out(structure: Structure, rows: Iterable[Row], columns: Iterable[Column]) -> list[LeftOut]:
+    """Say what of the columns is not carried. `rows` = those of the dictionary's block `columns`."""
+    made = {c.number: c for c in columns}
+    found = []
+    for row in rows:
+        number, name, generated, default = row[1], row[2], row[8], row[9]
+        if number not in made:
+            continue
+        column = made[number]
+        if generated:
+            why = "its values are carried; the target does not compute it for new rows"
+            found.append(LeftOut(what="generated column", name=name, definition=default, reason=why))
+        elif default and not column.default_sql and not column.identity and default.partition("::")[0] != "NULL":
+            why = "it needs something of the application's own that is not carried"
+            found.append(LeftOut(what="default of column", name=name, definition=default, reason=why))
+    return [*structure.left_out, *found]
+
+
+def numberings(connection: Connection, namespaces: Sequence[str]) -> list[Numbering]:
+    """Return every sequence of these schemas."""
+    rows = connection.rows(statement("structure", "numberings"), {"namespaces": list(namespaces)})
+    return [
+        Numbering(
+            namespace=table_namespace or namespace, name=name, next_value=int(value), increment=int(step),
+            minimum=int(low), maximum=int(high), cycle=cycle, table=table, column=column, always=always,
+        )
+        for namespace, name, value, step, low, high, cycle, table_namespace, table, column, always in rows
+    ]  # fmt: skip
+
+
+def others(connection: Connection, namespaces: Sequence[str]) -> list[OtherObject]:
+    """Return what these schemas hold besides tables and sequences."""
+    rows = connection.rows(statement("structure", "others"), {"namespaces": list(namespaces)})
+    return [OtherObject(kind=kind, name=name) for kind, name in rows]

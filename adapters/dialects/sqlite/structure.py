@@ -1,0 +1,159 @@
+"""What a SQLite table is besides its rows: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
+
+All of it in words that mean the same in PostgreSQL; what has none is listed with the reason. SQLite keeps checks only
+in the text of CREATE TABLE, so that text is read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence as Seq
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.portable import Fact, NotPortableError, carry_check, portable, portable_term
+from venus.adapters.dialects.sqlite.connection import quoted
+from venus.adapters.dialects.sqlite.expressions import check_texts, index_terms, index_where
+from venus.adapters.dialects.sqlite.statements import statement
+from venus.model import Check, Index, Kind, LeftOut, TableSchema
+
+_DIALECT = "sqlite"
+_NO_ACTION = ("NO ACTION", "RESTRICT")
+#: What an index of ours looks like: VENUS's triggers and tables are no part of the application.
+_OWN = "venus_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnRow:
+    """A row of table_xinfo, and what was made of its default."""
+
+    name: str
+    default: str
+    hidden: int
+    default_sql: str
+
+
+def completed(connection: sqlite3.Connection, schema: TableSchema, rows: Seq[ColumnRow], sql: str) -> TableSchema:
+    """Return the schema with everything that is no row; `sql` is the text of its CREATE TABLE."""
+    left: list[LeftOut] = list(_columns_left_out(rows))
+    checks: list[Check] = []
+    texts = check_texts(sql)
+    collations = _collations(connection, schema.name, sql) if texts else {}
+    facts = {
+        c.name.lower(): Fact(name=c.name, type=c.type, exact=collations.get(c.name, "BINARY") == "BINARY")
+        for c in schema.columns
+    }
+    for number, (name, text) in enumerate(texts, 1):
+        why = carry_check(name or f"{schema.name}_check{number}", text, _DIALECT, facts, checks)
+        left += [why] if why else []
+    indexes = []
+    for row in _rows(connection, "secondary_indexes", schema.name):
+        try:
+            indexes.append(_index(connection, row, facts))
+        except NotPortableError as why_not:
+            left.append(LeftOut(what="index", name=row[0], definition=row[3], reason=str(why_not)))
+    actions = {row[0]: (row[1], row[2]) for row in _rows(connection, "foreign_key_actions", schema.name)}
+    keys = tuple(
+        replace(key, on_update=_action(actions[number][0]), on_delete=_action(actions[number][1]))
+        for number, key in zip(sorted(actions), schema.foreign_keys, strict=True)
+    )
+    return replace(schema, checks=tuple(checks), indexes=tuple(indexes), foreign_keys=keys, left_out=tuple(left))
+
+
+def _rows(connection: sqlite3.Connection, query: str, *parameters: str) -> list[tuple[Any, ...]]:
+    return connection.execute(statement("structure", query), parameters).fetchall()
+
+
+def _action(word: str) -> str:
+    return "" if word in _NO_ACTION else word
+
+
+def _collations(connection: sqlite3.Connection, table: str, sql: str) -> dict[str, str]:
+    """Return each column's own collation. No pragma tells, but an index of a scratch copy takes them over."""
+    names = [row[0] for row in _rows(connection, "column_names", table)]
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
+        try:
+            scratch.execute(sql)
+            scratch.execute(f"CREATE INDEX venus_probe ON {quoted(table)} ({', '.join(map(quoted, names))})")
+        except sqlite3.Error:  # a function or collation of the application's: nothing is known, so nothing is exact
+            return dict.fromkeys(names, "")
+        return {row[1]: row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))}
+
+
+def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
+    found = []
+    for row in rows:
+        if row.hidden:
+            found.append(
+                LeftOut(
+                    what="generated column", name=row.name, definition="",
+                    reason="its values are carried; the target does not compute it for new rows",
+                )
+            )  # fmt: skip
+        elif row.default and row.default.upper() != "NULL" and not row.default_sql:
+            found.append(
+                LeftOut(
+                    what="default of column", name=row.name, definition=row.default,
+                    reason="PostgreSQL has no certain equal",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: dict[str, Fact]) -> Index:
+    """Return an index; raise NotPortableError for one that has no equal."""
+    name, unique, origin, sql = row
+    texts = index_terms(sql) if sql else ()
+    where = index_where(sql) if sql else ""
+    terms, columns, plain = [], [], not where
+    for at, (column, descending, collation) in enumerate(_rows(connection, "index_terms", name)):
+        term = _term(column, texts[at] if column is None else "", collation, facts, unique=bool(unique))
+        columns += [column] if column is not None else []
+        plain = plain and term == quoted(column or "") and not descending
+        terms.append(f"{term if term.startswith(chr(34)) else f'({term})'}{' DESC' if descending else ''}")
+    definition = f"({', '.join(terms)})"
+    if where:
+        definition += f" WHERE {portable(where, _DIALECT, facts)}"
+    return Index(
+        name=name, columns=tuple(columns), unique=bool(unique), constraint=origin == "u" and plain,
+        definition="" if plain else definition,
+    )  # fmt: skip
+
+
+def _term(column: str | None, text: str, collation: str, facts: dict[str, Fact], *, unique: bool) -> str:
+    """Return one indexed term. A collation decides what is unique; for finding rows it makes no difference."""
+    if column is None:
+        return portable_term(text, _DIALECT, facts)
+    if column.lower() not in facts:
+        raise NotPortableError(f"{column} is no column that is carried")
+    textual = facts[column.lower()].type.kind is Kind.TEXT
+    match collation.upper() if unique and textual else "BINARY":
+        case "BINARY":
+            return quoted(column)
+        case "NOCASE":  # A to Z only, which is what lower() folds under "C"
+            return f'lower({quoted(column)} COLLATE "C")'
+        case "RTRIM":
+            return f"rtrim({quoted(column)})"
+    raise NotPortableError(f"PostgreSQL does not know the collation {collation}")
+
+
+def numberings(connection: sqlite3.Connection, schemas: Seq[TableSchema]) -> list[Numbering]:
+    """Return the counters of AUTOINCREMENT."""
+    if not connection.execute(statement("structure", "has_numberings")).fetchone()[0]:
+        return []
+    counted = {name: int(value) for name, value in _rows(connection, "numberings")}
+    return [
+        Numbering(namespace=s.namespace, table=s.name, column=c.name, next_value=counted[s.name] + 1)
+        for s in schemas
+        for c in s.columns
+        if c.identity and s.name in counted
+    ]
+
+
+def others(connection: sqlite3.Connection) -> list[OtherObject]:
+    """Return the application's views and triggers."""
+    return [
+        OtherObject(kind=kind, name=name) for kind, name, _ in _rows(connection, "others") if not name.startswith(_OWN)
+    ]

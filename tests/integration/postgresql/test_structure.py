@@ -1,0 +1,107 @@
+"""What a PostgreSQL table is besides its rows, as the dictionary reads it: carried in its own words, or listed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+from tests.support.postgres import libpq
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.model import Check, Index, TableSchema
+
+pytestmark = pytest.mark.integration
+
+_TABLES = """
+CREATE FUNCTION public.own(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE goods (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, no serial, name text NOT NULL, "Price" numeric(10,2),
+    state varchar(10) DEFAULT 'new' || '', at timestamptz DEFAULT now() - interval '1 day', own bool DEFAULT own('x'),
+    doc jsonb DEFAULT '{}', twice numeric GENERATED ALWAYS AS ("Price" * 2) STORED, up int REFERENCES parent ON DELETE
+    CASCADE ON UPDATE SET NULL, other int, during int4range,
+    CONSTRAINT fair CHECK ("Price" >= 0 AND state <> ')'), CHECK (own(name)), UNIQUE (name, state),
+    CONSTRAINT later UNIQUE (other) DEFERRABLE, EXCLUDE USING gist (during WITH &&),
+    FOREIGN KEY (other) REFERENCES parent MATCH FULL);
+CREATE INDEX plain ON goods (state);
+CREATE INDEX falling ON goods ("Price" DESC, lower(name));
+CREATE UNIQUE INDEX part ON goods (name) WHERE state = 'new';
+CREATE INDEX inside ON goods USING gin (doc jsonb_path_ops);
+CREATE INDEX covering ON goods (up) INCLUDE (name);
+CREATE INDEX owned ON goods ((own(name)));
+CREATE SEQUENCE tickets START 100 INCREMENT 5;
+SELECT nextval('tickets'), nextval('goods_no_seq');
+CREATE VIEW cheap AS SELECT * FROM goods WHERE "Price" < 1;
+CREATE TYPE mood AS ENUM ('ok');
+"""
+
+
+@pytest.fixture
+def goods(database: str) -> tuple[PostgresSource, TableSchema]:
+    with closing(psycopg2.connect(libpq(database))) as connection:
+        connection.cursor().execute(_TABLES)
+        connection.commit()
+    source = PostgresSource(database)
+    return source, next(t for t in source.tables(["*"], []) if t.name == "goods")
+
+
+def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource, TableSchema]) -> None:
+    source, schema = goods
+    source.close()
+
+    assert schema.checks == (Check(name="fair", sql="((\"Price\" >= (0)::numeric) AND ((state)::text <> ')'::text))"),)
+    assert {i.name: (i.definition, i.unique, i.constraint) for i in schema.indexes} == {
+        "plain": ("", False, False),
+        "goods_name_state_key": ("", True, True),
+        "later": ("", True, True),
+        "falling": ('USING btree ("Price" DESC, lower(name))', False, False),
+        "part": ("USING btree (name) WHERE ((state)::text = 'new'::text)", True, False),
+        "inside": ("USING gin (doc jsonb_path_ops)", False, False),
+        "covering": ("USING btree (up) INCLUDE (name)", False, False),
+    }
+    assert next(i for i in schema.indexes if i.name == "plain") == Index(name="plain", columns=("state",))
+    assert [(k.columns, k.on_delete, k.on_update) for k in schema.foreign_keys] == [
+        (("other",), "", ""),
+        (("up",), "CASCADE", "SET NULL"),
+    ]
+    defaults = {c.name: c.default_sql for c in schema.columns}
+    assert defaults["state"] == "('new'::text || ''::text)"
+    assert defaults["at"] == "(now() - '1 day'::interval)"
+    assert defaults["doc"] == "'{}'"
+    assert defaults["own"] == ""
+    assert sorted((o.what, o.name) for o in schema.left_out) == [
+        ("check constraint", "goods_name_check"),
+        ("default of column", "own"),
+        ("exclusion constraint", "goods_during_excl"),
+        ("foreign key", "goods_other_fkey"),
+        ("generated column", "twice"),
+        ("index", "owned"),
+        ("unique constraint", "later"),
+    ]
+    assert next(o.reason for o in schema.left_out if o.name == "owned") == (
+        "it needs function public.own(text), which is not carried"
+    )
+
+
+def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchema]) -> None:
+    source, _ = goods
+    with closing(source):
+        source.install(["*"], [])
+        found = {n.name: n for n in source.numberings()}
+        others = source.other_objects()
+
+    assert found["goods_id_seq"].table == "goods"
+    assert (found["goods_id_seq"].column, found["goods_id_seq"].always, found["goods_id_seq"].next_value) == (
+        "id",
+        True,
+        1,
+    )
+    assert (found["goods_no_seq"].column, found["goods_no_seq"].next_value) == ("no", 2)
+    assert found["tickets"] == Numbering(
+        namespace="public", name="tickets", next_value=105, increment=5, minimum=1, maximum=2**63 - 1
+    )
+    assert OtherObject(kind="view", name="public.cheap") in others
+    assert OtherObject(kind="enum type", name="public.mood") in others
+    assert not [o for o in others if "venus" in o.name]
