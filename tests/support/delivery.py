@@ -137,7 +137,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         at, tables = opening.offset, set(opening.table_ids)
         while context.is_active() and not left.is_set():
             with self.changed:
-                ready = [i for i in self.increments if i.base_offset >= at and self._free(i)]
+                ready = [i for i in self.increments if i.base_offset + i.count > at and self._free(i)]
                 if not ready:
                     if self.stopping:
                         return

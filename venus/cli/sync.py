@@ -35,12 +35,17 @@ TargetsOption = Annotated[
     list[str] | None, typer.Option("--target", metavar="NAME", help="Apply to this target only; may be repeated.")
 ]
 
+SyncEngineOption = Annotated[
+    str, typer.Option("--engine", metavar="local|spark", help="What applies to databases: this process, or Spark.")
+]
+
 
 def sync(
     ctx: typer.Context,
     capture_only: Annotated[bool, typer.Option("--capture-only", help="Source to broker only.")] = False,
     apply_only: Annotated[bool, typer.Option("--apply-only", help="Broker to targets only.")] = False,
     target: TargetsOption = None,
+    engine: SyncEngineOption = "local",
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -51,6 +56,7 @@ def sync(
     """
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
+    require_sync_engine(settings, engine)
     targets = chosen_targets(settings, target, capture_only=capture_only, apply_only=apply_only)
     stop = threading.Event()
     stop_on_signals(stop)
@@ -60,10 +66,26 @@ def sync(
     if not apply_only and not targets:
         return run_one(run, "capture", stop, None)
     if apply_only and len(targets) == 1:
-        return run_one(run, targets[0], stop, targets[0])
+        return run_one(run, targets[0], stop, targets[0], engine)
     loops = [] if apply_only else [loop_of(run, "capture", "--capture-only")]
-    loops += [loop_of(run, name, "--apply-only", "--target", name) for name in targets]
+    loops += [loop_of(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
     return Supervisor(loops, stop, Narrator(run).event).run()
+
+
+def require_sync_engine(settings: Settings, engine: str) -> None:
+    """Refuse an engine that is not there, before anything starts."""
+    if engine == "local":
+        return
+    if engine != "spark":
+        raise ConfigError(f"--engine {engine}: no such engine", hint="one of local, spark")
+    if settings.spark.remote:
+        raise ConfigError(
+            "--engine spark of `venus sync` needs the driver in this process, and spark.remote is a server's",
+            hint="set spark.master instead",
+        )
+    from venus.spark.session import require_spark
+
+    require_spark(settings)
 
 
 def chosen_targets(settings: Settings, names: list[str] | None, *, capture_only: bool, apply_only: bool) -> list[str]:
@@ -103,7 +125,7 @@ def loop_of(run: Invocation, name: str, *options: str) -> Loop:
     return Loop(name=name, command=command)
 
 
-def run_one(run: Invocation, name: str, stop: threading.Event, target: str | None) -> int:
+def run_one(run: Invocation, name: str, stop: threading.Event, target: str | None, engine: str = "local") -> int:
     """Run one loop in this process."""
     narrator = Narrator(run)
 
@@ -119,6 +141,11 @@ def run_one(run: Invocation, name: str, stop: threading.Event, target: str | Non
 
         lake = target
         body = lambda: run_lake(run.settings, lake, stop, report)  # noqa: E731
+    elif engine == "spark":
+        from venus.cli.sync_spark import run_spark
+
+        streamed = target
+        body = lambda: run_spark(run.settings, streamed, stop, report)  # noqa: E731
     else:
         from venus.adapters.under.apply import run_apply
 

@@ -1,0 +1,12 @@
+-- Tables in which the tasks of `sync --engine spark` lay changes down, for one transaction to take them over.
+
+-- create_stage --
+-- Seen by other sessions, unlike the staging tables of one connection; nothing of it need survive a crash.
+CREATE UNLOGGED TABLE {stage} AS SELECT {columns} FROM {table} WITH NO DATA
+
+-- drop_stage --
+DROP TABLE IF EXISTS {stage}
+
+-- stages --
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(own)s AND c.relkind = 'r' AND starts_with(c.relname, %(prefix)s)

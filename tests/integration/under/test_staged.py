@@ -1,0 +1,241 @@
+"""The scale-out apply, its tasks run by processes of this machine: exactly what the ordinary loop would have done."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import (
+    INT,
+    Feed,
+    applied,
+    column,
+    gone,
+    items,
+    put,
+    query,
+    refers,
+    rows_at,
+    settings_for,
+    table,
+    unique_label,
+    wait_for,
+)
+from venus.adapters.under.control import pause, progress, resume, resync, table_states
+from venus.adapters.under.load import full_sync
+from venus.adapters.under.staged import StagedApply
+from venus.adapters.under.stagetask import StageTask, stage_range
+from venus.config import Settings
+from venus.config import Spark as SparkSettings
+
+pytestmark = pytest.mark.integration
+
+
+class Here:
+    """Runs tasks in this process; what a test wants to happen to them happens first."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[StageTask], None] = lambda _: None
+        self.tasks = 0
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+        for task in reversed(tasks):  # in any order
+            self.tasks += 1
+            self.before(task)
+            yield function(task)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("venus.adapters.under.staged.PIECE_OFFSETS_MIN", 10)
+
+
+def staging(broker: FakeDelivery, url: str, rows_min: int = 1, **target: Any) -> Settings:
+    settings = settings_for(broker.address, {"a": url}, apply={"load_workers": 3}, **target)
+    return settings.model_copy(update={"spark": SparkSettings(stage_rows_min=rows_min)})
+
+
+def applying(settings: Settings, runner: Here | None = None) -> StagedApply:
+    return StagedApply(settings, "a", runner or Here(), threading.Event())
+
+
+def live(feed: Feed, rng: random.Random, cuts: int) -> None:
+    for n in range(cuts):
+        keys = rng.sample(range(1, 80), 20)
+        feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
+                 put(n % 7, "o", n, table=2), batch_rows=6)  # fmt: skip
+
+
+def stages(url: str) -> list[Any]:
+    return query(url, "SELECT relname FROM pg_class WHERE relname LIKE 'stage!_%' ESCAPE '!' AND relkind = 'r'")
+
+
+def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings, rng, runner = staging(broker, database), random.Random(4), Here()
+    feed.describe(items(), items(2, "others"))
+    feed.cut(put(1, "a", 1), put(1, "b", 1, table=2))
+    full_sync(settings, "a")
+    applies = applying(settings, runner)
+    applies.start()
+    for _ in range(4):
+        live(feed, rng, 10)
+        applies.up_to(broker.next_offset)
+    applies.close()
+
+    assert (applies.staged, applies.ordinary) == (4, 0)
+    assert runner.tasks == 12
+    for table_id, schema in feed.schemas.items():
+        assert rows_at(database, schema) == feed.model[table_id]
+    assert applied(database) == broker.next_offset
+    assert progress(settings, "a").unaccounted == 0
+    assert {t.rows_applied for t in table_states(settings, "a")} == {feed.committed[1] - 1, feed.committed[2] - 1}
+    assert broker.acknowledged["main/a"] == broker.next_offset
+    assert not stages(database)
+
+
+def test_what_was_applied_is_not_applied_again(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = staging(broker, database)
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    full_sync(settings, "a")
+    first = broker.next_offset
+    feed.cut(*(put(i, "b", i) for i in range(20)))
+    middle = broker.next_offset
+    applies = applying(settings)
+    applies.up_to(middle)
+    query(database, "UPDATE shop.items SET label = 'mine'")  # a second effect would undo this
+
+    for end in (middle, first, 0):  # a replayed micro-batch, a lost checkpoint
+        applies.up_to(end)
+    restarted = applying(settings)
+    restarted.start()
+    restarted.up_to(middle)
+
+    assert {row[0] for row in rows_at(database, items()).values()} == {"mine"}
+    assert applied(database) == middle
+    assert (applies.staged, restarted.staged) == (1, 0)
+    applies.close()
+    restarted.close()
+
+
+def test_whatever_is_unusual_goes_the_ordinary_way(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = staging(broker, database)
+    feed.describe(unique_label(items()))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1, 40)))
+    full_sync(settings, "a")
+    applies = applying(settings)
+    ways = []
+
+    def go() -> None:
+        before = applies.staged, applies.ordinary
+        applies.up_to(broker.next_offset)
+        ways.append("staged" if applies.staged > before[0] else "ordinary" if applies.ordinary > before[1] else "none")
+        assert rows_at(database, items()) == feed.model[1]
+
+    feed.cut(*(put(i, f"new {i}", i) for i in range(1, 30)))
+    go()
+    feed.cut(put(1, "new 2", 1), put(2, "new 1", 2))  # unique values change places
+    go()
+    feed.truncate(1, put(5, "five", 5))
+    go()
+    feed.describe(items(3, "late"))
+    feed.cut(put(1, "l", 1, table=3), put(6, "six", 6))
+    go()
+    feed.cut(*(put(i, f"end {i}", i) for i in range(1, 30)), put(2, "l", 1, table=3))
+    go()
+    applies.close()
+
+    assert ways == ["staged", "ordinary", "ordinary", "ordinary", "staged"]
+    assert rows_at(database, items(3, "late")) == feed.model[3]
+    assert progress(settings, "a").unaccounted == 0
+    assert not stages(database)
+
+
+def test_a_refused_row_halts_its_table_and_operators_are_heard(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = staging(broker, database)
+    feed.describe(items(), items(2, "others"))
+    feed.cut(put(1, "a", 1), put(1, "a", 1, table=2))
+    full_sync(settings, "a")
+    query(database, "ALTER TABLE shop.items ADD CHECK (amount < 100)")
+    applies = applying(settings)
+
+    feed.cut(*(put(i, "b", i) for i in range(2, 30)), put(30, "big", 500), *(put(i, "b", i, table=2) for i in range(9)))
+    applies.up_to(broker.next_offset)
+    halted = {t.name: t.state for t in table_states(settings, "a")}
+    query(database, "ALTER TABLE shop.items DROP CONSTRAINT items_amount_check")
+    resume(settings, "a", ["items"])
+    feed.cut(put(2, "c", 2))
+    applies.up_to(broker.next_offset)
+    query(database, "DELETE FROM shop.items")
+    resync(settings, "a", "items")
+    feed.cut(put(3, "d", 3))
+    applies.up_to(broker.next_offset)
+    applies.close()
+
+    assert halted == {"items": "HALTED", "others": "ACTIVE"}
+    assert {t.state for t in table_states(settings, "a")} == {"ACTIVE"}
+    for table_id, schema in feed.schemas.items():
+        assert rows_at(database, schema) == feed.model[table_id]
+    assert progress(settings, "a").unaccounted == 0
+
+
+def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = staging(broker, database)
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    full_sync(settings, "a")
+    pause(settings, "a")
+    feed.cut(put(2, "b", 2))
+    applies = applying(settings)
+    thread = threading.Thread(target=applies.up_to, args=[broker.next_offset])
+    thread.start()
+    wait_for(lambda: broker.acknowledged.get("main/a") == 1, "the first look")
+
+    before = applied(database)
+    resume(settings, "a")
+    thread.join(60)
+
+    assert before == 1
+    assert rows_at(database, items()) == feed.model[1]
+    applies.close()
+
+
+def test_what_dies_between_staging_and_taking_over_leaves_nothing(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings, runner = staging(broker, database), Here()
+    parents = table(1, "parents", column(1, "id", INT), column(2, "v"))
+    children = refers(table(2, "children", column(1, "id", INT), column(2, "parent", INT)), "parent", parents)
+    feed.describe(parents, children)
+    feed.cut(put(1, "p"), put(1, 1, table=2))
+    full_sync(settings, "a")
+    feed.cut(*(put(i, "p") for i in range(2, 40)), *(put(i, i, table=2) for i in range(2, 40)))
+    done: list[StageTask] = []
+
+    def rival_then_death(task: StageTask) -> None:
+        stage_range(task)  # another attempt of the same task, which nobody hears of
+        done.append(task)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    runner.before = rival_then_death
+    with pytest.raises(KeyboardInterrupt):
+        applying(settings, runner).up_to(broker.next_offset)
+    left = stages(database)
+    survivor = applying(settings)
+    survivor.start()
+    dropped = stages(database)
+    survivor.up_to(broker.next_offset)
+    survivor.close()
+
+    assert left
+    assert not dropped
+    assert survivor.staged == 1
+    assert rows_at(database, parents) == feed.model[1]
+    assert rows_at(database, children) == feed.model[2]
+    assert progress(settings, "a").unaccounted == 0
