@@ -1,6 +1,7 @@
-"""The installation scripts of docs/oracle, as the dialect generates them; `python -m tests.support.oracle_scripts`.
+"""The scripts of docs/oracle, as the dialect generates them; `python -m tests.support.oracle_scripts`.
 
-They are for a DBA to read: the same statements that an installation runs, for two tables of a school.
+They are for a DBA to read: the same statements that an installation runs, for two tables of a school, and those that
+the adapter says while it runs, for a table that has a column of every type.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from venus.adapters.dialects.oracle import ddl, types
+from venus.adapters.dialects.oracle.connection import SESSION
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed
+from venus.adapters.dialects.oracle.dictionary import Listed, Table, described, with_id
+from venus.adapters.dialects.oracle.names import log_table
+from venus.adapters.dialects.oracle.reading import access_to
+from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version
 
 FOLDER = Path(__file__).parents[2] / "docs" / "oracle"
@@ -42,18 +48,60 @@ def statements(version: Version, *, cluster: bool) -> list[str]:
     return made + ddl.record_id(NO_KEY, version, "VENUS_R_00000001")
 
 
+#: A column of every type, as the dictionary spells them: name, type, scale.
+_EVERY = (
+    ("GRADE", "NUMBER", 2), ("RATIO", "FLOAT", None), ("SINGLE", "BINARY_FLOAT", None),
+    ("TWICE", "BINARY_DOUBLE", None), ("CODE", "NCHAR", None), ("NAME", "NVARCHAR2", None), ("SEEN", "DATE", None),
+    ("AT", "TIMESTAMP(9)", 9), ("SINCE", "TIMESTAMP(6) WITH TIME ZONE", 6),
+    ("UNTIL", "TIMESTAMP(3) WITH LOCAL TIME ZONE", 3), ("AGE", "INTERVAL YEAR(2) TO MONTH", None),
+    ("TOOK", "INTERVAL DAY(2) TO SECOND(6)", 6), ("MARK", "RAW", None), ("SCAN", "BLOB", None), ("ESSAY", "CLOB", None),
+    ("FORM", "XMLTYPE", None), ("ANSWERS", "JSON", None), ("PASSED", "BOOLEAN", None), ("PLACE", "ROWID", None),
+)  # fmt: skip
+
+
+def everything() -> Table:
+    """Describe a table with a column of every type that travels, and a key of two columns."""
+    rows: list[tuple[object, ...]] = [
+        ("STUDENT_ID", "NUMBER", None, 22, 0, None, 10, 0, "N", None),
+        ("TAKEN", "TIMESTAMP(6)", None, 11, 0, None, None, 6, "N", None),
+    ]
+    rows += [(name, kind, None, 40, 20, "C", None, scale, "Y", None) for name, kind, scale in _EVERY]
+    listed = Listed(owner="APP", name="EXAM", partitioned=False, rows=0)
+    return with_id(described(listed, rows, [("EXAM_PK", "P", "STUDENT_ID"), ("EXAM_PK", "P", "TAKEN")]), 3)
+
+
+def running() -> list[str]:
+    """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
+    access = access_to(everything())
+    asked = [statement("dictionary", name, collation="C.COLLATION") for name in statement.blocks("dictionary")]
+    claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table(n)) for n in (1, 3))
+    cut = [
+        statement("cut", "begin"), claim, access.changes_sql, access.fill_sql, access.fill_next_sql,
+        statement("cut", "delete", log=access.log), "COMMIT",
+    ]  # fmt: skip
+    kept = [statement("registry", name, log=access.log) for name in statement.blocks("registry")]
+    return [*SESSION, *asked, *cut, *kept]
+
+
 def script(version: Version, *, cluster: bool) -> str:
-    """Return it as SQL*Plus would take it."""
-    ended = [s + ("\n/" if s.endswith("END;") else ";") for s in statements(version, cluster=cluster)]
+    """Return an installation as SQL*Plus would take it."""
     place = f"{version.name} RAC" if cluster else version.name
-    head = f"-- What VENUS installs on Oracle {place}, for two tables and a third without a key.\n"
-    return head + "\n\n".join(ended) + "\n"
+    return _written(
+        f"What VENUS installs on Oracle {place}, for two tables and a third without a key.",
+        statements(version, cluster=cluster),
+    )
+
+
+def _written(head: str, said: list[str]) -> str:
+    ended = [s + ("\n/" if s.endswith("END;") else ";") for s in said]
+    return f"-- {head}\n" + "\n\n".join(ended) + "\n"
 
 
 def files() -> dict[str, str]:
     """Return every generated file of docs/oracle by name."""
     found = {f"install-{v.name}.sql": script(v, cluster=False) for v in VERSIONS}
     found["install-19c-rac.sql"] = script(next(v for v in VERSIONS if v.name == "19c"), cluster=True)
+    found["running.sql"] = _written("What the adapter says while it runs, for a table of every type.", running())
     return found | {"TYPES.md": _TYPES_HEAD + types.documentation()}
 
 

@@ -8,13 +8,23 @@ import pytest
 from sqlfluff.core import Linter
 from sqlfluff.core.errors import SQLParseError
 
-from tests.support.oracle_scripts import ENROLL, FOLDER, files, statements
+from tests.support.oracle_scripts import ENROLL, FOLDER, files, running, statements
 from venus.adapters.dialects.oracle import ddl
 from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
 from venus.adapters.dialects.oracle.versions import VERSIONS, named, version_of
 
-#: What sqlfluff's oracle dialect does not know; no parser of this project vouches for these.
+#: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
 UNCOVERED = ("LOCK TABLE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")
+#: Oracle's reserved words ("SQL Language Reference", appendix E): a bind of such a name is ORA-01745.
+RESERVED = set(
+    """access add all alter and any as asc audit between by char check cluster column column_value comment
+    compress connect create current date decimal default delete desc distinct drop else exclusive exists file float for
+    from grant group having identified immediate in increment index initial insert integer intersect into is level like
+    lock long maxextents minus mlslabel mode modify nested_table_id noaudit nocompress not nowait null number of offline
+    on online option or order pctfree prior public raw rename resource revoke row rowid rownum rows select session set
+    share size smallint start successful synonym sysdate table then to trigger uid union unique update user validate
+    values varchar varchar2 view whenever where with""".split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +59,12 @@ def test_every_own_name_fits_the_oldest_version() -> None:
         for text in statements(version, cluster=False):
             for name in re.findall(r"\bVENUS_\w+", text):
                 assert len(name.encode()) <= NAME_BYTES_MAX
+
+
+def test_no_bind_is_named_like_a_word_of_oracles() -> None:
+    binds = {name.lower() for text in running() for name in re.findall(r"(?<![:\w]):([A-Za-z]\w*)", text)}
+    assert len(binds) > 15
+    assert binds & RESERVED == set()
 
 
 def test_triggers_are_made_disabled_and_enabled_only_after_all_are_there() -> None:
