@@ -1,0 +1,95 @@
+"""Offset -1 by Spark, while its workers fail, die and meet themselves: always exactly the rows (scenarios 14, 21)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.delivery import CHUNK_ROWS, FakeDelivery
+from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.load_faults import FAULTS, Faulty
+from tests.support.spark_load import DRIVER
+from venus.adapters.under.load import full_sync
+from venus.spark.runner import SparkRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.spark]
+
+#: Eight splits of three chunks.
+ROWS = 8 * 3 * CHUNK_ROWS
+
+
+def fill(feed: Feed) -> None:
+    """Rows without a key at the target would show every doubling; the key comes after the load, and would refuse it."""
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(ROWS)))
+
+
+def check(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    assert rows_at(database, items()) == feed.model[1]
+    assert query(database, "SELECT count(*), sum(rows) FROM venus.load_manifest")[0][1] == ROWS
+    assert broker.snapshots_opened == 1
+    feed.cut(put(3, "behind the load", 1))
+    with following(settings_for(broker.address, {"a": database}), "a"):
+        caught_up(database, broker)
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def load(master: str, broker: FakeDelivery, url: str, folder: Path, *faults: str) -> Any:
+    """Load in a process of its own; None if that was killed."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark_load", master, broker.address, url]
+    done = subprocess.run([*command, str(folder), *faults], capture_output=True, text=True, timeout=280, check=False)
+    if done.returncode == -signal.SIGKILL:
+        return None
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_whatever_happens_to_a_worker_every_row_is_loaded_once(
+    spark_session: SparkSession, database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path
+) -> None:
+    fill(feed)
+    settings = settings_for(broker.address, {"a": database}, apply={"load_workers": 2})
+    runner = Faulty(SparkRunner(spark_session.sparkContext), FAULTS, tmp_path)
+
+    report = full_sync(settings, "a", runner=runner)
+
+    assert report.rows == {"shop.items": ROWS}
+    assert len(runner.results) == 10  # eight splits, two of them by two attempts each
+    assert sum(r.already for r in runner.results) == 3  # after the commit, and of each pair of rivals one
+    assert len(list(tmp_path.iterdir())) == len(FAULTS)
+    check(database, broker, feed)
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_cluster_die(database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
+    fill(feed)
+
+    report = load("local-cluster[2,1,1024]", broker, database, tmp_path, *FAULTS)
+
+    assert report == {"rows": {"shop.items": ROWS}, "resumed": 0, "already": 3}
+    check(database, broker, feed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_a_killed_driver_goes_on_where_it_was(
+    master: str, database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path
+) -> None:
+    fill(feed)
+
+    assert load(master, broker, database, tmp_path, DRIVER) is None
+    report = load(master, broker, database, tmp_path)
+
+    assert report["resumed"] >= 2
+    assert report["rows"] == {"shop.items": ROWS}
+    check(database, broker, feed)
