@@ -14,7 +14,7 @@ from venus.model import Kind, TableSchema
 
 #: Rows of a slice: one or two tenths of a second at a database, and little to read again where something changes.
 SLICE_ROWS = 50_000
-RANGE_BUCKETS = 256
+RANGE_BUCKETS = 512
 #: Rows of a bucket of a table that is taken whole.
 BUCKET_ROWS = 64
 BUCKETS_MIN, BUCKETS_MAX = 64, 1 << 16
@@ -31,7 +31,7 @@ def range_slices(cuts: Seq[int]) -> list[Slice]:
     """Return the slices between these values of the leading key, open at both ends; [] if that cannot be."""
     bounds = sorted(set(cuts))
     if not bounds:
-        return [_between(None, None, 0, 0, 0)]
+        return [_between(0, None, None, 0, 0)]
     if bounds[0] < -_RANGE_MAX or bounds[-1] > _RANGE_MAX:
         return []
     inner = bounds[1:-1]
@@ -42,10 +42,10 @@ def range_slices(cuts: Seq[int]) -> list[Slice]:
     ]
 
 
-def _between(number: int | None, low: int | None, high: int | None, first: int, last: int) -> Slice:
+def _between(number: int, low: int | None, high: int | None, first: int, last: int) -> Slice:
     width = max(1, last - first + 1)
     step = -(-width // RANGE_BUCKETS)
-    return Slice(number=number or 0, low=low, high=high, origin=first, step=step, buckets=min(RANGE_BUCKETS, width))
+    return Slice(number=number, low=low, high=high, origin=first, step=step, buckets=min(RANGE_BUCKETS, width))
 
 
 def whole_slice(rows: int) -> Slice:

@@ -1,0 +1,199 @@
+"""`venus verify` on PostgreSQL source and target: equal tables, planted differences, and both under a write load.
+
+`python -m bench.verify [--rows 1000000] [--runs 20] [--changes-per-s 1000] [--only equal,planted,load]`. Broker,
+capture and apply are processes of their own; the comparison runs in this one, as the command does. In every run of the
+load the findings must be exactly the planted differences: one false or missing finding makes the exit code 1. What is
+"moved" is counted on both sides together: keys with checksums, and rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.processes import Postgres, Venus
+from bench.shapes import NARROW
+from venus.adapters.verify.findings import Result
+from venus.adapters.verify.run import Options, verify
+from venus.config import Settings, load
+
+PLANTED = 32
+TRANSACTION_ROWS = 20
+WAIT_S = 300.0
+GOAL_MOVED = 0.02
+
+
+class Verified:
+    """The pipeline with a table of so many rows, and differences planted in it."""
+
+    def __init__(self, home: Path, rows: int) -> None:
+        self.rows = rows
+        self.postgres = Postgres(home)
+        self.source = self.postgres.connect("source").cursor()
+        self.target = self.postgres.connect("target").cursor()
+        self.venus = Venus(home, self.postgres)
+        self.settings: Settings = load(home / "venus.toml")
+        self.planted: set[tuple[str, str, str]] = set()
+
+    def start(self) -> None:
+        """Fill, load, and leave everything running."""
+        self.source.execute(NARROW.create)
+        self.source.execute(NARROW.insert(1, self.rows))
+        self.source.execute("ANALYZE")
+        self.venus.run("install-triggers")
+        self.venus.start("broker", "broker")
+        time.sleep(2)
+        self.venus.run("migrate", "--target", "main")
+        self.venus.start("capture", "sync", "--capture-only")
+        self.venus.start("apply", "sync", "--apply-only", "--target", "main")
+        for cursor in (self.source, self.target):
+            cursor.execute("VACUUM ANALYZE narrow")
+
+    def reserved(self) -> list[int]:
+        """Return the keys that the application never touches."""
+        step = self.rows // PLANTED
+        return [n * step + 7 for n in range(PLANTED)]
+
+    def plant(self) -> None:
+        """Change rows of the target and, past the triggers, of the source."""
+        keys = self.reserved()
+        self.source.execute("SET session_replication_role = replica")
+        for n, key in enumerate(keys):
+            kind = n % 4
+            if kind == 0:
+                self.target.execute(f"DELETE FROM narrow WHERE id = {key}")
+                self.planted.add((str(key), "missing", "apply"))
+            elif kind == 1:
+                self.target.execute(f"UPDATE narrow SET city = city || '.' WHERE id = {key}")
+                self.planted.add((str(key), "different", "apply"))
+            elif kind == 2:
+                self.target.execute(f"INSERT INTO narrow SELECT -id, name, city, score FROM narrow WHERE id = {key}")
+                self.planted.add((str(-key), "extra", "apply"))
+            else:
+                self.source.execute(f"UPDATE narrow SET score = -score WHERE id = {key}")
+                self.planted.add((str(key), "different", "capture"))
+        self.source.execute("SET session_replication_role = origin")
+
+    def verify(self, **options: object) -> Result:
+        """Compare the table."""
+        self.venus.check()
+        return verify(self.settings, Options(**{"target": "main", "tables": ("narrow",), "wait_s": 60.0, **options}))  # type: ignore[arg-type]
+
+    def exact(self, result: Result) -> bool:
+        """Say whether the findings are those that were planted, and nothing is undecided."""
+        found = {(d.key["id"], d.kind.value, d.fault.value) for d in result.differences}
+        return found == self.planted and not result.undecided
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self.venus.stop()
+        for cursor in (self.source, self.target):
+            cursor.connection.close()
+        self.postgres.stop()
+
+
+class Writer:
+    """An application that changes, inserts and deletes rows at a steady rate."""
+
+    def __init__(self, verified: Verified, changes_per_s: int) -> None:
+        self._verified = verified
+        self._rate = changes_per_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self.changes = 0
+        self._began = time.monotonic()
+        self._thread.start()
+
+    def _write(self) -> None:
+        draw, reserved = random.Random(1), set(self._verified.reserved())
+        with closing(self._verified.postgres.connect("source")) as connection:
+            cursor = connection.cursor()
+            fresh = self._verified.rows
+            while not self._stop.is_set():
+                keys = [k for k in draw.sample(range(1, self._verified.rows), TRANSACTION_ROWS) if k not in reserved]
+                fresh += 1
+                listed = ", ".join(map(str, keys[2:]))
+                cursor.execute(
+                    f"BEGIN; UPDATE narrow SET score = score + 1, name = name || 'x' WHERE id IN ({listed});"
+                    f"DELETE FROM narrow WHERE id IN ({keys[0]}, {keys[1]});"
+                    f"INSERT INTO narrow VALUES ({fresh}, 'new', 'new', 1); COMMIT"
+                )
+                self.changes += TRANSACTION_ROWS
+                ahead = self.changes / self._rate - (time.monotonic() - self._began)
+                if ahead > 0:
+                    time.sleep(ahead)
+
+    def stop(self) -> float:
+        """Stop it and return how many changes a second there were."""
+        self._stop.set()
+        self._thread.join(60)
+        return self.changes / (time.monotonic() - self._began)
+
+
+def measured(verified: Verified, table: Table, what: str, **options: object) -> Result:
+    """Compare and note the figures."""
+    result = verified.verify(**options)
+    share = result.moved / max(1, result.rows)
+    (found,) = result.tables
+    table.add_row(
+        what, f"{result.rows:,}", f"{result.seconds:.2f}", f"{result.rows / result.seconds:,.0f}", f"{result.moved:,}",
+        f"{share:.2%}", f"{len(result.differences)}", f"{found.in_flight}", f"{len(result.undecided)}",
+        result.verdict.name,
+    )  # fmt: skip
+    return result
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--changes-per-s", type=int, default=1_000)
+    parser.add_argument("--only", default="equal,planted,load")
+    chosen = parser.parse_args()
+    parts, console, failed = chosen.only.split(","), Console(width=140), []
+    table = Table(title=f"venus verify, {chosen.rows:,} rows, PostgreSQL to PostgreSQL")
+    columns = ("", "rows", "s", "rows/s", "moved", "share", "found", "on their way", "undecided", "verdict")
+    for name in columns:
+        table.add_column(name, justify="left" if not name else "right")
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
+        Path(home).chmod(0o755)
+        verified = Verified(Path(home), chosen.rows)
+        try:
+            verified.start()
+            if "equal" in parts:
+                for what, options in (
+                    ("equal, checksums", {}), ("equal, checksums", {}), ("equal, rows", {"mode": "scan"}),
+                    ("equal, full data and target", {"leg": "target"}),
+                ):  # fmt: skip
+                    failed += [what] * (not verified.exact(measured(verified, table, what, **options)))
+            verified.plant()
+            if "planted" in parts:
+                result = measured(verified, table, f"{PLANTED} planted")
+                failed += ["planted"] * (not verified.exact(result))
+                failed += ["moved"] * (result.moved >= GOAL_MOVED * result.rows)
+            if "load" in parts:
+                writer = Writer(verified, chosen.changes_per_s)
+                time.sleep(2)
+                for n in range(chosen.runs):
+                    result = measured(verified, table, f"run {n + 1} under load")
+                    failed += [f"run {n + 1}"] * (not verified.exact(result))
+                console.print(f"{writer.stop():,.0f} changes/s at the source")
+        finally:
+            verified.stop()
+    console.print(table)
+    console.print(f"NOT EXACT: {', '.join(failed)}" if failed else "every run exact")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

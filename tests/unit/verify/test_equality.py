@@ -1,0 +1,69 @@
+"""Values that are the same although their texts are not, and values that are not (scenario 38)."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.adapters.verify.equality import differing, equal, same
+from venus.model import Column, Kind, LogicalType, TableSchema
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (LogicalType(kind=Kind.DECIMAL), "100", "100.00"),
+        (LogicalType(kind=Kind.DECIMAL), ".71", "0.71"),
+        (LogicalType(kind=Kind.DECIMAL), "NaN", "NaN"),
+        (LogicalType(kind=Kind.DECIMAL), "-0", "0.000"),
+        (LogicalType(kind=Kind.CHAR, length=5), "ab", "ab   "),
+        (LogicalType(kind=Kind.FLOAT, length=8), "1e3", "1000"),
+        (LogicalType(kind=Kind.FLOAT, length=4), "0.1", "0.10000000149011612"),
+        (LogicalType(kind=Kind.FLOAT, length=8), "NaN", "NaN"),
+        (LogicalType(kind=Kind.TIMESTAMPTZ), "2026-11-20 23:59:59.5+00", "2026-11-20T23:59:59.500Z"),
+        (LogicalType(kind=Kind.TIMESTAMP), "2026-11-20 23:59:59", "2026-11-20 23:59:59.000000"),
+        (LogicalType(kind=Kind.TIMESTAMP), "0044-03-15 12:00:00.10 BC", "0044-03-15 12:00:00.1 BC"),
+        (LogicalType(kind=Kind.UUID), "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc999c0b4ef8bb6d6bb9bd380a11"),
+        (LogicalType(kind=Kind.JSON), '{"a": 1, "b": [1, 2]}', '{"b":[1,2],"a":1.0}'),
+    ],
+)
+def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: str) -> None:
+    assert same(kind, one, other)
+    assert same(kind, other, one)
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (LogicalType(kind=Kind.TEXT), "ab", "ab "),
+        (LogicalType(kind=Kind.TEXT), "", None),
+        (LogicalType(kind=Kind.DECIMAL), "100", "100.01"),
+        (LogicalType(kind=Kind.DECIMAL), "0.1", "0.1000000000000000000000000001"),
+        (LogicalType(kind=Kind.FLOAT, length=8), "0.1", "0.10000000149011612"),
+        (LogicalType(kind=Kind.TIMESTAMP), "2026-11-20 23:59:59", "2026-11-20 23:59:59.000001"),
+        (LogicalType(kind=Kind.TIMESTAMP), "0044-03-15 12:00:00 BC", "0044-03-15 12:00:00"),
+        (LogicalType(kind=Kind.JSON), '{"a": true}', '{"a": 1}'),
+        (LogicalType(kind=Kind.JSON), "[1, 2]", "[2, 1]"),
+        (LogicalType(kind=Kind.JSON), '{"a": 1, "a": 1}', '{"a":1}'),
+        (LogicalType(kind=Kind.JSON), '{"a": 0.1}', '{"a": 0.10000000000000001}'),
+        (LogicalType(kind=Kind.BYTES), b"a", b"b"),
+        (LogicalType(kind=Kind.DECIMAL), "100", "damaged"),
+    ],
+)
+def test_other_values_are_different(kind: LogicalType, one: str, other: str) -> None:
+    assert not same(kind, one, other)
+
+
+def test_differing_columns_are_named_in_wire_order() -> None:
+    schema = TableSchema(
+        table_id=1, version=1, namespace="main", name="t", key=("id",),
+        columns=(
+            Column(name="a", number=1, type=LogicalType(kind=Kind.DECIMAL)),
+            Column(name="id", number=2, type=LogicalType(kind=Kind.INT, length=8)),
+            Column(name="b", number=3, type=LogicalType(kind=Kind.TEXT)),
+        ),
+    )  # fmt: skip
+
+    assert differing(schema, ("1", "2.0", "x"), ("1", "2", "y")) == [2]
+    assert equal(schema, ("1", "2.0", "x"), ("1", "2", "x"))
+    assert not equal(schema, ("1", "2.0", "x"), None)
+    assert equal(schema, None, None)
