@@ -9,14 +9,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from tests.support.brokers import settings, wait_for
@@ -24,6 +21,7 @@ from tests.support.follower import Follower
 from tests.support.ledger import read_ledger
 from tests.support.mariadb import MariaServer
 from tests.support.oracle_standin import SCHEMA, StandIn
+from tests.support.oracle_workload import KEYS, item_step, writers
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.upper import capture
 from venus.broker.serve import start_in_thread
@@ -32,9 +30,8 @@ from venus.errors import Unavailable
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
-KEYS, ACCOUNTS, BALANCE, WRITERS = 100, 10, 1000, 6
+ACCOUNTS, BALANCE = 10, 1000
 SECONDS = [4, pytest.param(60, marks=pytest.mark.slow)]
-Step = Callable[[Any, random.Random], None]
 
 
 @pytest.fixture
@@ -44,20 +41,6 @@ def standin(mariadb_oracle_server: MariaServer) -> StandIn:
     return standin
 
 
-def item_step(cursor: Any, rng: random.Random) -> None:
-    """Change one row in one of the ways there are."""
-    key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), str(rng.random())
-    match rng.choice(("insert", "update", "update", "delete", "move")):
-        case "insert":
-            cursor.execute('INSERT INTO "ITEM" VALUES (%s, %s)', (key, value))
-        case "update":
-            cursor.execute('UPDATE "ITEM" SET "V" = %s WHERE "ID" = %s', (value, key))
-        case "delete":
-            cursor.execute('DELETE FROM "ITEM" WHERE "ID" = %s', (key,))
-        case "move":
-            cursor.execute('UPDATE "ITEM" SET "ID" = %s WHERE "ID" = %s', (other, key))
-
-
 def transfer_step(cursor: Any, rng: random.Random) -> None:
     """Move money between two tables; the total never changes."""
     amount = rng.randrange(1, 100)
@@ -65,38 +48,6 @@ def transfer_step(cursor: Any, rng: random.Random) -> None:
     for table, change in ((source, -amount), (target, amount)):
         sql = f'UPDATE "{table}" SET "BALANCE" = "BALANCE" + (%s) WHERE "ID" = %s'
         cursor.execute(sql, (change, rng.randrange(ACCOUNTS)))
-
-
-@contextmanager
-def writers(standin: StandIn, step: Step) -> Iterator[Counter[str]]:
-    """Let the writers work for as long as the block runs."""
-    stop, ended = threading.Event(), Counter[str]()
-    threads = [
-        threading.Thread(target=_write, args=(standin, step, random.Random(n), stop, ended)) for n in range(WRITERS)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield ended
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def _write(standin: StandIn, step: Step, rng: random.Random, stop: threading.Event, ended: Counter[str]) -> None:
-    with closing(standin.server.connect(SCHEMA, autocommit=False)) as connection:
-        while not stop.is_set():
-            try:
-                for _ in range(rng.randint(1, 3)):
-                    step(connection.cursor(), rng)
-                stop.wait(rng.uniform(0, 0.05))
-                how = "rollback" if rng.random() < 0.1 else "commit"
-                getattr(connection, how)()
-                ended[how] += 1
-            except (pymysql.IntegrityError, pymysql.OperationalError):  # a key that is taken, a deadlock
-                connection.rollback()
-                ended["refused"] += 1
 
 
 @dataclass(slots=True)
