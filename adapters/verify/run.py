@@ -241,11 +241,15 @@ class _Table:
         try:
             suspects = self._suspects()
             settled = Settling(self._ends, self._subject).settle(suspects, self._run.options.wait_s)
-        except SchemaChanged as changed:
-            result.undecided.append(Undecided(table=result.table, key={}, reason=f"it has just changed: {changed}"))
         except (SourceError, TargetError) as error:
             close_opened()
-            result.undecided.append(Undecided(table=result.table, key={}, reason=str(error)))
+            if self._run.options.where:
+                raise VerificationFailed(
+                    f"{result.table}: --where {self._run.options.where!r}: {error}",
+                    hint="it must be true or false at both databases; name the tables that it fits with --table",
+                ) from error
+            just = "it has just changed: " if isinstance(error, SchemaChanged) else ""
+            result.undecided.append(Undecided(table=result.table, key={}, reason=f"{just}{error}"))
         else:
             result.differences = list(settled.differences.values())
             result.undecided = undecided_rows(self._subject, settled.undecided)

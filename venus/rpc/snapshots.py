@@ -54,15 +54,17 @@ class Snapshots:
         self, snapshot_id: str, split: broker_pb2.Split, after: bytes = b"", *, chunk_bytes: int = FRAME_BYTES
     ) -> Iterator[broker_pb2.ChunkBody]:
         """Yield the chunks of one key range; lost or damaged chunks are asked for again."""
-        failures = 0
+        failures, ended = 0, False
         while True:
             try:
+                # to the end of the stream, not only of the rows: a call that is cancelled while the broker ends it is
+                # an error in the broker's log
                 for chunk in self._stream(snapshot_id, split, after, chunk_bytes):
-                    failures = 0
+                    failures, ended = 0, chunk.end
                     after = chunk.last or after
                     yield chunk
-                    if chunk.end:
-                        return
+                if ended:
+                    return
                 raise Unavailable("the broker ended the stream before the end of the split")
             except VenusError as error:
                 failures += 1

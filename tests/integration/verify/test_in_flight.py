@@ -1,0 +1,241 @@
+"""Changes on their way are never findings, and what cannot be decided says why (issue 3 section 3).
+
+One PostgreSQL pipeline for the file; each test has a table of its own and leaves capture and apply running.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, found, run_at, values, whole_way
+from venus.adapters.dialects.postgresql import verify as postgresql
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.under.control import pause, resume
+from venus.adapters.verify.findings import Result, Verdict
+from venus.adapters.verify.full import opened_snapshot
+from venus.adapters.verify.repair import repair
+from venus.adapters.verify.run import VerificationFailed
+from venus.errors import ConfigError, VenusError
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+NAMES = ("behind", "logged", "sharing", "emptied", "racing", "refused", "paused", "partly", "spelt", "missed", "steady")
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
+    source, target = postgres_server.create_database(), postgres_server.create_database()
+    for name in NAMES:
+        run_at(
+            source, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, 200) n",
+        )  # fmt: skip
+    with whole_way(tmp_path_factory.mktemp("way"), source, target) as made:
+        made.install()
+        made.load()
+        made.start()
+        made.caught_up()
+        yield made
+    postgres_server.drop_database(source)
+    postgres_server.drop_database(target)
+
+
+def at_source(way: WholeWay, *statements: str) -> None:
+    run_at(way.source, *statements)
+
+
+def only(way: WholeWay, table: str, **options: object) -> Result:
+    return way.verify(tables=(table,), **options)
+
+
+def test_a_target_that_is_behind_is_waited_for_and_not_blamed(way: WholeWay) -> None:
+    way.stop("apply")
+    at_source(way, "UPDATE behind SET v = 'new' WHERE id < 10", "DELETE FROM behind WHERE id = 20")
+    at_source(way, "INSERT INTO behind VALUES (999, 'new')")
+    way.at_target("UPDATE behind SET v = 'by hand' WHERE id = 100")
+    way.until(lambda: not way.log_rows(), "the capture")
+
+    for leg in ("ends", "target"):
+        stuck = only(way, "behind", leg=leg, wait_s=0.2)
+        assert found(stuck) == {("behind", ("100",), "different", "apply")}
+        assert {u.key["id"] for u in stuck.undecided} == {*map(str, range(1, 10)), "20", "999"}
+        assert all("the target is at offset" in u.reason for u in stuck.undecided)
+        assert stuck.verdict is Verdict.DIFFERENT
+
+    threading.Timer(0.3, way.start, ["apply"]).start()
+    moving = only(way, "behind", wait_s=60.0)
+    assert found(moving) == {("behind", ("100",), "different", "apply")}
+    assert not moving.undecided
+
+
+def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) -> None:
+    way.caught_up()
+    way.stop("capture")
+    at_source(way, "UPDATE logged SET v = 'new' WHERE id < 4", "DELETE FROM logged WHERE id = 9")
+    at_source(way, "SET session_replication_role = replica", "UPDATE logged SET v = 'past' WHERE id = 50")
+
+    for leg in ("ends", "source"):
+        waits = only(way, "logged", leg=leg, wait_s=0.2)
+        assert found(waits) == {("logged", ("50",), "different", "capture")}
+        assert {(u.key["id"], u.reason) for u in waits.undecided} == {
+            (key, "its change waits in the source's log") for key in ("1", "2", "3", "9")
+        }
+    assert values(waits, "logged", ["50"]) == {"v": {"source": "past", "full data": "v50"}}
+
+    threading.Timer(0.3, way.start, ["capture"]).start()
+    moving = only(way, "logged", wait_s=60.0)
+    assert found(moving) == {("logged", ("50",), "different", "capture")}
+    assert not moving.undecided
+
+
+def test_a_full_data_older_than_the_target_is_brought_up_to_it(way: WholeWay) -> None:
+    """A snapshot that somebody holds is shared for half a minute: the comparison begins from what it was then."""
+    with opened_snapshot(way.broker.address, "main", [], "test"):
+        changed_behind_a_snapshot(way)
+
+
+def changed_behind_a_snapshot(way: WholeWay) -> None:
+    at_source(way, "UPDATE sharing SET v = v || '!' WHERE id < 30", "DELETE FROM sharing WHERE id = 30")
+    at_source(way, "DELETE FROM sharing WHERE id = 31", "INSERT INTO sharing VALUES (31, 'again'), (500, 'new')")
+    way.caught_up()
+    way.at_target("UPDATE sharing SET v = 'by hand' WHERE id = 29")
+
+    for leg in ("target", "source", "ends"):
+        result = only(way, "sharing", leg=leg, wait_s=0.0)
+        assert not result.undecided
+        assert found(result) == (set() if leg == "source" else {("sharing", ("29",), "different", "apply")})
+    # none on a machine so slow that the snapshot is not shared any more
+    assert only(way, "sharing", leg="target").tables[0].in_flight in (31, 0)
+
+
+def test_a_truncate_and_a_sweep_in_between_are_followed(way: WholeWay) -> None:
+    with opened_snapshot(way.broker.address, "main", [], "test"):
+        at_source(way, "DELETE FROM emptied WHERE id > 100")
+        way.caught_up()
+        refill(way, "emptied")
+        at_source(way, "INSERT INTO emptied VALUES (300, 'during')")
+        way.caught_up()
+        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is Verdict.SAME
+        at_source(way, "TRUNCATE emptied", "INSERT INTO emptied VALUES (1, 'after'), (7, 'v7')")
+        way.caught_up()
+        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is Verdict.SAME
+        way.at_target("INSERT INTO emptied VALUES (8, 'v8')")
+        assert found(only(way, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
+
+
+def refill(way: WholeWay, table: str) -> None:
+    """Have the table read again from the source, and wait until the sweep has ended."""
+    with closing(open_source(way.settings)) as source:
+        table_id = next(t.schema.table_id for t in source.registered() if t.schema.name == table)
+        source.restart_fill(table_id)
+        way.until(
+            lambda: all(t.fill.done for t in source.registered() if t.schema.table_id == table_id), "the sweep"
+        )  # fmt: skip
+
+
+def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
+    """The writer changes the very rows that are repaired, all the time: what is left is what it wrote last."""
+    way.caught_up()
+    way.at_target("UPDATE racing SET v = 'damaged' WHERE id <= 20", "DELETE FROM racing WHERE id BETWEEN 21 AND 40")
+    wrong = only(way, "racing")
+    assert len(wrong.differences) == 40
+    stop, written = threading.Event(), [0]
+
+    def write() -> None:
+        while not stop.is_set():
+            written[0] += 1
+            at_source(
+                way, f"UPDATE racing SET v = 'w{written[0]}' WHERE id <= 30", "DELETE FROM racing WHERE id = 35",
+                f"INSERT INTO racing VALUES (35, 'w{written[0]}')",
+            )  # fmt: skip
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        repair(way.settings, "main", wrong, wait_s=3.0)
+    finally:
+        stop.set()
+        writer.join(60)
+    way.caught_up()
+
+    assert written[0] > 1
+    rows = dict(way.at_target("SELECT id, v FROM racing WHERE id <= 40"))
+    assert rows == {n: f"w{written[0]}" if n <= 30 or n == 35 else f"v{n}" for n in range(1, 41)}
+    assert only(way, "racing", leg="all").verdict is Verdict.SAME
+
+
+def test_a_paused_table_is_undecided_only_where_it_has_changed(way: WholeWay) -> None:
+    way.caught_up()
+    pause(way.settings, "main", ["paused"], reason="night")
+    at_source(way, "UPDATE paused SET v = 'new' WHERE id = 3")
+    way.until(lambda: not way.log_rows(), "the capture")
+
+    waits = only(way, "paused", wait_s=0.2)
+    assert waits.verdict is Verdict.UNDECIDED
+    assert {(u.key["id"], u.reason) for u in waits.undecided} == {("3", "the table is PAUSED at the target (night)")}
+
+    resume(way.settings, "main", ["paused"])
+    assert only(way, "paused", wait_s=60.0).verdict is Verdict.SAME
+
+
+def test_conditions_samples_and_misspelt_options(way: WholeWay) -> None:
+    way.caught_up()
+    way.at_target("UPDATE partly SET v = 'x' WHERE id IN (5, 150)")
+
+    assert found(only(way, "partly", where="id < 100")) == {("partly", ("5",), "different", "apply")}
+    assert only(way, "partly", where="id < 100").rows == 99
+    part = only(way, "partly", sample=0.5, slice_rows=50)
+    assert 95 <= part.rows <= 105
+    again = only(way, "partly", sample=0.5, slice_rows=50)
+    assert (
+        found(part)
+        == found(again)
+        <= {("partly", ("5",), "different", "apply"), ("partly", ("150",), "different", "apply")}
+    )
+    limited = only(way, "partly", slice_rows=20, differences_max=1)
+    assert len(limited.differences) == 1
+    assert limited.tables[0].cut_short
+    with pytest.raises(ConfigError, match="--where"):
+        only(way, "partly", where="id < 100", leg="target")
+    with pytest.raises(ConfigError, match="no table is named 'sum'"):
+        only(way, "sum")
+    with pytest.raises(VenusError, match="nonsense"):
+        only(way, "partly", where="nonsense = 1", wait_s=0.0)
+
+
+def test_a_database_that_spells_differently_is_compared_row_by_row(
+    way: WholeWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server in another encoding would: its checksums are never equal, its rows are."""
+    way.caught_up()
+    way.at_target("UPDATE spelt SET v = 'x' WHERE id = 5")
+    plain = postgresql.form
+    monkeypatch.setattr(
+        postgresql, "form", lambda kind, column, **options: f"{plain(kind, column, **options)} || chr(32)"
+    )
+
+    result = only(way, "spelt")
+
+    assert found(result) == {("spelt", ("5",), "different", "apply")}
+    assert result.tables[0].method == "rows"
+    assert any("column id is spelt differently there" in note or "keys" in note for note in result.tables[0].notes)
+    with pytest.raises(VerificationFailed, match="cannot be used"):
+        only(way, "spelt", mode="hash")
+
+
+def test_a_missed_table_and_a_table_that_has_just_come(way: WholeWay) -> None:
+    way.caught_up()
+    at_source(way, "CREATE TABLE fresh (id int PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
+    way.stop("capture")
+    way.install()
+
+    (table,) = way.verify(tables=("fresh",)).tables
+    assert table.verdict is Verdict.UNDECIDED
+    assert "does not have it yet" in table.undecided[0].reason
+    way.start("capture")
+    way.until(lambda: way.verify(tables=("fresh",)).verdict is Verdict.SAME, "the new table")
