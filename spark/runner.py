@@ -74,7 +74,8 @@ class SparkRunner:
                     if over:
                         break
             finally:
-                self._context.cancelJobGroup(group)
+                if not job.done():  # the caller has enough, or was interrupted
+                    self._context.cancelJobGroup(group)
         _result_of(job)
         assert len(taken) == len(tasks), "Spark ended a job without all of its results"
 

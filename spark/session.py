@@ -28,7 +28,7 @@ from venus.errors import ConfigError, SparkFailed, VenusError
 from venus.spark.java import find_java, wrapped
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ def plan(settings: Settings, *, app: str = "venus") -> Plan:
     master = with_retries(settings.spark.master or f"local[{settings.apply.load_workers}]")
     here = master.startswith("local")
     conf = _CONF | (_LOCAL_CONF if here else {}) | {"spark.app.name": app} | settings.spark.conf
+    if submitted():  # spark-submit has its own settings, which ours must not go before
+        conf = {"spark.app.name": app} | settings.spark.conf
     python = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environ = {"PYSPARK_PYTHON": python} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if here else {})
     if not submitted():
@@ -158,28 +160,35 @@ def _remote_session(settings: Settings) -> Iterator[SparkSession]:
 
 
 def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
 
     made = plan(settings, app=app)
     conf = SparkConf(loadDefaults=False).setAll(list(made.conf.items()))
     if not submitted():
         conf.setMaster(made.master)
-    log = _Log()
-    began = time.monotonic()
-    with _failures(log), log, _environment(made.environ), _own_signals():
+    log = SessionLog()
+    with log, _environment(made.environ), _own_signals(), _failures(log):
         gateway = _launch(conf, log)
         try:
-            try:
-                context = SparkContext(conf=conf, gateway=gateway)
-            except Exception as error:
-                raise SparkFailed(f"Spark does not start at {made.master}: {last_cause(error)}") from error
-            logger.info("Spark at %s started in %.1f s", made.master, time.monotonic() - began)
-            yield context
+            with _failures(log):  # while the JVM is there: Py4J asks it for the text of an exception
+                yield _started(conf, gateway, made.master)
         finally:
             _end(gateway)
 
 
-def _launch(conf: Any, log: _Log) -> Any:
+def _started(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
+    from pyspark import SparkContext
+
+    began = time.monotonic()
+    try:
+        context = SparkContext(conf=conf, gateway=gateway)
+    except Exception as error:
+        raise SparkFailed(f"Spark does not start at {master}: {last_cause(error)}") from error
+    logger.info("Spark at %s started in %.1f s", master, time.monotonic() - began)
+    return context
+
+
+def _launch(conf: Any, log: SessionLog) -> Any:
     """Start the JVM with its output in the log. Returns nothing if spark-submit has started it."""
     from pyspark.java_gateway import launch_gateway
 
@@ -241,7 +250,7 @@ def _own_signals() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-class _Log:
+class SessionLog:
     """Where everything goes that Spark says; removed after a session that went well."""
 
     def __init__(self) -> None:
@@ -254,6 +263,8 @@ class _Log:
         except OSError:
             self.path = Path(tempfile.mkdtemp(prefix="venus-spark-")) / name
             self.path.touch(0o600)
+        #: Something in it is worth reading, although nothing was raised.
+        self.kept = False
         for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
             old.unlink(missing_ok=True)
 
@@ -262,18 +273,18 @@ class _Log:
         lines = self.path.read_text(errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if re.search(r"rror|Exception", line)), "")
 
-    def __enter__(self) -> _Log:
+    def __enter__(self) -> SessionLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+        if kind is None and not self.kept:
             self.path.unlink(missing_ok=True)
             if self.path.parent.name.startswith("venus-spark-"):
                 shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
 @contextmanager
-def _failures(log: _Log | None) -> Iterator[None]:
+def _failures(log: SessionLog | None) -> Iterator[None]:
     """Turn what Spark raises, 15 kB as a rule, into one line and the path of the log."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -292,6 +303,8 @@ def _failures(log: _Log | None) -> Iterator[None]:
 def last_cause(error: BaseException) -> str:
     """Return the last `SomethingError: ...` line of an exception that quotes other processes' stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Error|Exception|Exit)\b.*: ", line)]
+    causes = [
+        line for line in lines if re.match(r"(Caused by: )?([\w.$]*(Error|Exception|Exit)\b|venus\.[\w.]+).*: ", line)
+    ]
     chosen = causes[-1] if causes else lines[0] if lines else type(error).__name__
     return chosen.removeprefix("Caused by: ")[:500]

@@ -8,6 +8,7 @@ import typer
 
 from venus.cli import broker as broker_command
 from venus.cli import halves, install, load, quarantine, show, status, sync, tables, verify
+from venus.cli import spark as spark_command
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
@@ -54,6 +55,7 @@ app.command("pause", rich_help_panel=ACT)(tables.pause)
 app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)
 app.command("forget", rich_help_panel=ACT)(tables.forget)
+app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(quarantine.app, name="quarantine", rich_help_panel=ACT)
 app.add_typer(halves.app, name="half", rich_help_panel=ACT)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.spark]
 
+ROOT = Path(__file__).parents[3]
 #: Eight splits of three chunks.
 ROWS = 8 * 3 * CHUNK_ROWS
 
@@ -46,7 +48,10 @@ def check(database: str, broker: FakeDelivery, feed: Feed) -> None:
 def load(master: str, broker: FakeDelivery, url: str, folder: Path, *faults: str) -> Any:
     """Load in a process of its own; None if that was killed."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark_load", master, broker.address, url]
-    done = subprocess.run([*command, str(folder), *faults], capture_output=True, text=True, timeout=280, check=False)
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster start elsewhere
+    done = subprocess.run(
+        [*command, str(folder), *faults], capture_output=True, text=True, timeout=280, check=False, env=environ
+    )
     if done.returncode == -signal.SIGKILL:
         return None
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,49 @@
+"""What a worker of Spark is like: asked by `venus spark check`, before work is given to it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import socket
+import sys
+import time
+from dataclasses import dataclass
+
+import venus
+
+#: What the tasks of a load need on a worker.
+NEEDED = ("grpc", "google.protobuf", "psycopg2", "pyarrow", "numpy", "sqlalchemy", "pydantic_settings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One process that ran a task."""
+
+    host: str
+    pid: int
+    python: str
+    executable: str
+    venus: str
+    missing: tuple[str, ...]
+
+
+def look(pause_s: float) -> Worker:
+    """Say where and as what this runs; the pause lets other workers take the other tasks."""
+    time.sleep(pause_s)
+    return Worker(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        python=platform.python_version(),
+        executable=sys.executable,
+        venus=venus.__version__,
+        missing=tuple(name for name in NEEDED if not _importable(name)),
+    )
+
+
+def _importable(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,185 @@
+"""`venus spark`: whether Spark can be used here, and how a cluster gets VENUS."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import bytes_shown, seconds_shown, table
+from venus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from venus.config import Settings
+    from venus.spark.probe import Worker
+
+app = typer.Typer(help="Spark: is it usable, package and submit for clusters.", no_args_is_help=True)
+
+#: So many tasks are sent out to see the workers, and each takes so long that one worker cannot take them all.
+PROBES = 4
+PROBE_PAUSE_S = 0.3
+
+
+@app.command("check")
+def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """Start Spark as the configuration says, run a few tasks and say which Java, which workers, and how long it took.
+
+    Exit code 1 if workers lack what a load needs, or have another version of VENUS or Python.
+    """
+    import platform
+
+    import venus
+    from venus.spark.session import require_spark
+
+    run = Invocation.of(ctx, config, as_json)
+    settings = settings_or_defaults(run)
+    require_spark(settings)
+    facts = described(settings)
+    workers, times = probe(settings)
+    python = platform.python_version().rpartition(".")[0]
+    wrong = [
+        *(f"{w.host}: {', '.join(w.missing)} not installed" for w in workers if w.missing),
+        *(f"{w.host}: VENUS {w.venus}, here {venus.__version__}" for w in workers if w.venus != venus.__version__),
+        *(f"{w.host}: Python {w.python}, here {python}" for w in workers if w.python.rpartition(".")[0] != python),
+    ]
+    rows: list[tuple[object, ...]] = [*facts.items(), *((what, seconds_shown(s)) for what, s in times.items())]
+    rows += [(f"worker on {w.host}", f"Python {w.python}, VENUS {w.venus}, {w.executable}") for w in unique(workers)]
+    verdict = (
+        "Spark can be used" if not wrong else "these workers cannot load: `venus spark package` brings what is needed"
+    )
+    document = facts | {"seconds": times, "workers": workers, "wrong": sorted(set(wrong))}
+    run.out.answer(document, table("what", "is", rows=rows), *(f"! {w}" for w in sorted(set(wrong))), verdict)
+    return 1 if wrong else 0
+
+
+def settings_or_defaults(run: Invocation) -> Settings:
+    """Return the configuration; without any, Spark can still be looked at."""
+    from venus.config import load
+
+    settings = load(run.file)
+    run.redactor.learn(settings)
+    return settings
+
+
+def described(settings: Settings) -> dict[str, str]:
+    """Say what a session would be made of."""
+    from importlib.metadata import version
+
+    from venus.config import masked
+    from venus.spark.java import find_java
+    from venus.spark.session import plan, submitted
+
+    facts = {"PySpark": version("pyspark")}
+    if settings.spark.remote:
+        return facts | {"Spark Connect": masked(settings.spark.remote)}
+    facts["master"] = plan(settings).master
+    if not submitted():
+        java = find_java(settings.spark.java_home)
+        facts |= {"Java": f"{java.version}, {java.home}", "found by": java.origin}
+    return facts
+
+
+def probe(settings: Settings) -> tuple[list[Worker], dict[str, float]]:
+    """Run a few tasks; return who ran them, and what took how long."""
+    from venus.spark.probe import look
+    from venus.spark.runner import open_runner
+
+    began = time.monotonic()
+    with open_runner(settings) as runner:
+        started = time.monotonic()
+        workers = list(runner.run(look, [PROBE_PAUSE_S] * PROBES))
+        ran = time.monotonic()
+    return workers, {"start": started - began, "first tasks": ran - started, "end": time.monotonic() - ran}
+
+
+def unique(workers: list[Worker]) -> list[Worker]:
+    """Return one of each host and interpreter."""
+    return list({(w.host, w.executable, w.venus): w for w in workers}.values())
+
+
+@app.command("package")
+def package(
+    ctx: typer.Context,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = Path(
+        "venus.pex"
+    ),
+    wheel: Annotated[
+        Path | None, typer.Option("--wheel", metavar="FILE", help="VENUS's wheel; not needed in a checkout.")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Put VENUS and all it needs into one file for the nodes of a cluster: a PEX of about 100 MB.
+
+    Takes what is installed here and downloads nothing. The nodes need the same Python (3.11) and no installation.
+    """
+    from venus.spark.package import build_pex
+
+    run = Invocation.of(ctx, config, as_json)
+    began = time.monotonic()
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+    run.out.say("packing; this takes a minute or two")
+    build_pex(output, wheel)
+    size = output.stat().st_size
+    run.out.answer(
+        {"file": str(output), "bytes": size, "seconds": time.monotonic() - began},
+        f"{output}: {bytes_shown(size)}, in {seconds_shown(time.monotonic() - began)}",
+        f"next: venus spark submit --pex {output} -- migrate --target NAME",
+    )
+    return 0
+
+
+@app.command("submit")
+def submit(
+    ctx: typer.Context,
+    command: Annotated[list[str], typer.Argument(help="The command of VENUS, behind `--`: -- migrate --target NAME")],
+    master: Annotated[
+        str, typer.Option("--master", metavar="URL", help="spark://HOST:PORT, yarn, k8s://URL; default spark.master.")
+    ] = "",
+    pex: Annotated[
+        Path | None, typer.Option("--pex", metavar="FILE", help="What the nodes run; without it VENUS is on them.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="WORDS", help="More for spark-submit: --option '--executor-cores 2'."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command line, run nothing.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Run a command by spark-submit: its driver here, its work on the cluster's executors.
+
+    The command's answer and exit code are the answer and the exit code of this one.
+    """
+    from venus.spark.session import SessionLog
+    from venus.spark.submit import submission
+    from venus.spark.submit import submit as run_submission
+
+    run = Invocation.of(ctx, config, as_json)
+    words = with_config(command, run)
+    options = [word for words in option or () for word in shlex.split(words)]
+    wanted = submission(settings_or_defaults(run), words, master=master, pex=pex, options=options)
+    if dry_run:
+        line = shlex.join(wanted.command)
+        environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in wanted.environ.items())
+        run.out.answer({"command": wanted.command, "environment": wanted.environ}, f"{environ} \\\n  {line}")
+        return 0
+    with SessionLog() as log:
+        code = run_submission(wanted, log.path)
+        log.kept = code != 0
+    if code:
+        run.out.say(f"everything Spark said is in {log.path}")
+    return code
+
+
+def with_config(command: list[str], run: Invocation) -> list[str]:
+    """Hand the configuration and the form of the answer on to the command."""
+    words = list(command)
+    if run.file is not None and not {"-c", "--config"} & set(words):
+        words += ["-c", str(run.file.resolve())]
+    return words + (["--json"] if run.json and "--json" not in words else [])
