@@ -1,0 +1,177 @@
+"""`venus verify` as an operator meets it: exit codes, reports, repair, a source that is away (scenarios 38 to 40)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.pipeline import Answer, Pipeline, with_password
+from tests.support.postgres import Server, libpq
+from tests.support.shops import SIZES
+from venus.cli.app import run
+from venus.cli.demo.shop import build
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
+    url = postgres_server.create_database()
+    build(tmp_path / "shop.db", **SIZES)
+    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/shop.db", targets={"main": with_password(url)})
+    made.configure()
+    try:
+        yield made
+    finally:
+        made.close()
+        postgres_server.drop_database(url)
+
+
+def here(pipeline: Pipeline, *arguments: str, code: int = 0) -> Answer:
+    """Run a command in this process, where it needs not be started; what it says is looked through as well."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(pipeline.folder), redirect_stdout(out), redirect_stderr(err):
+        ended = run(list(arguments))
+    with pipeline.log.open("a") as log:
+        log.write(f"$ venus {' '.join(arguments)}\n{out.getvalue()}{err.getvalue()}=> {ended}\n")
+    assert ended == code, f"venus {' '.join(arguments)} => {ended}\n{out.getvalue()}{err.getvalue()}"
+    return Answer(ended, out.getvalue(), err.getvalue())
+
+
+def asked(pipeline: Pipeline, *arguments: str, code: int = 0) -> Any:
+    """Return a comparison's document."""
+    return here(pipeline, "verify", *arguments, "--json", code=code).json
+
+
+def at_source(pipeline: Pipeline, *statements: str) -> None:
+    with closing(sqlite3.connect(pipeline.folder / "shop.db", timeout=30, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def at_target(pipeline: Pipeline, *statements: str) -> None:
+    with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as connection:
+        connection.autocommit = True
+        for statement in ("SET session_replication_role = replica", *statements):
+            connection.cursor().execute(statement)
+
+
+def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
+    pipeline.venus("install-triggers")
+    pipeline.start_broker()
+    early = here(pipeline, "verify", code=2)
+    assert "has not been loaded yet" in early.err
+    assert "venus migrate --target main" in early.err
+    pipeline.venus("migrate", "--target", "main")
+    pipeline.start("sync", "sync")
+    pipeline.caught_up("main")
+
+    same = pipeline.venus("verify")
+    assert same.out.splitlines()[-1].startswith("SAME: ")
+    assert asked(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
+    misspelt(pipeline)
+    damage_is_found_and_mended(pipeline)
+    undecided_while_nobody_applies(pipeline)
+    without_the_source(pipeline)
+    pipeline.stop("broker")
+    assert "venus: " in here(pipeline, "verify", code=2).err
+
+
+def misspelt(pipeline: Pipeline) -> None:
+    for arguments, said in (
+        (("--leg", "both"), "one of auto, ends"),
+        (("--table", "order"), "orders"),
+        (("--dry-run",), "belongs to --repair"),
+        (("--target", "mian"), "main"),
+        (("--where", "id > 1", "--leg", "target"), "--leg ends"),
+        (("--where", "nonsense > 1", "--table", "orders"), "nonsense"),
+    ):
+        complaint = here(pipeline, "verify", *arguments, code=2).err
+        assert said in complaint
+        assert len(complaint.splitlines()) <= 3, complaint
+
+
+def damage_is_found_and_mended(pipeline: Pipeline) -> None:
+    at_target(
+        pipeline, "DELETE FROM orders WHERE id = 7", "UPDATE customers SET name = '<b>Eve</b> & co' WHERE id = 5",
+        "INSERT INTO products (sku, name, price, stock, active) VALUES ('GHOST', 'g', 1, 1, true)",
+    )  # fmt: skip
+
+    shown = here(pipeline, "verify", "--html", "report.html", "--parquet", "findings", code=1).out
+    assert "GHOST" in shown
+    assert shown.splitlines()[-1].startswith("DIFFERENT: ")
+    found = asked(pipeline, code=1)
+    assert {(f["table"], *f["key"].values(), f["kind"], f["fault"]) for f in found["findings"]} == {
+        ("main.orders", "7", "missing", "apply"),
+        ("main.customers", "5", "different", "apply"),
+        ("main.products", "GHOST", "extra", "apply"),
+    }
+    (customer,) = [f for f in found["findings"] if f["table"] == "main.customers"]
+    assert customer["columns"]["name"]["target"] == "<b>Eve</b> & co"
+    assert customer["columns"].keys() == {"name"}
+    assert found["exit_code"] == 1
+    check_reports(pipeline.folder)
+
+    would = here(pipeline, "verify", "--repair", "--dry-run", code=1)
+    assert "3 rows would be shipped once more" in would.out
+    assert len(asked(pipeline, code=1)["findings"]) == 3
+    done = asked(pipeline, "--repair", "--wait-s", "60")
+    assert done["repair"]["repaired"] == 3
+    assert done["repair"]["left"] == []
+    assert asked(pipeline, "--leg", "all")["verdict"] == "same"
+
+
+def check_reports(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    assert "&lt;b&gt;Eve&lt;/b&gt; &amp; co" in page
+    assert "<b>Eve" not in page
+    assert not re.search(r"(?:src|href)=|url\(|@import|<script", page), "it needs nothing else"
+    lines = pq.read_table(folder / "findings" / "differences.parquet").to_pylist()
+    assert {(line["table"], json.loads(line["key"]).popitem()[1], line["kind"]) for line in lines} == {
+        ("main.orders", "7", "missing"), ("main.customers", "5", "different"), ("main.products", "GHOST", "extra"),
+    }  # fmt: skip
+    (name,) = [line for line in lines if line["table"] == "main.customers"]
+    assert (name["column"], name["target"]) == ("name", "<b>Eve</b> & co")
+    assert name["source"] == name["full"] != name["target"]
+    assert pq.read_table(folder / "findings" / "tables.parquet").num_rows == 4
+
+
+def undecided_while_nobody_applies(pipeline: Pipeline) -> None:
+    pipeline.stop("sync")
+    at_source(pipeline, "UPDATE orders SET status = 'held' WHERE id = 9")
+
+    found = asked(pipeline, "--wait-s", "0.2", code=3)
+
+    assert found["verdict"] == "undecided"
+    assert found["undecided"] == [
+        {"table": "main.orders", "key": {"id": "9"}, "reason": "its change waits in the source's log"}
+    ]
+    assert here(pipeline, "verify", "--wait-s", "0.2", code=3).out.splitlines()[-1].startswith("UNDECIDED: ")
+
+
+def without_the_source(pipeline: Pipeline) -> None:
+    """Compare with the broker: the change that only the source has is nobody's fault."""
+    (pipeline.folder / "shop.db").rename(pipeline.folder / "away.db")
+
+    said = here(pipeline, "verify")
+    assert "the source is not compared" in said.err
+    assert said.out.splitlines()[-1].startswith("SAME: ")
+    at_target(pipeline, "DELETE FROM orders WHERE id = 11")
+    found = asked(pipeline, code=1)
+    assert [(f["key"], f["fault"]) for f in found["findings"]] == [({"id": "11"}, "apply")]
+    refused = here(pipeline, "verify", "--repair", code=2)
+    assert "nothing was repaired" in refused.err
+    assert "venus resync" in refused.err
+    assert "source" in here(pipeline, "verify", "--leg", "ends", code=2).err
+    (pipeline.folder / "away.db").rename(pipeline.folder / "shop.db")
