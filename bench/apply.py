@@ -85,7 +85,7 @@ class Bench:
             batch_no=BatchNo(1), first_sequence=Sequence(start + 1), count=section.count, cut=BatchNo(1), cut_end=True,
             captured_at_us=1, schemas=(), sections=(section,),
         )  # fmt: skip
-        piece = Piece(start=start, epoch=1, committed_at_us=1, batch=batch)
+        piece = Piece(start=start, epoch=1, committed_at_us=1, digest=0, decided=True, batch=batch)
         if not apply_at_once(self.target, self.session, self.catalogue, [piece], defer_constraints=False):
             writer = Writer(self.target, self.session, self.catalogue, Verdicts(), start=start, defer_constraints=False)
             writer.begin()

@@ -62,6 +62,10 @@ class Catalogue:
                 hint="load the target anew: venus migrate",
             ) from None
 
+    def newest(self, table_id: int) -> TableSchema:
+        """Return the version that a table at the target has."""
+        return self.schema(table_id, self.tables[table_id].schema_version)
+
     def sql(self, target: PostgresTarget, table_id: int, version: int) -> RowSql:
         """Return the statements for a table version; asked for every section, hence kept."""
         key = (table_id, version)

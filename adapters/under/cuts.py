@@ -1,7 +1,8 @@
 """Puts delivered increments together into whole cuts, and small cuts into groups (VENUS 3.4).
 
 A target transaction is one or more whole source cuts. When there is a backlog, small cuts are applied together; a cut
-that is larger than memory allows is handed on before it is complete, and is streamed into one target transaction.
+that is larger than memory allows is handed on before it is complete, and is streamed into one target transaction; so
+is what the broker sends ahead of its decision, and then the decision ends the transaction.
 """
 
 from __future__ import annotations
@@ -12,22 +13,38 @@ from dataclasses import dataclass, field
 
 from venus.codec.batch import Batch, decode
 from venus.errors import ProtocolError
+from venus.model import ChangeKind
 from venus.wire import broker_pb2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn(Exception):
+    """What was sent ahead of its decision was rolled back: it never happened."""
+
+
+class Hesitate(Exception):
+    """What was sent ahead cannot be written before its decision; the cut has to be read again, decided."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Piece:
-    """One increment, decoded."""
+    """One increment, decoded. One that was sent ahead gets its epoch and time with its decision."""
 
     start: int
     epoch: int
     committed_at_us: int
+    digest: int
+    decided: bool
     batch: Batch
 
     @property
     def end(self) -> int:
         """The offset behind its last change; an increment without changes takes one offset."""
         return self.start + max(self.batch.count, 1)
+
+    @property
+    def harmless(self) -> bool:
+        """Whether it may be written before its decision: no DDL, no lock that readers of the target would meet."""
+        return not self.batch.schemas and all(s.kind is ChangeKind.CHANGES for s in self.batch.sections)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,8 +58,13 @@ class Cut:
     closed: bool = False
 
     @property
-    def complete(self) -> bool:
+    def ended(self) -> bool:
+        """Whether all of it is here, decided or not."""
         return bool(self.pieces) and (self.closed or self.pieces[-1].batch.cut_end)
+
+    @property
+    def complete(self) -> bool:
+        return self.ended and (self.closed or self.pieces[-1].decided)
 
     @property
     def start(self) -> int:
@@ -62,6 +84,8 @@ def piece_of(increment: broker_pb2.Increment) -> Piece:
         start=increment.base_offset,
         epoch=increment.epoch,
         committed_at_us=increment.committed_at_us,
+        digest=increment.digest,
+        decided=increment.standing == broker_pb2.COMMITTED,
         batch=batch,
     )
 
@@ -77,8 +101,34 @@ class Assembler:
         self._next = offset
         self._dense = dense
         self._cuts: deque[Cut] = deque()
+        #: Sent ahead and not decided, in order; given out or not.
+        self._ahead: deque[Piece] = deque()
         #: Increments that were there twice.
         self.replayed = 0
+
+    def arrive(self, increment: broker_pb2.Increment) -> None:
+        """Take what the broker says next. Raises Withdrawn, after which everything has to begin again."""
+        match increment.standing:
+            case broker_pb2.DECIDED:
+                self._decide(increment)
+            case broker_pb2.WITHDRAWN:
+                raise Withdrawn
+            case _:
+                piece = piece_of(increment)
+                self.add(piece)
+                if not piece.decided:
+                    self._ahead.append(piece)
+
+    def _decide(self, increment: broker_pb2.Increment) -> None:
+        piece = self._ahead.popleft() if self._ahead else None
+        if piece is None or (piece.start, piece.digest) != (increment.base_offset, increment.digest):
+            raise ProtocolError(f"increment {increment.base_offset} was not sent ahead as it is decided now")
+        piece.epoch, piece.committed_at_us, piece.decided = increment.epoch, increment.committed_at_us, True
+
+    @property
+    def ahead(self) -> bool:
+        """Whether anything is here that is not decided."""
+        return bool(self._ahead)
 
     def add(self, piece: Piece) -> None:
         """Take the next increment."""
@@ -89,8 +139,8 @@ class Assembler:
             raise ProtocolError(f"increment {piece.start}..{piece.end} does not follow offset {self._next}")
         self._next = piece.end
         last = self._cuts[-1] if self._cuts else None
-        if last is None or last.complete or last.number != piece.batch.cut:
-            if last is not None and not last.complete:
+        if last is None or last.ended or last.number != piece.batch.cut:
+            if last is not None and not last.ended:
                 if self._dense:
                     raise ProtocolError(f"cut {last.number} has no end before offset {piece.start}")
                 last.closed = True
@@ -106,8 +156,8 @@ class Assembler:
 
     @property
     def open_rows(self) -> int:
-        """How many changes the cut has that is not complete yet."""
-        return self._cuts[-1].rows if self._cuts and not self._cuts[-1].complete else 0
+        """How many changes wait of a first cut that is not complete yet."""
+        return self._cuts[0].rows if self._cuts and not self._cuts[0].complete else 0
 
     @property
     def has_complete(self) -> bool:
@@ -131,10 +181,15 @@ class Assembler:
         return taken
 
     def open_pieces(self) -> list[Piece]:
-        """Take what there is of the first cut, complete or not; the rest follows by further calls."""
+        """Take what there is of the first cut, complete or not; the rest follows by further calls.
+
+        Raises Hesitate if something of it has to wait for its decision.
+        """
         if not self._cuts:
             return []
         cut = self._cuts[0]
+        if not all(piece.decided or piece.harmless for piece in cut.pieces):
+            raise Hesitate("it alters or empties a table")
         pieces, cut.pieces, cut.rows = cut.pieces, [], 0
         if pieces and pieces[-1].batch.cut_end:
             self._cuts.popleft()

@@ -12,13 +12,14 @@ import time
 from venus.adapters.dialects.postgresql.target.session import Superseded
 from venus.adapters.under import catalogue as catalogues
 from venus.adapters.under.catchup import CatchUp
-from venus.adapters.under.cuts import Assembler, Cut, piece_of, pieces_of
+from venus.adapters.under.cuts import Assembler, Cut, Hesitate, Piece, Withdrawn, pieces_of
 from venus.adapters.under.oneshot import advance_text, apply_at_once
 from venus.adapters.under.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
 from venus.adapters.under.report import Loop
 from venus.adapters.under.resync import Resyncs
 from venus.adapters.under.target import CATCHUP, PostgresTarget
 from venus.adapters.under.verdicts import RowsRefused
+from venus.adapters.under.ways import MergeWhole
 from venus.adapters.under.writer import Writer
 from venus.errors import Diverged, Refused
 from venus.rpc.subscriber import Subscriber
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 #: How long a quiet loop waits before it looks at what operators have asked for.
 IDLE_S = 0.5
 LOCK_WAIT_S = 30.0
+#: A transaction with changes that are not decided is kept open so long after the last word about them.
+DECISION_WAIT_S = 5.0
 #: How often the counters are added up and compared with the applied offset.
 ACCOUNT_S = 1.0
 
@@ -65,9 +68,23 @@ class Following:
         while not self._loop.stopped:
             if self._wait_while_paused():
                 continue
-            if self._receive() and not self._apply():
+            try:
+                if self._receive() and not self._apply():
+                    return True
+            except Withdrawn:
+                self._session.rollback()
+                return True
+            except MergeWhole as failed:
+                self._session.rollback()
+                self._loop.merge_whole(failed.table_id)
+                return True
+            except Hesitate as reason:
+                self._session.rollback()
+                self._loop.hesitate(str(reason))
                 return True
             self._tend()
+            if self._loop.goes_ahead and not self._ahead and not self._assembler.rows:
+                return True
         return False
 
     # -- opening ---------------------------------------------------------------------------------------------------
@@ -98,9 +115,11 @@ class Following:
         settings = self._target.settings.apply
         position = self._catalogue.position
         self._assembler = Assembler(position.offset)
+        self._ahead = self._loop.goes_ahead
         self._subscriber = Subscriber(
-            self._target.broker, self._target.business, self._target.group, credit_bytes=settings.credit_bytes
-        )
+            self._target.broker, self._target.business, self._target.group, credit_bytes=settings.credit_bytes,
+            ahead=self._ahead,
+        )  # fmt: skip
         try:
             self._subscriber.open(position.offset, position.epoch)
         except Diverged as error:
@@ -129,7 +148,7 @@ class Following:
         while assembler.rows < rows_max:
             increments = self._subscriber.increments(timeout_s)
             for increment in increments:
-                assembler.add(piece_of(increment))
+                assembler.arrive(increment)
             if not increments or not assembler.has_complete:
                 break
             timeout_s = 0.0
@@ -176,34 +195,50 @@ class Following:
                 return
 
     def _stream_cut(self) -> bool:
-        """Apply a cut that is larger than memory allows, while it arrives."""
-        assert self._subscriber is not None
-        writer = self._writer(self._catalogue.position.offset)
+        """Apply a cut that is larger than memory allows, or not decided yet, while it arrives."""
+        writer = self._writer(self._catalogue.position.offset, frozenset(self._loop.whole))
+        last: Piece | None = None
         rows = 0
+        heard = time.monotonic()
         try:
             writer.begin()
-            while True:
-                for piece in self._assembler.open_pieces():
-                    writer.add(piece)
-                    rows += piece.batch.count
-                    if piece.batch.cut_end:
-                        cut = Cut(number=piece.batch.cut, pieces=[piece])
-                        self._finish(writer, cut, rows)
-                        return True
-                if self._loop.stopped:
-                    self._session.rollback()
+            while not self._loop.stopped:
+                if last is None or not last.batch.cut_end:
+                    for piece in self._assembler.open_pieces():
+                        writer.add(piece)
+                        rows += piece.batch.count
+                        last = piece
+                        if piece.batch.cut_end:
+                            writer.flush()
+                if last is not None and last.batch.cut_end and last.decided:
+                    self._finish(writer, Cut(number=last.batch.cut, pieces=[last]), rows)
                     return True
-                for increment in self._subscriber.increments(IDLE_S):
-                    self._assembler.add(piece_of(increment))
+                heard = self._hear(heard)
         except RowsRefused as refused:
+            if self._assembler.ahead:
+                raise Hesitate(f"the target refuses a row of it: {refused}") from refused
             self._session.rollback()
             self._judge(refused)
             return False
+        self._session.rollback()
+        return True
 
-    def _writer(self, start: int) -> Writer:
+    def _hear(self, heard: float) -> float:
+        """Take what arrives next; return when something arrived last. A silent producer must not hold our locks."""
+        assert self._subscriber is not None
+        increments = self._subscriber.increments(IDLE_S)
+        for increment in increments:
+            self._assembler.arrive(increment)
+        if increments:
+            return time.monotonic()
+        if self._assembler.ahead and time.monotonic() - heard > DECISION_WAIT_S:
+            raise Hesitate(f"nothing was heard of it for {DECISION_WAIT_S:g} s")
+        return heard
+
+    def _writer(self, start: int, whole: frozenset[int] | None = None) -> Writer:
         return Writer(
             self._target, self._session, self._catalogue, self._loop.verdicts, start=start,
-            defer_constraints=self._defer,
+            defer_constraints=self._defer, whole=whole,
         )  # fmt: skip
 
     def _finish(self, writer: Writer, cut: Cut, rows: int) -> None:

@@ -15,6 +15,7 @@ from venus.adapters.under.verdicts import Verdicts
 logger = logging.getLogger(__name__)
 
 REPORT_S = 0.5
+HESITATE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,24 @@ class Loop:
         self._rows = self._transactions = 0
         self._reported = 0.0
         self._offset = 0
+        self._ahead_from = 0.0
+        #: Tables of which a cut must not be merged piece by piece.
+        self.whole: set[int] = set()
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether cuts are to be written before they are decided."""
+        return time.monotonic() >= self._ahead_from
+
+    def hesitate(self, reason: str) -> None:
+        """Write the cuts of the next minute only after their decision."""
+        logger.info("target %s: a cut waits for its decision: %s", self._target, reason)
+        self._ahead_from = time.monotonic() + HESITATE_S
+
+    def merge_whole(self, table_id: int) -> None:
+        """From now on merge every cut of this table whole."""
+        logger.info("target %s: cuts of table %s are merged whole from now on", self._target, table_id)
+        self.whole.add(table_id)
 
     @property
     def stopped(self) -> bool:

@@ -2,7 +2,9 @@
 
 Few rows go as keyed statements. New rows go straight in by COPY. Everything else goes through temporary staging tables:
 DELETE USING first, then INSERT .. ON CONFLICT by the key. Keys or unique values that change places within a cut make
-the upsert fail; then every changed row is deleted and inserted anew. What still fails is a refused row.
+the upsert fail; then every changed row is deleted and inserted anew. What still fails is a refused row. A cut that is
+streamed is merged piece by piece where only the key decides which rows collide; if that fails, it is read again and
+merged whole.
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ from venus.errors import TargetError
 _SEARCH_BLOCKS = 256
 UNIQUE_VIOLATION = "23505"
 TWICE_IN_ONE_STATEMENT = "21000"
+
+
+class MergeWhole(Exception):
+    """The target refused a piece of a cut: perhaps only because the others were not there. Begin again, whole."""
+
+    def __init__(self, table_id: int) -> None:
+        super().__init__(table_id)
+        self.table_id = table_id
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +73,14 @@ class Pending:
 class Ways:
     """Brings pending changes into the target, within one transaction that starts at offset `start`."""
 
-    def __init__(self, target: PostgresTarget, session: Session, catalogue: Catalogue, start: int) -> None:
+    def __init__(
+        self,
+        target: PostgresTarget,
+        session: Session,
+        catalogue: Catalogue,
+        start: int,
+        whole: frozenset[int] | None = None,
+    ) -> None:
         self._session = session
         self._catalogue = catalogue
         self._start = start
@@ -71,12 +88,32 @@ class Ways:
         self._suspects_max = SUSPECTS_MAX if target.config.on_error == "quarantine" else 1
         #: Staging tables that hold rows of this transaction already.
         self._used: set[str] = set()
+        #: Tables that have to be merged whole, None = all.
+        self._whole = whole
+        #: Tables of which pieces are merged already.
+        self._merged: set[int] = set()
 
     def make_room(self, pending: Pending) -> None:
-        """Move what waits in memory to the server; the cut goes on."""
+        """Move what waits in memory to the server, into the table if the order of keys cannot matter; the cut goes on.
+
+        Raises MergeWhole if it did matter.
+        """
         rows = pending.take()
-        if not (pending.inserts_only and not pending.staged and self._copied(pending, rows)):
-            self._stage(pending, rows)
+        if pending.inserts_only and not pending.staged:
+            if self._copied(pending, rows):
+                return
+            pending.inserts_only = False
+        self._stage(pending, rows)
+        if self._in_pieces(pending.table_id):
+            self._merged.add(pending.table_id)
+            self._unstage(pending)
+            pending.live_staged = pending.gone_staged = False
+
+    def _in_pieces(self, table_id: int) -> bool:
+        """Whether pieces of a cut may be merged one by one: nothing but the key decides which rows collide."""
+        if self._whole is None or table_id in self._whole:
+            return False
+        return not any(i.unique for i in self._catalogue.newest(table_id).indexes)
 
     def flush(self, pending: Pending) -> None:
         """Bring everything into the table."""
@@ -166,6 +203,8 @@ class Ways:
                 if refusal is None:
                     return
         assert refusal is not None
+        if pending.table_id in self._merged:
+            raise MergeWhole(pending.table_id)
         room = [*deletes, sql.text("delete_staged")]
         suspects = self._search(pending).rows(self._staged_rows(pending), room)
         raise self._refused(pending, refusal, suspects) from refusal
@@ -185,6 +224,8 @@ class Ways:
             self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
             if isinstance(error, Refusal):
                 return error
+            if pending.table_id in self._merged:
+                raise MergeWhole(pending.table_id) from error
             raise RowsRefused(pending.table_id, str(error), []) from error
         return None
 

@@ -33,7 +33,11 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Applies pieces in one transaction. `only` = catch up this one table and leave the applied offset alone."""
+    """Applies pieces in one transaction.
+
+    `only` = catch up this one table and leave the applied offset alone. `whole` = the tables of which a cut must not be
+    merged piece by piece, None = all.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class Writer:
         start: int,
         defer_constraints: bool,
         only: int | None = None,
+        whole: frozenset[int] | None = None,
     ) -> None:
         self.target = target
         self.session = session
@@ -59,7 +64,7 @@ class Writer:
         self._rows_max = target.settings.apply.cut_group_rows_max
         self._counts = Counts(catalogue)
         self._parking = Parking(target, session, catalogue, verdicts, self._counts)
-        self._ways = Ways(target, session, catalogue, start)
+        self._ways = Ways(target, session, catalogue, start, whole)
         self._pending: dict[int, Pending] = {}
         self._waiting = 0
         self._halted: set[int] = set()
@@ -103,11 +108,15 @@ class Writer:
 
     def finish(self, end: Callable[[], str]) -> None:
         """Write everything, then `end`'s statement, and commit."""
-        for table_id in list(self._pending):
-            self._flush_table(table_id)
+        self.flush()
         if self._defer:
             self._check_constraints()
         self.session.run("; ".join([*self._counts.texts(self.target, self.session), end(), "COMMIT"]))
+
+    def flush(self) -> None:
+        """Write everything that has come."""
+        for table_id in list(self._pending):
+            self._flush_table(table_id)
 
     # -- sections --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from venus.broker.ahead import Sent
 from venus.broker.answering import answering
 from venus.broker.engine import Engine
 from venus.broker.handoff import Handoff
@@ -45,7 +46,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
 
     def _committed(self, business: str, next_offset: int) -> None:
         for stream in self._streams:
-            if stream.business == business:
+            if stream.business == business and (next_offset > stream.tail or stream.ahead):
                 stream.tail = max(stream.tail, next_offset)
                 stream.wake.set()
 
@@ -149,6 +150,8 @@ class ConsumerStream:
         self._tables = tuple(wanted.table_ids)
         self._credit = Credit(wanted.credit_bytes)
         self._position = wanted.offset
+        self.ahead = wanted.ahead and not wanted.table_ids
+        self._sent = Sent(wanted.offset)
         self._error: VenusError | None = None
         self._eof = False
         self._follows = False  # whether it had everything, until the newest commit
@@ -171,6 +174,7 @@ class ConsumerStream:
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
         opened = await blocking(self._engine.check_position, self.business, self._position, epoch)
         self.tail = max(self.tail, opened.next_offset)
+        self._sent = Sent(self._position)
         await blocking(self._engine.attach, self.business, self.group, self._position, self._wanted.transient)
         reader = asyncio.create_task(self._read(first))
         try:
@@ -225,19 +229,20 @@ class ConsumerStream:
         """Return what may go now, or None when the queue's end or the credit's is reached."""
         if self._credit.balance <= 0 or self._position >= self.tail:
             self._follows = self._position >= self.tail
-            return None
+            return self._frame_ahead() if self.ahead and self._credit.balance > 0 else None
         wanted = (self.business, self._position, min(FRAME_BYTES, self._credit.balance), self._tables)
         if self._follows:  # what was committed just now is in memory: no thread is worth it
             result = self._engine.read(*wanted)
         else:
             result = await self._handoff.blocking(self._engine.read, *wanted)
         going: list[broker_pb2.Increment] = []
+        left = len(result.increments)
         for increment in result.increments:
-            if not self._credit.allows(cost(increment)):
+            words = self._sent.decided(increment)
+            if not self._go(going, words):
                 break
-            self._credit.spend(cost(increment))
-            going.append(increment)
-        complete = len(going) == len(result.increments)
+            left -= 1
+        complete = not left
         position = result.next_offset if complete else self._position
         if going:
             end = going[-1].base_offset + going[-1].count
@@ -247,6 +252,25 @@ class ConsumerStream:
         self._position = position
         beyond = not going or position > end
         return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
+
+    def _frame_ahead(self) -> broker_pb2.DeliveryFrame | None:
+        """Return half messages that may go before they are decided; they are in memory."""
+        going: list[broker_pb2.Increment] = []
+        for increment in self._engine.read_ahead(self.business, self._sent, min(FRAME_BYTES, self._credit.balance)):
+            if not self._go(going, [increment]):
+                break
+        return broker_pb2.DeliveryFrame(increments=going) if going else None
+
+    def _go(self, going: list[broker_pb2.Increment], words: list[broker_pb2.Increment]) -> bool:
+        """Let words go if the credit allows it."""
+        price = sum(map(cost, words))
+        if not self._credit.allows(price):
+            return False
+        self._credit.spend(price)
+        for word in words:
+            self._sent.went(word)
+        going += words
+        return True
 
     async def _until(self, ready: Callable[[], bool]) -> None:
         while not self._eof:

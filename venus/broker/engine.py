@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import venus
-from venus.broker import figures, intake, keys, reading, replay, retention, state, trimming
+from venus.broker import ahead, figures, intake, keys, reading, replay, retention, state, trimming
+from venus.broker.ahead import Sent
 from venus.broker.buffer import Buffer
 from venus.broker.intake import HalvesResult, Shipped
 from venus.broker.materialise import Materialiser
@@ -217,6 +218,12 @@ class Engine:
         with self._fail_stop():
             return reading.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
 
+    def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
+        """Return half messages that follow what a consumer has been sent, or a withdrawal of that; [] = no news."""
+        found = self._business(business)
+        with self._fail_stop():
+            return ahead.read(self._store, self._buffer, found, sent, max_bytes)
+
     def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
         """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged."""
         return reading.check(self._business(business), offset, epoch)
@@ -407,6 +414,11 @@ class Engine:
             business.visible_offset = business.half.next_offset
             self._materialiser.notice(business)
             self._call_back(business)
+        for business in group.business:
+            undecided = ahead.published(business)
+            if undecided != business.undecided:
+                business.undecided = undecided
+                self._call_back(business)
 
     def _call_back(self, business: Business) -> None:
         for callback in self._callbacks:

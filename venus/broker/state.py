@@ -28,6 +28,9 @@ from venus.model import Verdict
 _HALF = struct.Struct(">QQIQqQ")
 _SCHEMA_OFFSET = struct.Struct(">Q")
 
+#: (offset, half message) in order, on disk.
+Ahead = tuple[tuple[int, half.Half], ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFigures:
@@ -94,6 +97,8 @@ class Business:
     schemas: set[tuple[int, int]] = field(default_factory=set)  # table, version
     lock: threading.Lock = field(default_factory=threading.Lock)
     visible_offset: int = 0
+    #: The half messages of a cut that is worth sending ahead, with the offsets they would get; replaced as a whole.
+    undecided: Ahead = ()
     tail: Tail = field(default_factory=Tail)
     materialised: Materialised = field(default_factory=Materialised)
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone

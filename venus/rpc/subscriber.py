@@ -28,6 +28,9 @@ ANSWER_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 2.0
 STARVED_S = 0.02
 
+_WITH_BODY = (broker_pb2.COMMITTED, broker_pb2.AHEAD)
+_IN_THE_QUEUE = (broker_pb2.COMMITTED, broker_pb2.DECIDED)
+
 Arrival = broker_pb2.Increment | broker_pb2.SnapshotChunk | int  # int: progress
 
 
@@ -42,9 +45,12 @@ class Subscriber:
         *,
         credit_bytes: int,
         transient: bool = False,
+        ahead: bool = False,
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
-        self._open = broker_pb2.Open(business=business, group=group, credit_bytes=credit_bytes, transient=transient)
+        self._open = broker_pb2.Open(
+            business=business, group=group, credit_bytes=credit_bytes, transient=transient, ahead=ahead
+        )
         self._credit_bytes = credit_bytes
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # for the writer
@@ -101,7 +107,10 @@ class Subscriber:
             yield body
 
     def increments(self, timeout_s: float) -> list[broker_pb2.Increment]:
-        """Return what has arrived, in offset order; [] when nothing came within the time."""
+        """Return what has arrived, in offset order; [] when nothing came within the time.
+
+        A subscriber that asked for what is `ahead` looks at each one's `standing`.
+        """
         assert not self._splits_left, "take the chunks first"
         with self._lock:
             if not self._wait(lambda: bool(self._arrived), min(timeout_s, STARVED_S)) and timeout_s > STARVED_S:
@@ -115,7 +124,8 @@ class Subscriber:
                     self._position = max(self._position, arrival)
                 elif isinstance(arrival, broker_pb2.Increment):
                     taken.append(arrival)
-                    self._position = arrival.base_offset + arrival.count
+                    if arrival.standing in _IN_THE_QUEUE:
+                        self._position = arrival.base_offset + arrival.count
             self._arrived.clear()
             self._give_back(sum(map(cost, taken)))
             return taken
@@ -227,6 +237,8 @@ class Subscriber:
             arrived.append(frame.chunk)
         for message in arrived:
             assert not isinstance(message, int)
+            if isinstance(message, broker_pb2.Increment) and message.standing not in _WITH_BODY:
+                continue
             if digest(message.body) != message.digest:
                 raise DigestMismatch("a message from the broker arrived damaged; nothing of it was used")
         if frame.progress:

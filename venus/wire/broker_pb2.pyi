@@ -44,6 +44,31 @@ COMMIT: Verdict.ValueType  # 1
 ROLLBACK: Verdict.ValueType  # 2
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
+class _Standing:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Standing.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMMITTED: _Standing.ValueType  # 0
+    AHEAD: _Standing.ValueType  # 1
+    """on disk but not decided: may be prepared, must not be shown to anybody; no time of commit yet"""
+    DECIDED: _Standing.ValueType  # 2
+    """was sent ahead, and is committed; without its body"""
+    WITHDRAWN: _Standing.ValueType  # 3
+    """everything sent ahead from base_offset on and not decided will never be; nothing but base_offset"""
+
+class Standing(_Standing, metaclass=_StandingEnumTypeWrapper): ...
+
+COMMITTED: Standing.ValueType  # 0
+AHEAD: Standing.ValueType  # 1
+"""on disk but not decided: may be prepared, must not be shown to anybody; no time of commit yet"""
+DECIDED: Standing.ValueType  # 2
+"""was sent ahead, and is committed; without its body"""
+WITHDRAWN: Standing.ValueType  # 3
+"""everything sent ahead from base_offset on and not decided will never be; nothing but base_offset"""
+Global___Standing: _TypeAlias = Standing  # noqa: Y015
+
 @_typing.final
 class ProducerFrame(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -421,6 +446,7 @@ class Open(_message.Message):
     CREDIT_BYTES_FIELD_NUMBER: _builtins.int
     TABLE_IDS_FIELD_NUMBER: _builtins.int
     TRANSIENT_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
@@ -430,6 +456,8 @@ class Open(_message.Message):
     credit_bytes: _builtins.int
     transient: _builtins.bool
     """a reader that does not hold back retention when it leaves"""
+    ahead: _builtins.bool
+    """send the half messages of a large cut before their decision; not with table_ids"""
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -444,10 +472,11 @@ class Open(_message.Message):
         credit_bytes: _builtins.int = ...,
         table_ids: _abc.Iterable[_builtins.int] | None = ...,
         transient: _builtins.bool = ...,
+        ahead: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "offset", b"offset", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "offset", b"offset", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -463,6 +492,7 @@ class Increment(_message.Message):
     COMMITTED_AT_US_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     """change i has offset base_offset + i"""
     count: _builtins.int
@@ -471,6 +501,7 @@ class Increment(_message.Message):
     digest: _builtins.int
     body: _builtins.bytes
     """the producer's BatchBody, untouched"""
+    standing: Global___Standing.ValueType
     def __init__(
         self,
         *,
@@ -480,10 +511,11 @@ class Increment(_message.Message):
         committed_at_us: _builtins.int = ...,
         digest: _builtins.int = ...,
         body: _builtins.bytes = ...,
+        standing: Global___Standing.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,7 +45,7 @@ def piece(start: int, count: int, *, cut: int, end: bool = True) -> Piece:
         batch_no=BatchNo(cut), first_sequence=Sequence(start + 1), count=count, cut=BatchNo(cut), cut_end=end,
         captured_at_us=0, schemas=(), sections=content,
     )  # fmt: skip
-    return Piece(start=start, epoch=1, committed_at_us=0, batch=batch)
+    return Piece(start=start, epoch=1, committed_at_us=0, digest=0, decided=True, batch=batch)
 
 
 def test_small_cuts_go_together_and_large_ones_alone() -> None:

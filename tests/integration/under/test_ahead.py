@@ -1,0 +1,204 @@
+"""Large cuts are written to the target before they are decided, and seen there only if they are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.integration.under.test_real_broker import RealBroker
+from tests.support.feed import (
+    Change,
+    Feed,
+    applied,
+    caught_up,
+    column,
+    following,
+    gone,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    unique_label,
+    wait_for,
+)  # fmt: skip
+from venus.adapters.under import following as session
+from venus.adapters.under.load import full_sync
+from venus.codec.batch import Batch, digest, encode
+from venus.config import Settings
+from venus.model import TableSchema, Verdict
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+LONG = "x" * 1000
+
+
+class Undecided(RealBroker):
+    """A broker whose producer leaves cuts undecided when told to."""
+
+    hold = False
+    held = 0, 0
+
+    def commit(self, batch: Batch) -> None:
+        if not self.hold:
+            super().commit(batch)
+            return
+        body = encode(batch)
+        self.held = int(batch.batch_no), digest(body)
+        self._producer.send_half(broker_pb2.Half(batch_no=self.held[0], digest=self.held[1], body=body))
+        self._producer.wait_persisted(self.held[0])
+
+    def decide(self, verdict: Verdict, batch_no: int = 0, its_digest: int = 0) -> None:
+        number, its_digest = (batch_no, its_digest) if batch_no else self.held
+        self._producer.decide(number, its_digest, verdict)
+        self.next_offset = self._producer.wait_decided(number).next_offset
+        self.hold = False
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Undecided]:
+    broker = Undecided(tmp_path)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def feed(real: Undecided) -> Feed:
+    return Feed(real)
+
+
+def loaded(real: Undecided, feed: Feed, url: str, schema: TableSchema, rows: int = 1500) -> Settings:
+    feed.describe(schema)
+    feed.cut(*(put(i, f"label {i}", i) for i in range(rows)), inserts_only=True)
+    settings = settings_for(real.address, {"a": url}, apply={"cut_group_rows_max": 300})
+    full_sync(settings, "a")
+    return settings
+
+
+def large(first: int, last: int, word: str) -> list[Change]:
+    return [put(i, f"{word} {i} {LONG}", i) for i in range(first, last)]
+
+
+def writing(url: str) -> bool:
+    """Whether the under adapter has written something that it has not committed."""
+    open_ = "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'venus apply%%' AND backend_xid IS NOT NULL"
+    return bool(query(url, f"{open_} AND state = 'idle in transaction'"))
+
+
+def started(url: str, rows: int = 1) -> None:
+    """Wait until it waits for a decision, or for more."""
+    wait_for(lambda: writing(url), "the writing ahead")
+
+
+def half_cut(real: Undecided, feed: Feed, changes: Sequence[Change]) -> None:
+    """Ship a cut, all of it, and leave it undecided."""
+    real.hold = True
+    feed.cut(*changes, batch_rows=200)
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["by key", "unique label"])
+def test_a_cut_is_written_before_its_decision_and_seen_after_it(
+    indexed: bool, database: str, real: Undecided, feed: Feed
+) -> None:
+    schema = unique_label(items()) if indexed else items()
+    settings = loaded(real, feed, database, schema)
+    before = copy.deepcopy(feed.model[1])
+    with following(settings, "a") as running:
+        half_cut(real, feed, [*large(500, 2500, "new"), *(gone(i) for i in range(100))])
+        started(database)
+        assert rows_at(database, schema) == before
+        assert applied(database) < real.next_offset + 1
+        transactions = max((r.transactions for r in running.reports), default=0)
+        real.decide(Verdict.COMMIT)
+        caught_up(database, real)
+        wait_for(lambda: max(r.transactions for r in running.reports) == transactions + 1, "the report")
+    assert rows_at(database, schema) == feed.model[1]
+
+
+def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecided, feed: Feed) -> None:
+    settings = loaded(real, feed, database, items())
+    with following(settings, "a"):
+        for word in ("wrong", "wrong again"):
+            was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))
+            first = feed.batch_no + 1
+            half_cut(real, feed, large(0, 1500, word))
+            started(database)
+            with Admin(real.address) as admin:
+                refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
+            real.decide(Verdict.ROLLBACK, first, refs[first])
+            feed.model, feed.batch_no, feed.sequence, feed.committed = was
+        feed.cut(*large(700, 2000, "right"), *(gone(i) for i in range(5)), batch_rows=200)
+        caught_up(database, real)
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, real: Undecided, feed: Feed) -> None:
+    """The source's dictionary shows no unique index, but the target has one: only the whole cut can be merged."""
+    settings = loaded(real, feed, database, items(), rows=1500)
+    query(database, "CREATE UNIQUE INDEX ON shop.items (label)")
+    with following(settings, "a"):
+        feed.cut(*(put(i, f"label {(i + 700) % 1500}", i) for i in range(1500)), batch_rows=100)
+        caught_up(database, real)
+        half_cut(real, feed, [put(i, f"label {(i + 300) % 1500}", i) for i in range(1500)] + large(2000, 3500, "more"))
+        started(database)
+        real.decide(Verdict.COMMIT)
+        caught_up(database, real)
+    assert rows_at(database, items()) == feed.model[1]
+
+
+@pytest.mark.parametrize("what", ["new column", "truncate"])
+def test_what_locks_or_alters_a_table_waits_for_the_decision(
+    what: str, database: str, real: Undecided, feed: Feed
+) -> None:
+    settings = loaded(real, feed, database, items())
+    with following(settings, "a"):
+        real.hold = True
+        if what == "truncate":
+            feed.truncate(1, *large(0, 1500, "anew"))
+            schema = items()
+        else:
+            schema = replace(items(), version=2, columns=(*items().columns, column(4, "note")))
+            feed.describe(schema)
+            feed.cut(*(put(i, f"{i} {LONG}", i, "note") for i in range(1500)), batch_rows=200)
+            feed.model[1] = {k: (*row, None) if len(row) == 2 else row for k, row in feed.model[1].items()}
+        locks = "SELECT 1 FROM pg_locks WHERE relation = 'shop.items'::regclass AND mode = 'AccessExclusiveLock'"
+        for _ in range(20):
+            assert not query(database, locks)
+            assert len(rows_at(database, items())) == 1500
+        real.decide(Verdict.COMMIT)
+        caught_up(database, real)
+    assert rows_at(database, schema) == feed.model[1]
+
+
+def test_a_silent_producer_does_not_hold_locks_at_the_target(
+    database: str, real: Undecided, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "DECISION_WAIT_S", 0.2)
+    settings = loaded(real, feed, database, items())
+    with following(settings, "a"):
+        half_cut(real, feed, large(0, 1500, "late"))
+        started(database)
+        wait_for(lambda: not writing(database), "the giving up")
+        query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # nobody holds it
+        real.decide(Verdict.COMMIT)
+        caught_up(database, real)
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_a_row_that_the_target_refuses_is_judged_after_the_decision(database: str, real: Undecided, feed: Feed) -> None:
+    settings = loaded(real, feed, database, items())
+    query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
+    with following(settings, "a"):
+        half_cut(real, feed, large(600, 2100, "one of them refused"))
+        wait_for(lambda: not writing(database), "the hesitation")
+        assert query(database, "SELECT count(*) FROM venus.quarantine") == [(0,)]
+        real.decide(Verdict.COMMIT)
+        caught_up(database, real)
+    assert query(database, "SELECT count(*), min(key) FROM venus.quarantine")[0][0] == 1
+    assert query(database, "SELECT state FROM venus.target_table WHERE name = 'items'") == [("HALTED",)]

@@ -1,0 +1,155 @@
+"""Half messages sent ahead of their decision: whatever becomes of them, a consumer believes the queue and no more."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from venus.broker import ahead, half
+from venus.broker.ahead import Sent
+from venus.broker.buffer import Buffer
+from venus.broker.review_schedule import Reviews
+from venus.broker.state import Business
+from venus.broker.store import Store
+from venus.wire import broker_pb2
+
+
+class NoStore:
+    """Every body is in the buffer."""
+
+    def get(self, *_: object, **__: object) -> bytes:
+        raise AssertionError("a body was looked for on the disk")
+
+
+class Between:
+    """A business that the storage thread changes between a reader's two looks at it."""
+
+    def __init__(self, business: Business, act: Callable[[], None]) -> None:
+        self._business, self._act = business, act
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._business, name)
+        if name in ("undecided", "visible_offset"):
+            act, self._act = self._act, lambda: None
+            act()
+        return value
+
+
+@dataclass
+class World:
+    """A broker's business, and what one consumer made of its words."""
+
+    rng: random.Random
+    business: Business = field(default_factory=lambda: Business(1, "main", Reviews(first_s=1)))
+    buffer: Buffer = field(default_factory=lambda: Buffer(1 << 30))
+    queue: list[tuple[int, int]] = field(default_factory=list)
+    sent: Sent = field(default_factory=lambda: Sent(0))
+    believed: list[tuple[int, int]] = field(default_factory=list)
+    undecided: list[tuple[int, int]] = field(default_factory=list)
+    index: int = 0
+    went_ahead: int = 0
+    withdrawals: int = 0
+
+    def persist(self) -> None:
+        state, self.index = self.business.half, self.index + 1
+        found = half.Half(
+            batch_no=state.end_batch + 1, digest=self.rng.getrandbits(60), first_sequence=state.end_sequence + 1,
+            count=self.rng.choice([0, 1, 5]), nbytes=self.rng.choice([1000, 400_000]), index=self.index,
+        )  # fmt: skip
+        self.buffer.save((1, found.index), b"%d" % found.digest)
+        self.business.half = half.persist(state, found)
+
+    def commit(self) -> None:
+        state = self.business.half
+        if state.halves:
+            self.business.half, placed = half.commit(state, self.rng.choice(state.halves).batch_no)
+            self.queue += [(offset, found.digest) for offset, found in placed]
+
+    def commit_meanwhile(self) -> None:
+        if self.rng.random() < 0.1:
+            self.commit()
+            self.business.visible_offset = self.business.half.next_offset
+            self.business.undecided = ahead.published(self.business)
+
+    def roll_back(self) -> None:
+        state = self.business.half
+        if state.halves:
+            self.business.half, _ = half.roll_back(state, self.rng.choice(state.halves).batch_no)
+
+    def publish(self) -> None:
+        """As the storage thread does after its fsync; a reader may come in between."""
+        self.business.visible_offset = self.business.half.next_offset
+        if self.rng.random() < 0.5:
+            self.deliver()
+        self.business.undecided = ahead.published(self.business)
+
+    def deliver(self) -> None:
+        words: list[broker_pb2.Increment] = []
+        if self.sent.position < self.business.visible_offset:
+            at = next(n for n, (offset, _) in enumerate(self.queue) if offset == self.sent.position)
+            offset, digest = self.queue[at]
+            end = self.queue[at + 1][0] if at + 1 < len(self.queue) else self.business.half.next_offset
+            words = self.sent.decided(
+                broker_pb2.Increment(base_offset=offset, count=end - offset, digest=digest, body=b"%d" % digest)
+            )
+        else:
+            store = cast("Store", NoStore())
+            between = cast("Business", Between(self.business, self.commit_meanwhile))
+            words = ahead.read(store, self.buffer, between, self.sent, self.rng.choice([1, 1 << 20]))
+        for word in words:
+            self.sent.went(word)
+            self.take(word)
+
+    def take(self, word: Any) -> None:
+        match word.standing:
+            case broker_pb2.AHEAD:
+                assert word.body == b"%d" % word.digest
+                self.undecided.append((word.base_offset, word.digest))
+                self.went_ahead += 1
+            case broker_pb2.WITHDRAWN:
+                self.undecided.clear()
+                self.withdrawals += 1
+            case broker_pb2.DECIDED:
+                assert self.undecided.pop(0) == (word.base_offset, word.digest)
+                self.believed.append((word.base_offset, word.digest))
+            case _:
+                assert not self.undecided, "a commit that was not sent ahead, with undecided words before it"
+                self.believed.append((word.base_offset, word.digest))
+
+
+def live(seed: int, steps: int = 120) -> World:
+    world = World(random.Random(seed))
+    acts = [world.persist] * 5 + [world.commit] + [world.roll_back] + [world.deliver] * 4
+    for _ in range(steps):
+        act = world.rng.choice(acts)
+        act()
+        if act != world.deliver:
+            world.publish()
+    for _ in range(10 * steps):
+        world.deliver()
+    return world
+
+
+@pytest.mark.parametrize("seeds", range(10))
+def test_a_consumer_believes_the_queue_and_nothing_else(seeds: int) -> None:
+    went_ahead = withdrawals = 0
+    for seed in range(40 * seeds, 40 * seeds + 40):
+        world = live(seed)
+        assert world.believed == world.queue
+        assert world.undecided == [(o, h.digest) for o, h in world.business.undecided]
+        went_ahead, withdrawals = went_ahead + world.went_ahead, withdrawals + world.withdrawals
+    assert went_ahead > 400
+    assert withdrawals > 8
+
+
+def test_a_small_cut_waits_for_its_decision() -> None:
+    world = World(random.Random(0))
+    world.rng.choice = lambda options: options[0]  # type: ignore[assignment,method-assign]
+    for _ in range(5):
+        world.persist()
+        world.publish()
+    assert world.business.undecided == ()
