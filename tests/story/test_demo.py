@@ -44,7 +44,9 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
         "second target, the source gone",
         "source back, first target",
         "source back, second target",
+        "verify, after it has found and repaired damage",
     ]
+    assert found["figures"]["loaded without the source"].startswith("by Spark")
     assert found["figures"]["transactions of the shop"] > 100
     assert not folder.exists(), "it cleans up after itself"
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]

@@ -69,7 +69,7 @@ def _why_spark(settings: Settings, engine: str, rows: int) -> str:
     if configured := _configured(settings):
         return configured
     wanted = settings.spark.auto_rows_min
-    return f"{rows:,} rows, from {wanted:,} on" if rows >= wanted and _usable(settings) else ""
+    return f"{rows:,} rows, from {wanted:,} on" if rows >= wanted and spark_usable(settings) else ""
 
 
 def _configured(settings: Settings) -> str:
@@ -82,8 +82,8 @@ def _configured(settings: Settings) -> str:
     return "started by spark-submit" if submitted() else ""
 
 
-def _usable(settings: Settings) -> bool:
-    """Whether Spark could be started; `auto` does not insist."""
+def spark_usable(settings: Settings) -> bool:
+    """Say whether Spark could be started; where nobody insists on it, processes of this machine do."""
     from venus.spark.session import require_spark
 
     try:

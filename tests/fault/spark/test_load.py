@@ -81,7 +81,7 @@ def test_the_workers_of_a_cluster_die(database: str, broker: FakeDelivery, feed:
 
     report = load("local-cluster[2,1,1024]", broker, database, tmp_path, *FAULTS)
 
-    assert report == {"rows": {"shop.items": ROWS}, "resumed": 0, "already": 3}
+    assert (report["rows"], report["already"]) == ({"shop.items": ROWS}, 3)
     check(database, broker, feed)
 
 
