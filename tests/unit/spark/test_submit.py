@@ -1,0 +1,73 @@
+"""How a cluster gets VENUS: the command line of spark-submit, and what is said where something is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from venus.cli.app import run
+from venus.config import Settings
+from venus.errors import ConfigError
+from venus.spark.package import build_pex
+from venus.spark.submit import submission
+
+
+def settings(**spark: object) -> Settings:
+    return Settings.model_validate({"spark": spark})
+
+
+def test_the_command_goes_to_the_master_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    pex = tmp_path / "v.pex"
+    pex.touch()
+    found = submission(
+        settings(master="yarn", conf={"spark.executor.memory": "2g"}),
+        ["migrate", "--target", "main"],
+        pex=pex,
+        options=["--executor-cores", "2"],
+    )
+    words = list(found.command)
+
+    assert words[0].endswith("pyspark/bin/spark-submit")
+    assert words[1:5] == ["--master", "yarn", "--deploy-mode", "client"]
+    assert "spark.executor.memory=2g" in words
+    assert words[words.index("--files") + 1] == str(pex)
+    assert words[-6:-4] == ["--executor-cores", "2"]
+    assert words[-4].endswith("spark/job.py")
+    assert words[-3:] == ["migrate", "--target", "main"]
+    assert found.environ["PYSPARK_PYTHON"] == "./v.pex"
+    assert found.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert (Path(found.environ["JAVA_HOME"]) / "bin" / "java").exists()
+
+
+def test_spark_home_goes_before_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+
+    assert submission(settings(), ["status"], master="local").command[0] == f"{tmp_path}/bin/spark-submit"
+
+
+def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no master") as caught:
+        submission(settings(), ["migrate"])
+    assert "--master" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"--pex .*: no such file") as caught:
+        submission(settings(), ["migrate"], master="yarn", pex=tmp_path / "v.pex")
+    assert "venus spark package" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"--wheel .*: no such file"):
+        build_pex(tmp_path / "v.pex", tmp_path / "no.whl")
+
+
+def test_a_dry_run_shows_the_command_and_hands_the_configuration_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "venus.toml"
+    file.write_text('[spark]\nmaster = "spark://h:7077"\n')
+
+    assert run(["spark", "submit", "--dry-run", "--json", "-c", str(file), "--", "migrate", "--target", "a"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"][-6:] == ["migrate", "--target", "a", "-c", str(file), "--json"]
+    assert "spark://h:7077" in found["command"]
