@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.under.cutmark import refuse_if_cut_over
 from venus.adapters.under.target import LOADING, Position, PostgresTarget, TableState, transaction
 from venus.errors import Refused
 
@@ -34,6 +35,7 @@ def command(target: PostgresTarget) -> Iterator[tuple[Session, Position]]:
             raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
         with transaction(session):
             session.run("SET LOCAL venus.apply = 'on'")
+            refuse_if_cut_over(target, session)
             target.own(session, "hold_position")
             position = target.position(session)
             if position is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from venus.adapters.under import cutmark
 from venus.adapters.under.command import command, matching, one_session
 from venus.adapters.under.quarantine import (
     QuarantineRow,
@@ -56,6 +57,8 @@ class Progress:
     unaccounted: int = 0
     #: Tables that are being made equal to the full data.
     resyncing: tuple[str, ...] = ()
+    #: Since when the target is the application's own.
+    cut_over: cutmark.Mark | None = None
 
 
 def progress(settings: Settings, name: str) -> Progress:
@@ -75,6 +78,7 @@ def progress(settings: Settings, name: str) -> Progress:
             unaccounted=(target.unaccounted(session) or 0) if installed else 0,
             constraints=REPLICA if may_be_replica(session) else DEFERRED,
             resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
+            cut_over=cutmark.read(target, session),
         )
 
 

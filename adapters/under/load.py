@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.under import existing
+from venus.adapters.under.cutmark import refuse_if_cut_over
 from venus.adapters.under.finish import finish_table, finish_tables
 from venus.adapters.under.loadplan import Plan, Planner
 from venus.adapters.under.loadtask import SplitResult, SplitTask, load_split
@@ -77,6 +78,7 @@ def full_sync(settings: Settings, name: str, report: Report | None = None, runne
     target.install()
     session = target.connect("load")
     try:
+        refuse_if_cut_over(target, session)
         target.require_lock(session)
         return _Load(target, session, report or (lambda _: None), runner).run()
     finally:

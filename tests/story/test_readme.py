@@ -62,6 +62,8 @@ def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> N
     follow(pipeline, "A second target")
     wait_equal(pipeline, "second", "copy")
 
+    follow(pipeline, "Cut over")
+
 
 def follow(pipeline: Pipeline, heading: str) -> None:
     """Run the commands of a section; `&` means what it means in a shell."""

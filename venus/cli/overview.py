@@ -134,6 +134,10 @@ class TargetView:
     unaccounted_rows: int = 0
     constraints: str = ""  # whether foreign keys and triggers are off while VENUS applies
     note: str = ""
+    #: When it became the application's own; empty = it follows the source.
+    cut_over: str = ""
+    #: What the broker had committed of each table by then.
+    committed_at_cut: dict[int, int] = field(default_factory=dict)
     heartbeat_age_s: float | None = None  # how old the newest heartbeat is that has arrived: the lag from end to end
     tables: tuple[TargetTable, ...] = ()
 
@@ -155,7 +159,10 @@ class Overview:
         if not self.broker.error and self.broker.known:
             found += capture_problems(self)
         for target in self.targets:
-            found += target_problems(target, self.consumer(target))
+            if target.cut_over:
+                found += late_writes(target, self.broker)
+            else:
+                found += target_problems(target, self.consumer(target))
         return tuple(found)
 
     @property
@@ -232,6 +239,24 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
                 f"broker -> {where}: {consumer.backlog_rows:,} changes behind, the oldest {consumer.oldest_s:.0f} s"
             )
     return found
+
+
+def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
+    """Say who still writes at the source of a target that was cut over; its own rows are not VENUS's affair."""
+    where = f"target {target.name}"
+    if target.error:
+        return [said(where, target.error)]
+    known = {table.table_id: table.name for table in target.tables}
+    late = {
+        name: broker.committed_changes.get(number, 0) - target.committed_at_cut.get(number, 0)
+        for number, name in known.items()
+    }
+    return [
+        f"{where}: {late[name]:,} changes of {name} at the source since the cut-over ({target.cut_over}); "
+        "nobody carries them over"
+        for name in late
+        if late[name] > 0 and not broker.error
+    ]
 
 
 def account_problems(target: TargetView, where: str) -> list[str]:

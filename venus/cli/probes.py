@@ -21,6 +21,7 @@ from venus.errors import VenusError
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
+    from venus.adapters.under.cutmark import Mark
     from venus.config import Settings
     from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus
 
@@ -186,6 +187,8 @@ def look_at_target(settings: Settings, name: str) -> TargetView:
         unaccounted_rows=found.unaccounted,
         constraints=found.constraints,
         note=position.note,
+        cut_over=f"{found.cut_over.marked_at:%Y-%m-%d %H:%M:%S} UTC" if found.cut_over else "",
+        committed_at_cut=committed_at_cut(found.cut_over),
         tables=tuple(
             TargetTable(
                 table_id=t.table_id,
@@ -201,6 +204,11 @@ def look_at_target(settings: Settings, name: str) -> TargetView:
             for t in found.tables
         ),
     )
+
+
+def committed_at_cut(mark: Mark | None) -> dict[int, int]:
+    """Return how many changes of each table the broker had committed when the target was cut over."""
+    return {int(t): int(n) for t, n in mark.certificate["committed_changes"].items()} if mark else {}
 
 
 def moment_us(moment: datetime | None) -> int:

@@ -37,5 +37,7 @@ ORDER BY 1, 2
 SET session_replication_role = replica
 
 -- set_sequence --
-SELECT setval(pg_get_serial_sequence(%(table)s, %(column)s), GREATEST((SELECT max({column}) FROM {table}), 0) + 1, false)
+-- As far as a counter goes: a wider column may hold more than that.
+SELECT setval(pg_get_serial_sequence(%(table)s, %(column)s),
+              LEAST(GREATEST((SELECT max({column}) FROM {table}), 0) + 1, 9223372036854775807)::bigint, false)
 WHERE pg_get_serial_sequence(%(table)s, %(column)s) IS NOT NULL

@@ -41,6 +41,12 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+class Writable(Protocol):
+    """Takes bytes, a piece at a time."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
 class Refusal(TargetError):
     """The target refused a row."""
 
@@ -122,6 +128,14 @@ class Session:
         except psycopg2.Error as error:
             raise self._sorted(error) from error
         return buffer.getvalue()
+
+    def copy_to(self, text: str, into: Writable) -> int:
+        """COPY out, piece by piece as it arrives."""
+        try:
+            self._cursor.copy_expert(text, into)
+        except psycopg2.Error as error:
+            raise self._sorted(error) from error
+        return int(self._cursor.rowcount)
 
     def literal(self, text: str, params: Params) -> str:
         """Return `text` with `params` in place as SQL literals."""

@@ -1,0 +1,117 @@
+"""Counters at the cut-over: the target numbers on behind its own rows *and* behind what the source has handed out.
+
+A number that the source drew and rolled back may be printed on somebody's paper, so the larger of both counts.
+Setting a counter changes no row and may be repeated: VENUS brings its numbers along as long as it applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.under.cutmark import sql
+from venus.adapters.under.ddl import is_counted, is_identity
+from venus.adapters.under.naming import Placed, fitted, folded, placed_namespace, quoted
+from venus.errors import Refused, TargetError
+from venus.model import Column
+
+_BIGINT_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A counter at the target as it was set."""
+
+    sequence: str
+    next_value: int
+    step: int
+    table: str = ""
+    column: str = ""
+
+
+def next_number(smallest: int | None, largest: int | None, source_next: int | None, step: int) -> int:
+    """Return the first free number behind the rows and behind the source's counter. Pure."""
+    if step < 0:
+        mine = -1 if smallest is None else smallest + step
+        return mine if source_next is None else min(mine, source_next)
+    mine = 1 if largest is None else max(largest, 0) + step
+    return mine if source_next is None else max(mine, source_next)
+
+
+def set_counters(
+    session: Session, placed: Sequence[Placed], numberings: Sequence[Numbering], schema: str
+) -> list[Counter]:
+    """Set the counters of all tables, then the sequences that belong to none; `schema` = the target's own, if set."""
+    of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
+    found = []
+    for one in placed:
+        for column in one.schema.columns:
+            if is_identity(column) or is_counted(column):
+                known = of_column.get((one.schema.namespace, one.schema.name, column.name))
+                found += _set(session, one, column, known)
+    return found + [_free(session, n, placed[0], schema) for n in numberings if n.name and not n.table and placed]
+
+
+def _set(session: Session, placed: Placed, column: Column, known: Numbering | None) -> list[Counter]:
+    quoted_name = placed.column(column.name)
+    name = placed.fold(column.name)
+    row = session.row(sql("counter"), {"table": placed.sql, "column": name})
+    if row is None:  # the table was there before VENUS, and its column has no counter
+        return []
+    sequence, current = row
+    step = known.increment if known else current
+    low, high = session.rows(sql("extremes", column=quoted_name, table=placed.sql))[0]
+    value = next_number(
+        None if low is None else int(low),
+        None if high is None else int(high),
+        known.next_value if known else None,
+        step,
+    )
+    if step != current:
+        session.run(sql("set_step", sequence=sequence, step=str(step)))
+    _setval(session, sequence, value, f"{placed.qualified}.{name}")
+    return [Counter(sequence=sequence, next_value=value, step=step, table=placed.qualified, column=name)]
+
+
+def _setval(session: Session, sequence: str, value: int, where: str) -> None:
+    try:
+        session.run(sql("set_counter"), {"sequence": sequence, "value": value})
+    except TargetError as error:
+        raise Refused(
+            f"{where}: its counter cannot go on at {value}: {error}", hint="give the column a wider type at the target"
+        ) from error
+
+
+def _free(session: Session, numbering: Numbering, any_table: Placed, schema: str) -> Counter:
+    """Make a sequence that belongs to no column, unless it is there, and set it."""
+    dialect, names = any_table.schema.source_dialect, any_table.names
+    namespace = schema or placed_namespace(numbering.namespace, dialect, names)
+    name = f"{quoted(namespace)}.{quoted(fitted(folded(numbering.name, dialect, names)))}"
+    row = session.row(sql("relation"), {"name": name})
+    if row is not None and row[0] != "S":
+        raise Refused(f"sequence {name}: the target has something else of that name", hint="rename it at the target")
+    session.run(
+        sql(
+            "create_sequence",
+            sequence=name,
+            step=str(numbering.increment),
+            low=str(max(numbering.minimum if numbering.minimum is not None else 1, -_BIGINT_MAX)),
+            high=str(min(numbering.maximum if numbering.maximum is not None else _BIGINT_MAX, _BIGINT_MAX)),
+            cycle="CYCLE" if numbering.cycle else "",
+        )
+    )
+    _setval(session, name, numbering.next_value, f"sequence {name}")
+    return Counter(sequence=name, next_value=numbering.next_value, step=numbering.increment)
+
+
+def always(placed: Sequence[Placed], numberings: Iterable[Numbering]) -> list[tuple[Placed, str]]:
+    """Return the identity columns that the application may not number itself, quoted."""
+    strict = {(n.namespace, n.table, n.column) for n in numberings if n.always}
+    return [
+        (one, one.column(c.name))
+        for one in placed
+        for c in one.schema.columns
+        if is_identity(c) and (one.schema.namespace, one.schema.name, c.name) in strict
+    ]

@@ -1,0 +1,221 @@
+"""The three readings of a table that a cut-over compares: source, full data, target; each in bounded memory.
+
+The source is read in one snapshot in which no captured change waits: what capture's own first fill reads with, and
+rolled back, so nothing is written there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from venus.adapters.cutover.hashing import TableHash, laid_out
+from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source
+from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.under.cutmark import sql
+from venus.adapters.under.naming import Placed, is_heartbeat
+from venus.adapters.under.rowcopy import copy_rows
+from venus.codec.batch import changes_from_wire
+from venus.codec.changes import TableChanges
+from venus.codec.copytext import from_copy
+from venus.codec.layout import Layout
+from venus.errors import SourceError, Unavailable, VenusError
+from venus.model import Sequence, TableSchema
+from venus.rpc.snapshots import Snapshots
+from venus.wire import broker_pb2
+
+_CHUNK_ROWS = 20_000
+_CHUNK_BYTES = 4 << 20
+_SPELLER = "venus_speller"
+#: How often a snapshot of the source is tried again in which something still waits.
+_QUIET_TRIES = 100
+_QUIET_PAUSE_S = 0.1
+
+Progress = Callable[[str, int], None]
+#: What becomes of a section on its way into the hash.
+Spell = Callable[[TableChanges, TableSchema], TableChanges]
+
+
+class NotAtRest(Unavailable):
+    """Changes still wait at the source."""
+
+
+@dataclass(slots=True)
+class Table:
+    """A table with every version that the broker knows of it."""
+
+    placed: Placed
+    versions: tuple[TableSchema, ...]
+
+    @property
+    def schema(self) -> TableSchema:
+        """The newest version."""
+        return self.placed.schema
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.schema.qualified
+
+
+@dataclass(slots=True)
+class Speller:
+    """Writes rows as the target stores them: by a table of the same types that has no constraint."""
+
+    session: Session
+    table: Table
+    buffer: list[bytes] = field(default_factory=list)
+
+    def __enter__(self) -> Speller:
+        placed = self.table.placed
+        self.session.run(sql("create_speller", speller=_SPELLER, columns=placed.wire_columns, table=placed.sql))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.rollback()
+        self.session.run(sql("drop_speller", speller=_SPELLER))
+
+    def spelled(self, section: TableChanges) -> TableChanges:
+        """Return the rows as the target writes them, in the newest version."""
+        table = self.table
+        schema = next(s for s in table.versions if s.version == section.schema_version)
+        copy_rows(self.session, _SPELLER, table.placed, section, schema)
+        columns = table.placed.wire_columns
+        text = self.session.copy_out(sql("copy_rows", columns=columns, table=_SPELLER))
+        self.session.run(sql("empty_speller", speller=_SPELLER))
+        ids, rows, gone = from_copy(text, Layout.of(table.schema), flagged=False)
+        return replace(section, record_ids=ids, rows=rows, is_deleted=gone, schema_version=table.schema.version)
+
+
+def _hashed(sections: Iterator[TableChanges], table: Table, progress: Progress, speller: Speller | None) -> TableHash:
+    found = TableHash()
+    for section in sections:
+        if section.count:
+            shown = speller.spelled(section) if speller else section
+            found.add(*laid_out(shown, table.versions, table.schema))
+            progress(table.name, found.rows)
+    return found
+
+
+# -- the target ------------------------------------------------------------------------------------------------------
+
+
+class _Lines:
+    """What COPY is written into: whole lines are hashed whenever enough have come together."""
+
+    def __init__(self, table: Table, progress: Progress) -> None:
+        self.found = TableHash()
+        self._table = table
+        self._layout = Layout.of(table.schema)
+        self._progress = progress
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(bytes(data))
+        self._size += len(data)
+        if self._size >= _CHUNK_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        text = b"".join(self._parts)
+        end = text.rfind(b"\n") + 1
+        if end:
+            ids, rows, _ = from_copy(text[:end], self._layout, flagged=False)
+            self.found.add(ids, rows)
+            self._progress(self._table.name, self.found.rows)
+        self._parts, self._size = [text[end:]], len(text) - end
+
+
+def target_hash(session: Session, table: Table, progress: Progress) -> TableHash:
+    """Read the table at the target, in the caller's transaction."""
+    lines = _Lines(table, progress)
+    session.copy_to(sql("copy_rows", columns=table.placed.wire_columns, table=table.placed.sql), lines)
+    lines.flush()
+    return lines.found
+
+
+# -- the full data ---------------------------------------------------------------------------------------------------
+
+
+def full_hash(
+    snapshots: Snapshots, snapshot: broker_pb2.Snapshot, table: Table, progress: Progress, speller: Speller | None
+) -> TableHash:
+    """Read the table's key ranges of an open snapshot."""
+
+    def sections() -> Iterator[TableChanges]:
+        for split in snapshot.splits:
+            if split.table_id == table.schema.table_id:
+                for chunk in snapshots.read_split(snapshot.snapshot_id, split):
+                    yield from map(changes_from_wire, chunk.tables)
+
+    return _hashed(sections(), table, progress, speller)
+
+
+# -- the source ------------------------------------------------------------------------------------------------------
+
+
+def quiet_cut(source: Source, tables: Mapping[int, Table]) -> Cut:
+    """Open a snapshot of the source in which nothing of these tables waits. Raises NotAtRest.
+
+    Heartbeats that are on their way are waited for: reading them would make capture wait for this snapshot.
+    """
+    fills = [_from_the_start(table_id) for table_id in tables]
+    for tried in range(_QUIET_TRIES):
+        try:
+            cut = source.open_cut(fills)
+        except SchemaChanged:
+            source.refresh_schemas()
+            continue
+        if cut is not None and _nothing_waits(cut, tables, heartbeats=tried == _QUIET_TRIES - 1):
+            return cut
+        time.sleep(_QUIET_PAUSE_S)
+    raise NotAtRest(
+        "the source is not at rest: captured changes still wait there", hint="stop the application's writes"
+    )
+
+
+def _nothing_waits(cut: Cut, tables: Mapping[int, Table], *, heartbeats: bool) -> bool:
+    """Whether the cut is usable; rolled back if not. `heartbeats` = those may wait."""
+    waiting = cut.sections(rows_max=1, bytes_max=1)
+    try:
+        first = next(waiting, None)
+    except VenusError as error:
+        cut.rollback()
+        if not error.retryable:
+            raise
+        return False  # capture has just taken what this snapshot saw
+    waiting.close()  # type: ignore[attr-defined]
+    if first is None or (heartbeats and first.table_id not in tables):
+        return True
+    cut.rollback()
+    return False
+
+
+def _from_the_start(table_id: int) -> FillState:
+    return FillState(table_id=table_id, sweep_from=Sequence(0), cursor=b"", rows_done=0, rows_estimate=0, done=False)
+
+
+def source_hash(cut: Cut, table: Table, progress: Progress, speller: Speller | None) -> TableHash:
+    """Read the table in the source's snapshot."""
+
+    def sections() -> Iterator[TableChanges]:
+        fill = _from_the_start(table.schema.table_id)
+        while not fill.done:
+            chunk, after = cut.fill_chunk(fill, rows_max=_CHUNK_ROWS, bytes_max=_CHUNK_BYTES)
+            if after == fill and not chunk:
+                raise SourceError(
+                    f"{table.name}: a row of the source cannot be carried",
+                    hint="`venus status` names the table's state",
+                )
+            yield from chunk
+            fill = after
+
+    return _hashed(sections(), table, progress, speller)
+
+
+def captured(source: Source) -> dict[int, TableSchema]:
+    """Return the captured tables, without the heartbeat."""
+    return {t.schema.table_id: t.schema for t in source.registered() if not is_heartbeat(t.schema)}

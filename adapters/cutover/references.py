@@ -1,0 +1,120 @@
+"""Foreign keys at the cut-over: whether every row's other end is there, and then with the actions of the source.
+
+VENUS applies with foreign keys switched off where it may, so that PostgreSQL's own VALID proves nothing about rows
+that came since: the rows themselves are asked. What is put in force afterwards is checked once more by PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.under.cutmark import sql
+from venus.adapters.under.ddl import Names, Reference, checks, indexes, references
+from venus.adapters.under.naming import Placed, quoted
+from venus.adapters.under.target import transaction
+from venus.errors import TargetError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A foreign key of the target's dictionary, or one that VENUS owes to it."""
+
+    name: str
+    child: tuple[str, str]
+    parent: tuple[str, str]
+    columns: tuple[str, ...]
+    referred: tuple[str, ...]
+    orphans: int = 0
+    example: str = ""
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return f"{'.'.join(self.child)} ({', '.join(self.columns)}) -> {'.'.join(self.parent)}"
+
+
+def planned(placed: Sequence[Placed], created: Sequence[Placed]) -> list[Reference]:
+    """Return the foreign keys that VENUS makes, under the names that the load has given them."""
+    names = Names(placed)
+    for one in created:
+        indexes(one, names)
+    for one in created:
+        checks(one, names)
+    return [r for one in created for r in references(one, placed, names)]
+
+
+def present(session: Session, placed: Sequence[Placed]) -> list[Found]:
+    """Read the target's dictionary."""
+    rows = session.rows(sql("foreign_keys"), {"tables": [p.sql for p in placed]})
+    return [
+        Found(name=name, child=(cn, c), parent=(pn, p), columns=tuple(columns), referred=tuple(referred))
+        for name, cn, c, pn, p, columns, referred in rows
+    ]
+
+
+def asked(session: Session, there: Sequence[Found], owed: Sequence[Reference]) -> list[Found]:
+    """Return every foreign key with how many rows refer to nothing."""
+    known = {(f.child, f.columns, f.parent, f.referred) for f in there}
+    missing = [f for f in map(_of, owed) if (f.child, f.columns, f.parent, f.referred) not in known]
+    return [_with_orphans(session, f) for f in (*there, *missing)]
+
+
+def _of(reference: Reference) -> Found:
+    child, parent, key = reference.placed, reference.referred, reference.key
+    return Found(
+        name=reference.name,
+        child=(child.namespace, child.name),
+        parent=(parent.namespace, parent.name),
+        columns=tuple(child.fold(c) for c in key.columns),
+        referred=tuple(parent.fold(c) for c in (key.referred_columns or parent.schema.key)),
+    )
+
+
+def _with_orphans(session: Session, found: Found) -> Found:
+    mine = [f"c.{quoted(c)}" for c in found.columns]
+    text = sql(
+        "orphans",
+        child=".".join(map(quoted, found.child)),
+        parent=".".join(map(quoted, found.parent)),
+        child_columns=", ".join(mine),
+        all_set=" AND ".join(f"{c} IS NOT NULL" for c in mine),
+        match=" AND ".join(f"p.{quoted(r)} = {c}" for r, c in zip(found.referred, mine, strict=True)),
+    )
+    row = session.row(text)
+    count, example = row if row is not None else (0, None)
+    return replace(found, orphans=int(count), example=example or "")
+
+
+def put_in_force(
+    session: Session, there: Sequence[Found], owed: Sequence[Reference], invalid: set[str], *, acting: bool
+) -> list[str]:
+    """Make VENUS's foreign keys anew, with (or without) the source's actions, and have PostgreSQL check every row.
+
+    `invalid` = names of those that rows contradict: they hold for new rows only. Returns what the target refused.
+    """
+    named = {(f.child, f.columns, f.parent, f.referred): f.name for f in there}
+    warnings = []
+    for reference in owed:
+        found = _of(reference)
+        name = named.get((found.child, found.columns, found.parent, found.referred), reference.name)
+        current = replace(reference, name=name)
+        try:
+            with transaction(session):
+                session.run(current.drop)
+                session.run(current.add(acting=acting))
+            if name not in invalid:
+                session.run(current.validate)
+        except TargetError as error:
+            logger.warning("%s: %s", current.add(acting=acting), error)
+            warnings.append(f"foreign key {name}: {error}")
+    return warnings
+
+
+def unvalidated_checks(session: Session, placed: Sequence[Placed]) -> list[tuple[str, str]]:
+    """Return (table, name) of check constraints that have not met every row."""
+    return [(t, n) for t, n in session.rows(sql("unvalidated_checks"), {"tables": [p.sql for p in placed]})]

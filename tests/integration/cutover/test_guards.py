@@ -1,0 +1,169 @@
+"""What must not slip through a cut-over: rows that arrive in the middle or refer to nothing, a kill after the mark."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from tests.support.feed import query
+from tests.support.postgres import libpq
+from tests.support.whole_way import WholeWay
+from venus.adapters.cutover import references
+from venus.adapters.cutover import run as cutting
+from venus.adapters.cutover.counters import set_counters
+from venus.adapters.cutover.run import Wish, cutover
+from venus.errors import Refused
+
+pytestmark = pytest.mark.integration
+
+HEAD = {"venus": "x", "made_at": "now", "made_by": "me", "source_url": "s", "target_url": "t"}
+_TABLES = """
+PRAGMA journal_mode = wal;
+CREATE TABLE parent (id INTEGER PRIMARY KEY, name TEXT);
+CREATE TABLE child (id INTEGER PRIMARY KEY, parent INT REFERENCES parent (id) ON DELETE CASCADE);
+INSERT INTO parent VALUES (1, 'a'), (2, 'b');
+INSERT INTO child VALUES (1, 1), (2, 2), (3, NULL);
+"""
+
+
+def wish(**options: Any) -> Wish:
+    usual: dict[str, Any] = {"wait_s": 60.0, "quiet_s": 0.0, "head": HEAD}
+    return Wish(**(usual | options))
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False, timeout=60)
+    connection.executescript(_TABLES)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def way(tmp_path: Path, app: sqlite3.Connection, database: str) -> Iterator[WholeWay]:
+    made = WholeWay(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", database)
+    made.install()
+    made.load()
+    made.start()
+    yield made
+    made.stop()
+    made.broker.stop()
+
+
+def marked(way: WholeWay) -> bool:
+    return bool(query(way.target, "SELECT 1 FROM venus.cutover"))
+
+
+def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay, app: sqlite3.Connection) -> None:
+    app.execute("INSERT INTO child VALUES (4, 99)")  # SQLite checks nothing unless it is told to
+    way.caught_up()
+    ask = "SELECT convalidated, confdeltype::text FROM pg_constraint WHERE contype = 'f'"
+    assert query(way.target, ask) == [(True, "a")]  # VALID, and yet not true
+
+    with pytest.raises(Refused, match=r"public.child \(parent\) -> public.parent: 1 rows refer to nothing"):
+        cutover(way.settings, "main", wish())
+    assert not marked(way)
+    found = cutover(way.settings, "main", wish(leave_invalid=True)).certificate
+
+    assert found["foreign_keys"][0]["orphans"] == 1
+    assert query(way.target, ask) == [(False, "c")]
+    with pytest.raises(psycopg2.errors.ForeignKeyViolation):
+        query(way.target, "INSERT INTO child VALUES (5, 99)")
+
+
+def test_a_row_that_arrives_during_the_comparison_forbids_it(
+    way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*arguments: Any) -> Any:
+        app.execute("INSERT INTO parent VALUES (3, 'late')")
+        return set_counters(*arguments)
+
+    monkeypatch.setattr("venus.adapters.cutover.run.set_counters", late)
+    with pytest.raises(Refused, match=r"main\.parent: 1 changes arrived meanwhile"):
+        cutover(way.settings, "main", wish())
+    assert not marked(way)
+
+
+def test_a_row_that_arrives_right_before_the_mark_forbids_it(
+    way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = cutting._Cutover._mark
+
+    def late(self: Any, *arguments: Any) -> None:
+        app.execute("INSERT INTO parent VALUES (3, 'late')")
+        way.caught_up()
+        mark(self, *arguments)
+
+    monkeypatch.setattr(cutting._Cutover, "_mark", late)
+    with pytest.raises(Refused, match=r"main\.parent: 1 changes arrived meanwhile"):
+        cutover(way.settings, "main", wish())
+    assert not marked(way)
+    monkeypatch.undo()
+    assert cutover(way.settings, "main", wish()).certificate["equal"]
+
+
+def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: WholeWay, app: sqlite3.Connection) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 100
+        while not stop.wait(0.02):
+            number += 1
+            app.execute("INSERT INTO parent VALUES (?, 'busy')", (number,))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        way.until(lambda: query(way.target, "SELECT 1 FROM parent WHERE name = 'busy'"), "people at work")
+        with pytest.raises(Refused, match=r"main\.parent"):
+            cutover(way.settings, "main", wish(quiet_s=1.0, wait_s=2.0))
+        rehearsal = cutover(way.settings, "main", wish(quiet_s=1.0, wait_s=2.0, rehearse=True))
+    finally:
+        stop.set()
+        writer.join()
+    assert any("main.parent" in block.what for block in rehearsal.blocks)
+    assert not marked(way)
+
+
+def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(references, "put_in_force", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cutover(way.settings, "main", wish())
+    assert query(way.target, "SELECT state FROM venus.cutover") == [("CUT",)]
+    monkeypatch.undo()
+
+    again = cutover(way.settings, "main", wish())
+
+    assert again.resumed
+    assert query(way.target, "SELECT state FROM venus.cutover") == [("DONE",)]
+    assert query(way.target, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("c",)]
+    assert cutover(way.settings, "main", wish()).already
+
+
+def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second_database: str) -> None:
+    with closing(psycopg2.connect(libpq(database))) as app:
+        app.cursor().execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+        app.commit()
+        way = WholeWay(tmp_path, database, second_database)
+        way.install()
+        way.load()
+        way.start()
+        app.cursor().execute("SET session_replication_role = replica; UPDATE t SET v = 'bypassed' WHERE id = 1")
+        app.commit()
+        try:
+            with pytest.raises(Refused, match=r"public\.t is not the same everywhere"):
+                cutover(way.settings, "main", wish())
+            assert not marked(way)
+        finally:
+            way.stop()
+            way.broker.stop()

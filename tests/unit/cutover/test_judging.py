@@ -1,0 +1,133 @@
+"""What forbids a cut-over, where counters go on, and what a hash of a table notices: all pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from venus.adapters.cutover.counters import next_number
+from venus.adapters.cutover.hashing import TableHash, laid_out
+from venus.adapters.cutover.standing import SourceTable, Standing, blocks, moved, pending
+from venus.adapters.under.target import Position, TableState
+from venus.codec.changes import TableChanges
+from venus.codec.columns import from_columns, to_columns
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.model import Column, Kind, LogicalType, Offset, TableSchema
+
+TEXT = LogicalType(kind=Kind.TEXT)
+
+AT_SOURCE = SourceTable(name="s.t", state="ACTIVE", reason="", fill_done=True, log_rows=0, blocked_s=0)
+AT_TARGET = TableState(
+    table_id=1, schema_version=1, namespace="s", name="t", source_name="s.t", state="ACTIVE", held_from=None, reason="",
+    rows_applied=5, rows_quarantined=0, rows_skipped=0, rows_held=0, counted_from=Offset(0), created=True,
+)  # fmt: skip
+READY = Standing(
+    target="a", source=(AT_SOURCE,), producer="p", halves=0, next_offset=7, committed={1: 5}, applied=True,
+    position=Position(offset=Offset(7), epoch=1, last_sequence=9, control=0, paused=False), tables=(AT_TARGET,),
+    open_quarantine=0, unaccounted=0,
+)  # fmt: skip
+BEHIND = replace(READY, next_offset=9)
+
+
+def test_nothing_forbids_it_when_all_is_well() -> None:
+    assert blocks(READY) == []
+    assert pending(READY) == []
+
+
+@pytest.mark.parametrize(
+    ("standing", "said", "remedy"),
+    [
+        (replace(READY, position=None), "has not been loaded", "venus migrate --target a"),
+        (replace(READY, source=(replace(AT_SOURCE, state="RESYNC"),)), "missed changes", "venus resync s.t"),
+        (replace(READY, source=(replace(AT_SOURCE, state="PAUSED"),)), "PAUSED at the source", "venus resume s.t"),
+        (replace(READY, tables=()), "not at the target", "venus sync"),
+        (replace(READY, tables=(replace(AT_TARGET, state="HALTED", reason="no"),)), "HALTED at the target (no)", "q"),
+        (replace(READY, tables=(replace(AT_TARGET, state="PAUSED"),)), "PAUSED", "venus resume s.t --target a"),
+        (replace(READY, tables=(replace(AT_TARGET, state="LOADING"),)), "LOADING", "venus migrate --target a"),
+        (replace(READY, position=replace(READY.position, paused=True)), "paused", "venus resume --target a"),  # type: ignore[type-var]
+        (replace(READY, open_quarantine=2), "2 refused changes", "venus quarantine list --target a"),
+        (replace(READY, unaccounted=3), "unaccounted", "venus resync --all --target a"),
+        (replace(READY, alarms=("smoke",)), "smoke", "venus status"),
+        (replace(READY, producer="", source=(replace(AT_SOURCE, log_rows=1),)), "nobody captures", "venus sync"),
+        (replace(BEHIND, applied=False), "nobody applies", "--apply-only --target a"),
+    ],
+)  # fmt: skip
+def test_what_forbids_it_comes_with_the_command_that_mends_it(standing: Standing, said: str, remedy: str) -> None:
+    (block,) = blocks(standing)
+    assert said in block.what
+    assert remedy in block.remedy
+
+
+@pytest.mark.parametrize(
+    ("standing", "said"),
+    [
+        (replace(READY, source=(replace(AT_SOURCE, log_rows=4),)), "4 changes wait at the source"),
+        (replace(READY, source=(replace(AT_SOURCE, fill_done=False),)), "is being read"),
+        (replace(READY, source=(replace(AT_SOURCE, blocked_s=60),)), "a transaction is open at the source for 60 s"),
+        (replace(READY, halves=1), "1 batches are undecided"),
+        (BEHIND, "2 changes behind the broker"),
+        (replace(READY, tables=(replace(AT_TARGET, state="CATCHUP"),)), "catches up"),
+        (replace(READY, resyncing=("s.t",)), "catches up"),
+    ],
+)
+def test_what_passes_by_itself_is_waited_for(standing: Standing, said: str) -> None:
+    (wait,) = pending(standing)
+    assert said in wait.what
+
+
+def test_a_table_that_moves_is_named_with_how_much() -> None:
+    assert [b.what for b in moved({"s.t": 5, "s.u": 1}, {"s.t": 8, "s.u": 1})] == ["s.t: 3 changes arrived meanwhile"]
+    held = replace(READY, tables=(replace(AT_TARGET, rows_held=2, rows_skipped=1, rows_quarantined=1),))
+    assert moved(READY.counters, held.counters)
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "source_next", "step", "expected"),
+    [
+        (None, None, None, 1, 1), (1, 41, None, 1, 42), (1, 41, 7, 1, 42), (1, 3, 90, 1, 90), (-5, -1, None, 1, 1),
+        (1, 40, None, 10, 50), (None, None, 7, 1, 7), (-4, -1, None, -1, -5), (-4, -1, -9, -1, -9),
+        (None, None, None, -1, -1),
+    ],
+)  # fmt: skip
+def test_counters_go_on_behind_the_rows_and_behind_the_source(
+    smallest: int | None, largest: int | None, source_next: int | None, step: int, expected: int
+) -> None:
+    assert next_number(smallest, largest, source_next, step) == expected
+
+
+def hashed(rows: list[tuple[bytes, bytes]], at_once: int = 3) -> TableHash:
+    found = TableHash()
+    for start in range(0, len(rows), at_once):
+        part = rows[start : start + at_once]
+        found.add(Packed.of(i for i, _ in part), Packed.of(r for _, r in part))
+    return found
+
+
+def test_a_hash_knows_no_order_and_forgets_nothing() -> None:
+    rows = [(b"key %d" % n, b"row %d" % (n % 3)) for n in range(50)]
+    mixed = random.Random(3).sample(rows, 50)
+    assert hashed(rows) == hashed(mixed, 7)
+    assert hashed(rows).rows == 50
+    for other in (rows[1:], [*rows, rows[0]], [*rows[:-1], (b"key 49", b"row 0")], [*rows[:-2], rows[0], rows[0]]):
+        assert hashed(other).total != hashed(rows).total
+    assert len(hashed(rows).text) == 32
+
+
+def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:
+    def version(number: int, *names: tuple[str, int]) -> TableSchema:
+        columns = tuple(Column(name=n, number=f, type=TEXT) for n, f in names)
+        return TableSchema(table_id=1, version=number, namespace="s", name="t", columns=columns, key=("id",))
+
+    old, new = version(1, ("id", 1), ("gone", 2), ("kept", 3)), version(2, ("id", 1), ("kept", 3), ("added", 4))
+    ids, rows = from_columns([["a", "b"], ["x", None], ["1", "2"]], Layout.of(old))
+    section = TableChanges(
+        table_id=1, schema_version=1, record_ids=ids, rows=rows, is_deleted=np.zeros(2, dtype=np.bool_)
+    )
+
+    found = to_columns(*laid_out(section, (old, new), new), Layout.of(new))
+
+    assert [list(c) for c in found] == [["a", "b"], ["1", "2"], [None, None]]

@@ -1,0 +1,154 @@
+"""`venus cutover`: make a target the application's own database, with a certificate; rehearse it; take it back."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
+from venus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from venus.adapters.cutover.run import Outcome
+    from venus.config import Settings
+
+REFUSED = 3
+
+
+def cutover(
+    ctx: typer.Context,
+    target: TargetOption,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Do everything but the last step, and tell of all that forbids it.")
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Give the target back to VENUS, if nobody has written there since.")
+    ] = False,
+    leave_invalid: Annotated[
+        bool, typer.Option("--leave-invalid", help="Let foreign keys that rows contradict hold for new rows only.")
+    ] = False,
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to drain.")] = 60.0,
+    quiet: Annotated[
+        float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long the source must be seen at rest.")
+    ] = 5.0,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", metavar="FILE", help="Where to write it; .json and .txt are added.")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make a target the application's own: drain, compare every row, set counters, put foreign keys in force.
+
+    Stop the application's writes at the source first; `venus sync` goes on meanwhile. Whatever forbids the cut-over is
+    listed with the command that mends it, and nothing has happened then. From the last step on VENUS writes no row at
+    this target any more.
+    """
+    from venus.config import require_target
+
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    require_target(settings, target)
+    if rehearse and undo:
+        raise ConfigError("--rehearse and --undo exclude each other")
+    if undo:
+        return take_back(run, settings, target)
+    base = writable(certificate or Path(f"cutover-{target}{'-rehearsal' if rehearse else ''}"))
+    with run.out.progress("cut-over") as steps:
+        from venus.adapters.cutover import run as cutting
+
+        wish = cutting.Wish(
+            rehearse=rehearse, wait_s=wait, quiet_s=quiet, leave_invalid=leave_invalid, head=head(settings, target)
+        )
+        outcome = cutting.cutover(settings, target, wish, steps.update)
+    return answer(run, settings, target, outcome, base)
+
+
+def writable(base: Path) -> Path:
+    """Return where the certificate goes; refuse before anything is done if nobody can write there."""
+    base = base.with_suffix("") if base.suffix in (".json", ".txt") else base
+    if not base.parent.is_dir() or not os.access(base.parent, os.W_OK):
+        raise ConfigError(
+            f"the certificate cannot be written to {base.parent}", hint="name a place: --certificate FILE"
+        )
+    return base
+
+
+def head(settings: Settings, target: str) -> dict[str, Any]:
+    """Return who makes the certificate, when, and between which databases; passwords masked."""
+    from venus import __version__
+    from venus.config import masked
+
+    return {
+        "venus": __version__,
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made_by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "source_url": masked(settings.source.url.get_secret_value()),
+        "target_url": masked(settings.targets[target].url.get_secret_value()),
+    }
+
+
+def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, base: Path) -> int:
+    """Write the certificate, and say what to do next."""
+    import json
+
+    from venus.adapters.cutover.certificate import text
+
+    found = outcome.certificate
+    shown = text(found)
+    files = [base.with_name(f"{base.name}{suffix}") for suffix in (".json", ".txt")]
+    files[0].write_text(run.redactor(json.dumps(found, indent=2, ensure_ascii=False)) + "\n", encoding="utf-8")
+    files[1].write_text(run.redactor(shown), encoding="utf-8")
+    blocked = [block.line for block in outcome.blocks]
+    document = {
+        "target": target,
+        "rehearsal": found["kind"] == "rehearsal",
+        "already": outcome.already,
+        "resumed": outcome.resumed,
+        "blocks": blocked,
+        "files": [str(file) for file in files],
+        "certificate": found,
+    }
+    lines = [shown, f"written to {files[0]} and {files[1]}"]
+    if found["kind"] == "rehearsal":
+        lines += [f"! forbids the cut-over: {line}" for line in blocked]
+        lines.append("not ready" if blocked else f"ready: `venus cutover --target {target}` would go through")
+    else:
+        lines += next_steps(settings, target, already=outcome.already)
+    run.out.answer(document, *lines)
+    return REFUSED if blocked else 0
+
+
+def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
+    """Return what an operator does now."""
+    from venus.config import masked
+
+    url = masked(settings.targets[target].url.get_secret_value())
+    done = "was cut over before; nothing was done" if already else "is cut over: VENUS writes no row there any more"
+    return [
+        f"target {target} {done}. Next:",
+        f"  1. point the application at {url} and let it write",
+        "  2. watch `venus status`: it names late writes at the source, which nobody carries over any more",
+        f"  3. back, as long as nobody has written to the target: `venus cutover --target {target} --undo`",
+        "  4. for good: stop `venus sync`, `venus uninstall-triggers`, "
+        f"`venus forget --target {target} --yes`, stop the broker",
+    ]
+
+
+def take_back(run: Invocation, settings: Settings, target: str) -> int:
+    """Undo a cut-over."""
+    with run.out.progress("taking back") as steps:
+        from venus.adapters.cutover.run import undo
+
+        mark = undo(settings, target, steps.update)
+    document = {"target": target, "undone": True, "was_cut_over_at": mark.marked_at.isoformat()}
+    line = (
+        f"target {target} is VENUS's again: changes of the source since {mark.marked_at:%Y-%m-%d %H:%M:%S} UTC follow"
+    )
+    run.out.answer(document, line)
+    return 0
