@@ -1,0 +1,54 @@
+"""What a snapshot of a PostgreSQL source shows while somebody truncates its table."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+from tests.support.postgres import libpq
+from tests.support.whole_way import run_at
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.adapters.dialects.postgresql.verify import PostgresSourceReader, open_reader
+from venus.adapters.dialects.verifying import Slice, Subject
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+
+def reading(database: str) -> tuple[PostgresSourceReader, Subject]:
+    run_at(database, "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item SELECT generate_series(1, 50)")
+    with closing(PostgresSource(database)) as source:
+        source.install(["*"], [])
+    reader = open_reader(Settings(source={"url": database}))  # type: ignore[arg-type]
+    schema = next(t.schema for t in reader.tables() if t.schema.name == "item")
+    run_at(database, "DELETE FROM venus.l_00001; DELETE FROM venus.l_00002")
+    return reader, Subject(schema=schema)
+
+
+def test_a_table_is_not_emptied_under_a_comparison(database: str) -> None:
+    reader, subject = reading(database)
+    with closing(reader):
+        reader.begin(subject)
+        with pytest.raises(psycopg2.errors.LockNotAvailable):
+            run_at(database, "SET lock_timeout = '200ms'; TRUNCATE item")
+        assert sum(n for n, _ in reader.buckets(subject, Slice()).values()) == 50
+        reader.end()
+        run_at(database, "TRUNCATE item")
+
+
+def test_rows_that_a_truncate_took_are_seen_with_its_note_in_the_log(database: str) -> None:
+    """TRUNCATE is not MVCC-safe: a snapshot from before it shows an empty table, but not the row of the log."""
+    reader, subject = reading(database)
+    with closing(reader), closing(psycopg2.connect(libpq(database))) as other:
+        other.cursor().execute("TRUNCATE item")
+        begun = threading.Thread(target=reader.begin, args=(subject,), daemon=True)
+        begun.start()
+        begun.join(1.0)
+        other.commit()
+        begun.join(60)
+
+        assert reader.buckets(subject, Slice()) == {}
+        assert reader.waiting(subject, [("7",)]) == {("7",)}
