@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +19,8 @@ from venus.errors import ConfigError
 from venus.model import Column, Kind, TableSchema
 from venus.spark.arrowrows import Shape, parsed
 from venus.wire import broker_pb2
+
+Numbers = npt.NDArray[np.int64]
 
 #: Kinds whose Arrow type has the order of the database (text: by bytes).
 _ORDERED = frozenset({Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TEXT, Kind.CHAR, Kind.DATE, Kind.TIMESTAMP,
@@ -48,8 +52,14 @@ class Bounds:
         scalars = [_scalar(text, column, shape.types[0], place) for text in (low, high)]
         return cls(shape=shape, low=scalars[0], high=scalars[1])
 
-    def holds(self, record_ids: Packed, version: TableSchema) -> pa.Array:
-        """Say of each row whether it lies within."""
+    def within(
+        self, record_ids: Packed, rows: Packed, numbers: Numbers, version: TableSchema
+    ) -> tuple[Packed, Packed, Numbers]:
+        """Return the rows that lie within, with their sequences."""
+        mask = np.asarray(self._holds(record_ids, version).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        return _chosen(record_ids, mask), _chosen(rows, mask), numbers[mask]
+
+    def _holds(self, record_ids: Packed, version: TableSchema) -> pa.Array:
         nothing = Packed(b"", record_ids.sizes * 0)
         (keys,) = self.shape.arrays(record_ids, nothing, version)
         inside = pa.repeat(pa.scalar(True), len(keys))
@@ -72,6 +82,11 @@ class Bounds:
             table_id=split.table_id, low=low, high=high, rows_estimate=split.rows_estimate,
             bytes_estimate=split.bytes_estimate,
         )  # fmt: skip
+
+
+def _chosen(packed: Packed, mask: npt.NDArray[np.bool_]) -> Packed:
+    data = np.frombuffer(packed.data, dtype=np.uint8)
+    return Packed(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
 
 
 def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Scalar | None:

@@ -39,7 +39,7 @@ class Options:
     #: Into how many partitions the data is cut, at least if there is enough, or for a stream at most.
     splits: int = 8
     #: Full data: how long the snapshot is kept without a sign of a reader.
-    lease_s: int = 900
+    lease_s: int = 300
     #: How long a broker that is away is waited for before a task fails.
     patience_s: int = 60
     #: Streams, and what makes a read a stream: earliest, latest, full (the full data first) or an offset. Where a query
@@ -108,6 +108,6 @@ def told() -> Iterator[None]:
     try:
         yield
     except VenusError as error:
-        if not error.hint or error.hint in str(error):
-            raise
-        raise type(error)(f"{error}; {error.hint}") from error
+        if error.hint and error.hint not in str(error):
+            error.args = (f"{error}; {error.hint}",)
+        raise

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from venus.codec.batch import changes_from_wire
-from venus.errors import SnapshotExpired, VenusError
+from venus.errors import Overloaded, SnapshotExpired, VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.spark.datasource_bounds import Bounds
 from venus.spark.datasource_columns import Wanted
@@ -56,10 +56,7 @@ class FullDataReader(DataSourceReader):
 
         options = self._options
         table_id = find(options).table_id
-        with Snapshots(options.address) as snapshots:
-            snapshot = snapshots.open(
-                options.business, table_ids=[table_id], splits=options.splits, lease_s=options.lease_s, holder="Spark"
-            )
+        snapshot = open_snapshot(options, table_id)
         table = registered(snapshot, table_id)
         Wanted.of(self._planned, table.newest, OWN_FIELDS)
         bounds = Bounds.of(table.newest, options.low, options.high)
@@ -73,6 +70,22 @@ class FullDataReader(DataSourceReader):
         return split_batches(self._options, partition, wanted)
 
 
+def open_snapshot(options: Options, table_id: int) -> broker_pb2.Snapshot:
+    """Open a snapshot of one table; the broker keeps a few at a time, and a lease that ends is waited for."""
+    until = time.monotonic() + options.patience_s
+    with Snapshots(options.address) as snapshots:
+        while True:
+            try:
+                return snapshots.open(
+                    options.business, table_ids=[table_id], splits=options.splits, lease_s=options.lease_s,
+                    holder="Spark",
+                )  # fmt: skip
+            except Overloaded:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_S)
+
+
 def split_batches(options: Options, partition: SplitPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a key range as batches."""
     versions = partition.table.schemas()
@@ -82,12 +95,12 @@ def split_batches(options: Options, partition: SplitPartition, wanted: Wanted) -
             for wire, numbers in zip(chunk.tables, chunk.sequences, strict=True):
                 section = changes_from_wire(wire)
                 version = versions[section.schema_version]
-                own = {SEQUENCE: pa.array(np.frombuffer(numbers, dtype="<u8").astype(np.int64))}
-                batch = wanted.batch(section.record_ids, section.rows, version, own)
+                sequences = np.frombuffer(numbers, dtype="<u8").astype(np.int64)
+                record_ids, rows = section.record_ids, section.rows
                 if bounds is not None:
-                    batch = batch.filter(bounds.holds(section.record_ids, version))
-                if batch.num_rows:
-                    yield batch
+                    record_ids, rows, sequences = bounds.within(record_ids, rows, sequences, version)
+                if len(sequences):
+                    yield wanted.batch(record_ids, rows, version, {SEQUENCE: pa.array(sequences)})
 
 
 def split_chunks(options: Options, partition: SplitPartition) -> Iterator[broker_pb2.ChunkBody]:

@@ -118,7 +118,9 @@ class Gathering:
         """Finish the files and commit them with the offset."""
         for (table_id, number), writer in self._writers.items():
             writer.close()
-            file = ChangeFile(path=self._layout.inside(writer.path), shape=number, rows=writer.rows)
+            file = ChangeFile(
+                path=self._layout.inside(writer.path), shape=number, rows=writer.rows, end=self.manifest.offset
+            )
             self.manifest.tables[table_id].changes.append(file)
         self.manifest.applied_at_us = time.time_ns() // 1000
         target.commit(self.manifest, [writer.path for writer in self._writers.values()])

@@ -39,6 +39,7 @@ class ChangeFile:
     path: str
     shape: int
     rows: int
+    end: int  # behind the last offset in it
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from venus.errors import Unavailable
 from venus.rpc.snapshots import Snapshots
 from venus.spark.arrowrows import Shape
 from venus.spark.lake import LakeTarget
@@ -23,11 +25,14 @@ from venus.spark.lake_layout import publish, sync
 from venus.spark.lake_load import SPLITS_PER_WORKER, StateLoad
 from venus.spark.lake_manifest import Base, LakeTable, Manifest
 from venus.spark.lake_net import Net, evolves, net, state_rows, untouched
+from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
 #: Files with fewer rows than this are put together with others.
 SMALL_ROWS = FILE_ROWS // 4
+#: The broker shares a snapshot for half a minute.
+FRESH_WAIT_S = 60.0
 
 
 def refresh(target: LakeTarget, manifest: Manifest, table: LakeTable) -> None:
@@ -119,29 +124,44 @@ class _State:
 
 
 def read_again(target: LakeTarget, manifest: Manifest, table_id: int, why: str, text_column: str = "") -> None:
-    """Read a table from the broker's full data, which is as new as the lake or newer, and commit that.
+    """Read a table from the broker's full data, which is as new as the state or newer, and commit that.
 
-    Changes below the snapshot's cut that arrive from now on are kept in the history and do not count for the state.
+    Changes on the other side of the snapshot's cut stay where they are: those behind it still wait, those below it are
+    kept in the history and do not count for the state.
     """
     table = manifest.tables[table_id]
     texts = sorted({*table.text_columns, text_column} - {""})
     logger.info("target %s: %s: its state is read again from the broker", target.name, why)
     with Snapshots(target.broker) as snapshots:
         splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
-        snapshot = snapshots.open(
-            target.business, table_ids=[table_id], splits=splits, holder=f"{table.name} of {target.group}"
-        )
+        snapshot = _snapshot_behind(snapshots, target, table, splits)
         load = StateLoad(target, snapshot, {table_id: texts})
         fresh = load.tables()[table_id]
         load.run(fresh, lambda _: None)
         snapshots.close(snapshot.snapshot_id)
     manifest.schemas |= load.schemas
-    table.previous, table.changes = table.base.folder, []
+    table.previous = table.base.folder
+    table.changes = [file for file in table.changes if file.end > snapshot.offset]
     table.schema_version, table.text_columns = fresh.schema_version, fresh.text_columns
     table.note = fresh.note or (f"as text, for a value that no type holds: {', '.join(texts)}" if texts else "")
     table.base = fresh.base
     table.base.shape = table.shape_number(fresh.schema_version)
     target.commit(manifest, [])
+
+
+def _snapshot_behind(snapshots: Snapshots, target: LakeTarget, table: LakeTable, splits: int) -> broker_pb2.Snapshot:
+    """Open a snapshot that is no older than the state: the broker may share one that was made a while ago."""
+    until = time.monotonic() + FRESH_WAIT_S
+    while True:
+        snapshot = snapshots.open(
+            target.business, table_ids=[table.table_id], splits=splits, holder=f"{table.name} of {target.group}"
+        )
+        if snapshot.offset >= table.base.offset:
+            return snapshot
+        snapshots.close(snapshot.snapshot_id)
+        if time.monotonic() > until:
+            raise Unavailable("the broker's full data is older than the lake")
+        time.sleep(1.0)
 
 
 def newest(target: LakeTarget, manifest: Manifest, table: LakeTable) -> pa.Table:

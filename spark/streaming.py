@@ -1,9 +1,11 @@
 """`spark.readStream.format("venus")`: one table's changes, micro-batch by micro-batch, with admission control.
 
 Spark's checkpoint keeps the offset; after a restart the same micro-batch is read again from the broker, change by
-change. With a consumer group the broker keeps increments until Spark has committed them; without one a query that stays
-away for longer than the broker's retention is told so. `starting` = "full" delivers the full data first, as one
-micro-batch of its own, and then what comes behind its cut: no gap, no overlap (VENUS 3.3).
+change. An offset says where its micro-batch ends and also where it begins: for the first one Spark asks `initialOffset`
+anew whenever it likes, also after a crash, and the answer may be another one by then. With a consumer group the broker
+keeps increments until Spark has committed them; without one a query that stays away for longer than the broker's
+retention is told so. `starting` = "full" delivers the full data first, as one micro-batch of its own, and then what
+comes behind its cut: no gap, no overlap (VENUS 3.3).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from venus.errors import VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.spark.datasource_columns import Wanted
 from venus.spark.datasource_options import Options, told
-from venus.spark.datasource_read import SplitPartition, split_chunks
+from venus.spark.datasource_read import SplitPartition, open_snapshot, split_chunks
 from venus.spark.datasource_table import Registered, business_status, find, registered
 from venus.spark.streaming_plan import Limit, Planner
 from venus.spark.streaming_rows import STREAM_FIELDS, OffsetPartition, change_batches, state_batch
@@ -125,32 +127,26 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if idle and self._until is None and time.monotonic() - self._moved < options.idle_s:
             return start  # only other tables have changed: no micro-batch for that
         self._moved = time.monotonic()
-        return {"offset": mark.end, "epoch": mark.epoch}
+        return {"from": start["offset"], "offset": mark.end, "epoch": mark.epoch}
 
     def _cut_of_full_data(self) -> Offset:
         options = self._options
-        with Snapshots(options.address) as snapshots:
-            snapshot = snapshots.open(
-                options.business, table_ids=[self._known().table_id], splits=options.splits, lease_s=options.lease_s,
-                holder="Spark: a stream from the full data",
-            )  # fmt: skip
+        snapshot = open_snapshot(options, self._known().table_id)
         self._table = registered(snapshot, self._known().table_id)
-        if options.group:
-            self._plan().begin(snapshot.offset, 0)
-            self._plan().acknowledge(snapshot.offset)
         splits = ",".join(base64.b64encode(s.SerializeToString()).decode() for s in snapshot.splits)
         return {
-            "offset": snapshot.offset, "epoch": snapshot.epoch, "snapshot": snapshot.snapshot_id, "splits": splits
+            "from": FULL, "offset": snapshot.offset, "epoch": snapshot.epoch, "snapshot": snapshot.snapshot_id,
+            "splits": splits,
         }  # fmt: skip
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Cut a micro-batch into pieces of about the same number of offsets."""
         with told():
             table = self._newest_known()
-        if start["offset"] == FULL:
+        first, last = end.get("from", start["offset"]), end["offset"]
+        if first == FULL:
             splits = [base64.b64decode(text) for text in end["splits"].split(",") if text]
             return [SplitPartition(end["snapshot"], split, table) for split in splits]
-        first, last = start["offset"], end["offset"]
         pieces = max(1, min(self._options.splits, (last - first) // PIECE_OFFSETS_MIN))
         bounds = [first + (last - first) * i // pieces for i in range(pieces + 1)]
         return [OffsetPartition(a, b, table) for a, b in pairwise(bounds) if a < b]
@@ -165,6 +161,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Take note that Spark will not ask for anything below `end` again."""
         try:
             if "snapshot" in end:
+                if self._options.group:  # not before: a group that the broker knows has had its full data
+                    self._plan().begin(end["offset"], 0)
                 with Snapshots(self._options.address) as snapshots:
                     snapshots.close(end["snapshot"])
             if self._planner is not None:

@@ -1,0 +1,351 @@
+"""`format("venus")` in somebody's Spark job: full data at a cut, streams of changes, and what they do in trouble."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.brokers import business_status
+from tests.support.feed import INT, Feed, column, gone, items, put, table, wait_for
+from tests.support.real_broker import KillableBroker
+from venus.model import Kind, LogicalType, TableSchema
+from venus.spark.session import last_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+
+Rows = list[dict[str, Any]]
+#: Micro-batches take seconds on a machine that does other things as well.
+WAIT_S = 150.0
+
+
+@pytest.fixture(scope="module")
+def spark(spark_session: SparkSession) -> SparkSession:
+    from venus.spark.datasource import VenusSource
+
+    spark_session.dataSource.register(VenusSource)
+    return spark_session
+
+
+@pytest.fixture
+def broker(spark: SparkSession, tmp_path: Path) -> Iterator[KillableBroker]:
+    made = KillableBroker(tmp_path / "data")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def feed(broker: KillableBroker) -> Feed:
+    return Feed(broker)
+
+
+def full(spark: SparkSession, broker: KillableBroker, name: str = "shop.items", **options: object) -> DataFrame:
+    texts = {key: str(value) for key, value in options.items()}
+    return spark.read.format("venus").options(address=broker.address, table=name, **texts).load()
+
+
+class Collected:
+    """A query that keeps what it has seen, by micro-batch; the same checkpoint is used again after a stop."""
+
+    def __init__(self, spark: SparkSession, broker: KillableBroker, folder: Path, **options: object) -> None:
+        self._spark, self._folder = spark, folder
+        self._options = {"address": broker.address, "table": "shop.items"} | {k: str(v) for k, v in options.items()}
+        self.batches: list[Rows] = []
+        self.fail_at: int | None = None
+        self.query: StreamingQuery
+
+    def start(self, **trigger: Any) -> Collected:
+        def keep(frame: DataFrame, number: int) -> None:
+            rows = [row.asDict() for row in frame.collect()]
+            if number == self.fail_at:
+                raise RuntimeError("the job fails behind the reading")
+            self.batches.append(rows)
+
+        stream = self._spark.readStream.format("venus").options(**self._options).load()
+        writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(self._folder / "checkpoint"))
+        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        return self
+
+    @property
+    def rows(self) -> Rows:
+        return [row for batch in self.batches for row in batch]
+
+    @property
+    def offsets(self) -> list[int]:
+        return sorted(row["_offset"] for row in self.rows if row["_offset"] is not None)
+
+    def reached(self, offset: int) -> None:
+        wait_for(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1, f"offset {offset}", WAIT_S)
+
+    def __enter__(self) -> Collected:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.query.stop()
+
+
+def applied(rows: Rows, schema: TableSchema) -> dict[Any, Any]:
+    """Apply what a stream has delivered, as a reader of the documentation would."""
+    state: dict[Any, tuple[int, Any]] = {}
+    names = [c.name for c in schema.wire_columns]
+    width = len(schema.key)
+    for row in sorted(rows, key=lambda r: r["_sequence"]):
+        values = tuple(None if row[n] is None else str(row[n]) for n in names)
+        if row["_gone_before"] is not None:
+            state = {k: v for k, v in state.items() if v[0] >= row["_gone_before"]}
+        elif row["_deleted"]:
+            state.pop(values[:width], None)
+        else:
+            state[values[:width]] = (row["_sequence"], values[width:])
+    return {key: row for key, (_, row) in state.items()}
+
+
+def test_the_full_data_at_a_cut_in_many_partitions(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(2000)), put(1, "o", 1, table=2), batch_rows=300)
+    feed.cut(gone(5), put(7, "seven", None))
+
+    frame = full(spark, broker, splits=4)
+    rows = {(str(r["id"]),): (r["label"], r["amount"]) for r in frame.collect()}
+
+    assert rows == {k: (v[0], None if v[1] is None else int(v[1])) for k, v in feed.model[1].items()}
+    assert frame.rdd.getNumPartitions() >= 4
+    feed.cut(put(9000, "later", 1))
+    assert frame.filter("id < 10").count() == 9
+    assert frame.count() == 1999, "a DataFrame has one cut; a filter of another query must not leak into it"
+    assert frame.alias("a").join(frame.alias("b"), "id").count() == 1999
+
+
+def test_bounds_and_columns(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(-50, 1200)))
+
+    some = full(spark, broker, low=-5, high=1100, columns="_sequence,id")
+    few = full(spark, broker, low=99, high=101, splits=8)
+
+    assert some.columns == ["_sequence", "id"]
+    assert sorted(r["id"] for r in some.collect()) == list(range(-5, 1100))
+    assert sorted(r["id"] for r in few.collect()) == [99, 100]
+    assert few.rdd.getNumPartitions() < full(spark, broker, splits=8).rdd.getNumPartitions()
+    as_text = spark.read.format("venus").schema("amount string, id bigint").options(
+        address=broker.address, table="items", low="7", high="8"
+    )  # fmt: skip
+    assert as_text.load().collect() == [("7", 7)]
+
+
+def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
+    def kind(number: int, name: str, which: Kind, **more: Any) -> Any:
+        return column(number, name, LogicalType(kind=which, **more))
+
+    schema = table(
+        1, "types", column(1, "id", INT), kind(2, "money", Kind.DECIMAL, precision=38, scale=2),
+        kind(3, "number", Kind.DECIMAL), kind(4, "born", Kind.DATE), kind(5, "at", Kind.TIMESTAMP, precision=6),
+        kind(6, "moment", Kind.TIMESTAMPTZ, precision=6), kind(7, "raw", Kind.BYTES), kind(8, "yes", Kind.BOOL),
+        kind(9, "real", Kind.FLOAT, length=8),
+    )  # fmt: skip
+    feed.describe(schema)
+    big = "9" * 36 + ".99"
+    feed.cut(
+        put(1, big, "1.00", "0001-01-01", "2026-03-29 02:30:00.000001", "1899-12-31 23:06:32+00", b"\0", "t", "NaN"),
+        put(2, *[None] * 8),
+        put(3, "1", "1", "0044-03-15 BC", None, None, None, None, None),
+    )
+    dated = full(spark, broker, "types", text_columns="born")
+
+    (first, second, third) = sorted(dated.collect(), key=lambda r: int(r["id"]))
+
+    assert first["money"] == Decimal(big)
+    assert (first["number"], first["born"], first["yes"]) == ("1.00", "0001-01-01", True)
+    assert third["born"] == "0044-03-15 BC"
+    assert first["at"] == dt.datetime(2026, 3, 29, 2, 30, 0, 1)  # no zone, no summer time
+    assert bytes(first["raw"]) == b"\0"
+    assert first["real"] != first["real"]  # NaN
+    assert list(second)[1:] == [None] * 8
+    types = dict(full(spark, broker, "types").dtypes)
+    assert (types["at"], types["moment"], types["money"]) == ("timestamp_ntz", "timestamp", "decimal(38,2)")
+    assert full(spark, broker, "types", columns="born", high=3).collect()[0][0] == dt.date(1, 1, 1)
+    with pytest.raises(Exception, match="'0044-03-15 BC'") as refused:
+        full(spark, broker, "types").collect()
+    assert "text_columns" in str(refused.value)
+
+
+MISTAKES: list[tuple[dict[str, str], str]] = [
+    ({"tabel": "x"}, "format venus has no option 'tabel' (did you mean table?)"),
+    ({"table": "nothing"}, "no table is called 'nothing' in business main; there are: shop.items"),
+    ({"columns": "id,nix"}, "shop.items has no column 'nix'; it has: id, label, amount"),
+    ({"business": "other"}, "has no business 'other'; it has: main"),
+    ({"address": "127.0.0.1:1"}, "broker at 127.0.0.1:1 cannot be reached"),
+    ({"group": "g"}, "option group is for streams, and option starting is missing"),
+    ({"low": "abc"}, "bounds of id: 'abc' is no int64"),
+]
+
+
+def test_a_mistake_is_one_line_with_the_way_out(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+
+    for options, said in MISTAKES:
+        given = {"address": broker.address, "table": "items"} | options
+        with pytest.raises(Exception, match=r"venus\.errors") as refused:
+            spark.read.format("venus").options(**given).load().count()
+        assert said in last_cause(refused.value)
+
+
+def test_a_stream_survives_stops_failures_and_the_brokers_death(
+    spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
+) -> None:
+    rng = random.Random(1)
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(300)), batch_rows=40)
+    stream = Collected(spark, broker, tmp_path, starting="earliest", max_rows=200, splits=3)
+
+    def live(cuts: int) -> None:
+        for n in range(cuts):
+            keys = rng.sample(range(300), 30)
+            feed.cut(put(1, "other", n, table=2), *(gone(k) if rng.random() < 0.3 else put(k, "x", n) for k in keys),
+                     batch_rows=7)  # fmt: skip
+
+    with stream:
+        live(4)
+        stream.reached(broker.next_offset)
+        broker.kill()
+        broker.start()
+        feed.truncate(1, put(3, "behind", 3))
+        live(3)
+        stream.reached(broker.next_offset)
+    stream.fail_at = len(stream.batches)
+    live(3)
+    stream.start()
+    wait_for(lambda: not stream.query.isActive, "the failure", WAIT_S)
+    stream.fail_at = None
+    with stream:
+        live(3)
+        stream.reached(broker.next_offset)
+
+    assert len(set(stream.offsets)) == len(stream.offsets), "a change is there twice"
+    assert len(stream.offsets) == feed.committed[1]
+    assert applied(stream.rows, items()) == feed.model[1]
+    for batch in stream.batches[1:]:
+        assert len(batch) <= 200
+
+
+@pytest.mark.slow
+def test_micro_batches_end_where_cuts_end(
+    spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
+) -> None:
+    feed.describe(items())
+    ends = []
+    for n in range(6):
+        feed.cut(*(put(i, "x", n) for i in range(40)), batch_rows=9)
+        ends.append(broker.next_offset)
+    whole = Collected(spark, broker, tmp_path / "whole", starting="earliest", max_rows=90)
+    parts = Collected(spark, broker, tmp_path / "parts", starting="earliest", max_rows=15, whole_cuts="false")
+
+    for stream in (whole, parts):
+        stream.start(availableNow=True).query.awaitTermination(240)
+
+    assert [max(r["_offset"] for r in batch) + 1 for batch in whole.batches] == ends[1::2]
+    assert {len(batch) for batch in parts.batches} <= {4, 9, 13}
+    assert parts.offsets == whole.offsets == list(range(240))
+
+
+def test_the_full_data_first_and_then_what_comes_behind_it(
+    spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
+) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(500)), batch_rows=100)
+    feed.cut(gone(3), put(4, "four", 4))
+    with Collected(spark, broker, tmp_path, starting="full", group="lab", splits=2) as stream:
+        wait_for(lambda: len(stream.batches) == 1, "the full data", WAIT_S)
+        feed.cut(put(5, "five", 5), gone(4))
+        stream.reached(broker.next_offset)
+        feed.cut(put(6, "six", 6))  # the commit of the one before comes with this one
+        stream.reached(broker.next_offset)
+        pinned = next(c for c in business_status(broker.address).consumers if c.group == "lab")
+
+    assert len(stream.batches[0]) == 499
+    assert stream.offsets == [502, 503, 504]
+    assert applied(stream.rows, items()) == feed.model[1]
+    assert pinned.acknowledged == 504
+    again = Collected(spark, broker, tmp_path / "lost", starting="full", group="lab")  # its checkpoint is lost
+    feed.cut(put(7, "seven", 7))
+    again.start(availableNow=True).query.awaitTermination(240)
+    assert again.offsets == [504, 505], "it goes on where the group is"
+
+
+@pytest.mark.slow
+def test_columns_that_come_and_go_under_a_running_stream(
+    spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
+) -> None:
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    newer = replace(items(), version=2, columns=(column(1, "id", INT), column(3, "amount", INT), column(4, "new")))
+    with Collected(spark, broker, tmp_path, starting="earliest") as stream:
+        stream.reached(broker.next_offset)
+        feed.describe(newer)
+        feed.cut(put(2, 2, "n"))
+        stream.reached(broker.next_offset)
+
+    assert [(r["id"], r["label"], r["amount"]) for r in stream.rows] == [(1, "a", 1), (2, None, 2)]
+    assert full(spark, broker).columns == ["id", "amount", "new"]
+
+
+def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
+    spark: SparkSession, broker: KillableBroker, feed: Feed, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.feed import applied as applied_offset
+    from tests.support.feed import rows_at, settings_for
+    from venus.adapters.under.control import progress
+    from venus.adapters.under.load import full_sync
+    from venus.adapters.under.staged import StagedApply
+    from venus.config import Spark as SparkSettings
+    from venus.spark.runner import SparkRunner
+    from venus.spark.streaming_apply import run_stream
+
+    monkeypatch.setattr("venus.adapters.under.staged.PIECE_OFFSETS_MIN", 50)
+    settings = settings_for(broker.address, {"a": database})
+    settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=100, batch_rows_max=1000)})
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    full_sync(settings, "a")
+    stop, errors = threading.Event(), list[BaseException]()
+    applies = StagedApply(settings, "a", SparkRunner(spark.sparkContext), stop)
+
+    def follow() -> None:
+        try:
+            run_stream(spark, settings, applies, stop)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    rng = random.Random(2)
+    try:
+        for n in range(3):
+            feed.cut(*(gone(k) if rng.random() < 0.2 else put(k, f"{n}", n) for k in rng.sample(range(2000), 900)),
+                     batch_rows=100)  # fmt: skip
+            wait_for(lambda: bool(errors) or applied_offset(database) == broker.next_offset, "the micro-batch", WAIT_S)
+            if n == 1:
+                broker.kill()
+                broker.start()
+        feed.cut(put(5000, "small", 1))
+        wait_for(lambda: bool(errors) or applied_offset(database) == broker.next_offset, "the small one", WAIT_S)
+    finally:
+        stop.set()
+        thread.join(60)
+        applies.close()
+    assert not errors
+    assert rows_at(database, items()) == feed.model[1]
+    assert applies.staged >= 2
+    assert progress(settings, "a").unaccounted == 0

@@ -1,0 +1,101 @@
+"""Options of `format("venus")`, and bounds as ranges of record ids."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.feed import INT, TEXT, column, put, section, table
+from venus.codec.packed import Packed
+from venus.errors import ConfigError
+from venus.model import Kind, LogicalType, TableSchema
+from venus.spark.datasource_bounds import Bounds
+from venus.spark.datasource_options import Options
+from venus.wire import broker_pb2
+
+
+def test_options_are_converted_and_their_case_does_not_matter() -> None:
+    found = Options.of({"TABLE": "shop.items", "columns": " id, label ", "Max_Rows": "7", "starting": "12",
+                        "whole_cuts": "False"})  # fmt: skip
+
+    assert (found.table, found.columns, found.max_rows) == ("shop.items", ("id", "label"), 7)
+    assert (found.starting, found.whole_cuts, found.address) == ("12", False, "127.0.0.1:7400")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "t", "lease": "5"}, "no option 'lease' .did you mean lease_s"),
+        ({}, "option table is missing"),
+        ({"table": "t", "splits": "many"}, "option splits: 'many' should be a whole number"),
+        ({"table": "t", "splits": "0"}, "must be 1 or more"),
+        ({"table": "t", "starting": "soon"}, "none of earliest, latest, full or an offset"),
+        ({"table": "t", "address": "somewhere"}, "should be HOST:PORT"),
+        ({"table": "t", "starting": "full", "whole_cuts": "perhaps"}, "should be true or false"),
+        ({"table": "t", "max_bytes": "1"}, "option max_bytes is for streams"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Options.of(options)
+
+
+def keyed(kind: LogicalType) -> TableSchema:
+    return table(1, "t", column(1, "id", kind), column(2, "v"))
+
+
+def test_a_range_of_record_ids_never_leaves_a_row_out() -> None:
+    schema, rng = keyed(INT), random.Random(6)
+    numbers = sorted({rng.randrange(-2000, 100_000) for _ in range(500)} | {-1, 0, 1, 9, 10, 99, 100})
+    rows = section(schema, [put(n, "x") for n in numbers])
+    ids = rows.record_ids.split()
+    for _ in range(200):
+        low, high = sorted(rng.sample(range(-100, 100_000), 2))
+        bounds = Bounds.of(schema, str(low), str(high))
+        assert bounds is not None
+        split = bounds.clipped(broker_pb2.Split(table_id=1))
+        wanted = {i for i, n in zip(ids, numbers, strict=True) if low <= n < high}
+
+        assert split is not None or not wanted
+        if split is not None:
+            assert all(split.low <= i and (not split.high or i < split.high) for i in wanted)
+            kept, _, _ = bounds.within(rows.record_ids, rows.rows, _numbers(len(ids)), schema)
+            assert set(kept.split()) == wanted
+
+
+def _numbers(count: int):  # type: ignore[no-untyped-def]
+    import numpy as np
+
+    return np.arange(count, dtype=np.int64)
+
+
+def test_small_ranges_touch_few_splits() -> None:
+    bounds = Bounds.of(keyed(INT), "1000", "2000")
+    assert bounds is not None
+    splits = [broker_pb2.Split(table_id=1, low=_id(a), high=_id(b)) for a, b in [(0, 999), (999, 1500), (2500, 9000)]]
+
+    assert [bounds.clipped(s) is not None for s in splits] == [False, True, False]
+
+
+def _id(number: int) -> bytes:
+    return section(keyed(INT), [put(number, "")]).record_ids.data
+
+
+@pytest.mark.parametrize("kind", [LogicalType(kind=Kind.DECIMAL), LogicalType(kind=Kind.BYTES)])
+def test_a_key_without_an_order_here_has_no_bounds(kind: LogicalType) -> None:
+    with pytest.raises(ConfigError, match="have no order here"):
+        Bounds.of(keyed(kind), "1", "")
+
+
+def test_text_is_ordered_by_its_bytes_and_read_in_every_split() -> None:
+    schema = keyed(TEXT)
+    rows = section(schema, [put(k, "") for k in ("a", "ab", "b", "zz", "é")])
+    bounds = Bounds.of(schema, "ab", "é")
+    assert bounds is not None
+
+    kept, _, sequences = bounds.within(rows.record_ids, rows.rows, _numbers(5), schema)
+
+    assert bounds.clipped(broker_pb2.Split(table_id=1, low=b"x", high=b"y")) is not None
+    assert sequences.tolist() == [1, 2, 3]
+    assert isinstance(kept, Packed)
