@@ -163,9 +163,9 @@ class Connection:
             raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected: {text.split(' FROM ')[0]}")
         return rows[0]
 
-    def commit(self) -> None:
-        """COMMIT. A failed transaction would end in ROLLBACK without an error; here that is one."""
-        self.run("COMMIT")
+    def commit(self, last: str = "") -> None:
+        """COMMIT, behind `last` statements. A failed transaction would end in ROLLBACK without an error; not here."""
+        self.run(f"{last}; COMMIT" if last else "COMMIT")
         if self._cursor.statusmessage != "COMMIT":
             raise SourceError(f"source {self.place}: COMMIT was answered by {self._cursor.statusmessage}")
 

@@ -17,10 +17,10 @@ import psycopg2
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.postgresql import cutsql, names, registry
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection, LockTimeout
-from venus.adapters.dialects.postgresql.dictionary import Table, signatures
+from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.postgresql.stream import CopyStream, sections
+from venus.adapters.dialects.postgresql.stream import CopyStream, SmallCopy, sections
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import keys_to_columns
 from venus.codec.layout import Layout
@@ -100,7 +100,8 @@ class PostgresCut:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
             self._connection.run(cutsql.plan(claim.rows, claim.pages))
             text = cutsql.changes(claim.table, schema, inserts_only=claim.inserts_only)
-            with CopyStream(self._connection, text) as stream:
+            copy = CopyStream if claim.rows > cutsql.SMALL_CLAIM_ROWS else SmallCopy
+            with copy(self._connection, text) as stream:
                 yield from sections(
                     stream,
                     Layout.of(schema),
@@ -146,18 +147,17 @@ class PostgresCut:
         connection = self._connection
         try:
             self._advance(epoch, batches)
-            connection.run(self._records(batches, fills, forget_batches_below))
-            connection.commit()
+            connection.commit(self._records(batches, fills, forget_batches_below))
         except BaseException:
             connection.rollback()
             raise
 
     def _advance(self, epoch: Epoch, batches: Seq[BatchRecord]) -> None:
-        """Move the checkpoint row on. It is the fence: whoever raised the epoch since has changed it."""
+        """Move the checkpoint row on, before anything else: it is the fence, who raised the epoch has changed it."""
         if not batches:
             return
         last = batches[-1]
-        values = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no, "epoch": epoch}
+        values = {"next_sequence": int(last.last_sequence) + 1, "last_batch": int(last.batch_no), "epoch": int(epoch)}
         try:
             fenced = self._connection.row(statement("registry", "advance"), values)[0] != 1
         except Conflict:
@@ -166,7 +166,7 @@ class PostgresCut:
             raise Fenced(f"source {self._connection.place}: another instance has raised the epoch above {epoch}")
 
     def _records(self, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> str:
-        """Return everything else of the local transaction as one string: one round trip."""
+        """Return everything else of the local transaction as one string: one round trip, with the COMMIT."""
         parts = []
         if batches:
             parts.append(statement("registry", "add_batch", rows=registry.batch_rows(batches)))
@@ -265,13 +265,14 @@ def _lock(connection: Connection, captured: Seq[Captured], claims: Seq[Claim], f
         return
     locked = ", ".join(t.from_sql for t in tables.values())
     usual_ms = int(connection.options.lock_timeout_s * 1000)
-    connection.run(statement("cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(usual_ms)))
-    rewritten = connection.rows(statement("cut", "rewritten"), {"tables": list(tables)})
+    oids = "'{" + ",".join(map(str, tables)) + "}'"
+    lock = statement("cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(usual_ms), oids=oids)
+    rewritten = connection.rows(lock)
     if rewritten:
         raise Conflict(
             f"source {connection.place}: {rewritten[0][0]} was truncated or rewritten while a cut was opened"
         )
-    now = signatures(connection, tables)
+    now = {r[0]: r[3] for r in connection.rows(statement("cut", "settled", oids=oids))}
     changed = [t for oid, t in tables.items() if now.get(oid) != t.signature]
     if changed:
         raise SchemaChanged(f"{changed[0].namespace}.{changed[0].name} has changed")

@@ -24,7 +24,12 @@ SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X'),
 -- lock --
 SET LOCAL lock_timeout = {give_way_ms};
 LOCK TABLE {tables} IN ACCESS SHARE MODE;
-SET LOCAL lock_timeout = {usual_ms}
+SET LOCAL lock_timeout = {usual_ms};
+EXECUTE venus_rewritten ({oids})
+
+-- settled --
+-- Behind the locks: what the tables look like now, and they cannot change any more.
+EXECUTE venus_signatures ({oids})
 
 -- rewritten --
 -- TRUNCATE and rewriting ALTER TABLE are not MVCC-safe: a table rewritten between our snapshot and our lock looks

@@ -29,6 +29,17 @@ def dirty(table_ids: list[int]) -> str:
     return statement("cut", "dirty", mark=statement("registry", "mark"), tables=tables)
 
 
+def prepared(table_ids: list[int]) -> list[str]:
+    """Return what every cut executes, to be planned once in a session."""
+    as_parameter = {"tables": "$1"}
+    return [
+        dirty(table_ids),
+        f"PREPARE venus_rewritten (oid[]) AS {statement('cut', 'rewritten') % as_parameter}",
+        f"PREPARE venus_signatures (oid[]) AS {statement('dictionary', 'signatures') % as_parameter}",
+        statement("registry", "prepare_advance"),
+    ]
+
+
 def plan(rows: int, pages: int) -> str:
     """Return the planner's settings for a claim of so many rows."""
     bulk = rows > SMALL_CLAIM_ROWS and rows * _PAGES_PER_DESCENT >= pages

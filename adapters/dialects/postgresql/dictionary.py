@@ -183,12 +183,6 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
     return [_table(r, details[r[0]], types, more.get(r[0], Structure())) for r in rows]
 
 
-def signatures(connection: Connection, oids: Iterable[int]) -> dict[int, str]:
-    """Return what each of these tables, if it is still there, looks like now."""
-    rows = connection.rows(statement("dictionary", "signatures"), {"tables": list(oids)})
-    return {r[0]: r[3] for r in rows}
-
-
 def _table(row: Row, details: _Details, types: dict[int, PgType], more: Structure) -> Table:
     oid, namespace, name, kind, persistence, has_heirs, inherits, security, estimate, comment, _ = row
     columns, unsupported = [], []

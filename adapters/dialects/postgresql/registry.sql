@@ -64,11 +64,14 @@ SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::fl
    AND l.pid <> pg_backend_pid() AND a.xact_start IS NOT NULL
  GROUP BY l.relation
 
--- advance --
+-- prepare_advance --
+PREPARE venus_advance (bigint, bigint, bigint) AS
 WITH advanced AS (
-    UPDATE venus.checkpoint SET next_sequence = %(next_sequence)s, last_batch = %(last_batch)s
-     WHERE id = 1 AND epoch = %(epoch)s RETURNING 1)
+    UPDATE venus.checkpoint SET next_sequence = $1, last_batch = $2 WHERE id = 1 AND epoch = $3 RETURNING 1)
 SELECT count(*) FROM advanced
+
+-- advance --
+EXECUTE venus_advance (%(next_sequence)s, %(last_batch)s, %(epoch)s)
 
 -- add_batch --
 INSERT INTO venus.batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES {rows}

@@ -154,6 +154,6 @@ class PostgresSource:
         self._captured, self._mark = registry.load(self._connection)
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
-        self._connection.run("DEALLOCATE ALL")
-        self._connection.run(cutsql.dirty([c.schema.table_id for c in self._captured]))
+        prepared = cutsql.prepared([c.schema.table_id for c in self._captured])
+        self._connection.run("; ".join(["DEALLOCATE ALL", *prepared]))
         self._loaded = True

@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
+from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Self
 
@@ -24,51 +26,29 @@ from venus.codec.packed import Packed
 
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
+_SPOOL_BYTES = 8 << 20
 _NEWLINE = ord("\n")
 #: What a row weighs beside its bytes, as TableChanges.nbytes counts it.
 _ROW_OVERHEAD = 9
 _SECTION_OVERHEAD = 32
 
 
-class CopyStream:
-    """A running COPY; use it as a context manager, which leaves the connection ready for the next statement."""
+class _Rows(ABC):
+    """The output of a COPY, taken as whole lines; a context manager, which leaves the connection ready for more."""
 
-    def __init__(self, connection: Connection, text: str) -> None:
-        self._connection = connection
-        self._reader, self._writer = os.pipe()
-        with suppress(OSError, AttributeError):  # a larger pipe saves turns; the system may say no
-            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._error: BaseException | None = None
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, args=(text,), name="venus-copy", daemon=True)
-        self._thread.start()
+    @abstractmethod
+    def _read(self) -> bytes:
+        """Return what comes next, b"" at the end."""
 
-    def _run(self, text: str) -> None:
-        try:
-            with os.fdopen(self._writer, "wb", buffering=1 << 16) as into:
-                self._connection.copy_out(text, into)
-        except BaseException as error:
-            self._error = error
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it, read or not."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._ended:
-            self._connection.cancel()
-            while os.read(self._reader, _READ_BYTES):  # the thread must never be left waiting for us
-                pass
-        self._thread.join()
-        os.close(self._reader)
-
-    def _read(self) -> bytes:
-        data = os.read(self._reader, _READ_BYTES)
-        if not data:
-            self._ended = True
-            self._thread.join()
-            if self._error is not None:
-                raise self._error
-        return data
+        self.close()
 
     def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
         """Yield whole lines: about as many as the limits allow, at least one."""
@@ -98,8 +78,65 @@ class CopyStream:
             yield b"".join(parts)
 
 
+class SmallCopy(_Rows):
+    """A COPY of few rows, read at once: starting a thread costs more. Should the rows be large, a file takes them."""
+
+    def __init__(self, connection: Connection, text: str) -> None:
+        self._spool = SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
+        try:
+            connection.copy_out(text, self._spool)
+        except BaseException:
+            self._spool.close()
+            raise
+        self._spool.seek(0)
+
+    def _read(self) -> bytes:
+        return self._spool.read(_READ_BYTES)
+
+    def close(self) -> None:
+        self._spool.close()
+
+
+class CopyStream(_Rows):
+    """A running COPY of any size."""
+
+    def __init__(self, connection: Connection, text: str) -> None:
+        self._connection = connection
+        self._reader, self._writer = os.pipe()
+        with suppress(OSError, AttributeError):  # a larger pipe saves turns; the system may say no
+            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._error: BaseException | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, args=(text,), name="venus-copy", daemon=True)
+        self._thread.start()
+
+    def _run(self, text: str) -> None:
+        try:
+            with os.fdopen(self._writer, "wb", buffering=1 << 16) as into:
+                self._connection.copy_out(text, into)
+        except BaseException as error:
+            self._error = error
+
+    def close(self) -> None:
+        if not self._ended:
+            self._connection.cancel()
+            while os.read(self._reader, _READ_BYTES):  # the thread must never be left waiting for us
+                pass
+        self._thread.join()
+        os.close(self._reader)
+
+    def _read(self) -> bytes:
+        data = os.read(self._reader, _READ_BYTES)
+        if not data:
+            self._ended = True
+            self._thread.join()
+            if self._error is not None:
+                raise self._error
+        return data
+
+
 def sections(
-    stream: CopyStream, layout: Layout, *, flagged: bool, inserts_only: bool, rows_max: int, bytes_max: int
+    stream: CopyStream | SmallCopy, layout: Layout, *, flagged: bool, inserts_only: bool, rows_max: int, bytes_max: int
 ) -> Iterator[TableChanges]:
     """Yield the rows of a COPY as sections within the limits; a larger row travels alone."""
     for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
