@@ -47,6 +47,17 @@ class Postgres:
         )
         return url.render_as_string(hide_password=False)
 
+    @property
+    def pid(self) -> int:
+        """The postmaster."""
+        return int(self._server.get_postmaster_info().pid)
+
+    @property
+    def socket(self) -> Path:
+        """The file that it listens on."""
+        info = self._server.get_postmaster_info()
+        return Path(str(info.socket_dir)) / f".s.PGSQL.{info.port}"
+
     def connect(self, database: str) -> psycopg2.extensions.connection:
         """Open a connection in autocommit mode."""
         url = sqlalchemy.make_url(self.url(database)).set(drivername="postgresql")

@@ -75,6 +75,8 @@ class Source(_Section):
     """The database whose changes are captured."""
 
     url: SecretStr = SecretStr("")
+    #: "inline" puts the paper's own columns into the application's tables (Oracle only; see docs/DEPARTURES.md 4).
+    mode: Literal["log", "inline"] = "log"
     tables: Patterns = ("*",)
     exclude: Patterns = ()
 
@@ -143,7 +145,7 @@ class Spark(_Section):
     #: The Java to run; empty = the first that is found.
     java_home: str = ""
     #: From how many rows on `--engine auto` takes Spark where neither master nor remote is set.
-    auto_rows_min: Count = 20_000_000
+    auto_rows_min: Count = 30_000_000
     #: `sync --engine spark`: rows of one micro-batch at most, and from how many rows on it is staged by tasks.
     batch_rows_max: Count = 500_000
     stage_rows_min: Count = 20_000

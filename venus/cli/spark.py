@@ -76,11 +76,12 @@ def described(settings: Settings) -> dict[str, str]:
     facts = {"PySpark": version("pyspark")}
     if settings.spark.remote:
         return facts | {"Spark Connect": masked(settings.spark.remote)}
-    facts["master"] = plan(settings).master
-    if not submitted():
-        java = find_java(settings.spark.java_home)
-        facts |= {"Java": f"{java.version}, {java.home}", "found by": java.origin}
-    return facts
+    if submitted():
+        return facts | {"master": "that of spark-submit"}
+    java = find_java(settings.spark.java_home)
+    return facts | {
+        "master": plan(settings).master, "Java": f"{java.version}, {java.home}", "found by": java.origin,
+    }  # fmt: skip
 
 
 def probe(settings: Settings) -> tuple[list[Worker], dict[str, float]]:

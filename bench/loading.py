@@ -1,0 +1,151 @@
+"""What the bench of loads runs on: an embedded PostgreSQL, a broker that holds one table, as many targets as wanted."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.processes import Postgres, free_port
+from bench.shapes import Shape
+
+WORKERS = 2
+
+
+class Home:
+    """One folder: a server, a broker that holds one table, and as many targets as are asked for."""
+
+    def __init__(self, folder: Path, postgres: Postgres, shape: Shape, rows: int) -> None:
+        self._folder = folder
+        self.postgres = postgres
+        self.shape = shape
+        self.rows = rows
+        self._targets: list[str] = []
+        self._address = f"127.0.0.1:{free_port()}"
+        self._log = (folder / f"{shape.name}.log").open("a")
+        self._source = f"{shape.name}_{rows}"
+        self._broker: subprocess.Popen[bytes] | None = None
+
+    def fill(self) -> float:
+        """Make the rows, and let the broker have them; return how many rows a second it got."""
+        self.sql("postgres", f"CREATE DATABASE {self._source}")
+        self.sql(self._source, self.shape.create)
+        self.sql(self._source, self.shape.insert(1, self.rows))
+        first = self.new_target()
+        self.run("install-triggers")
+        self._broker = subprocess.Popen(self.command("broker"), stdout=self._log, stderr=self._log)
+        wait_for(self._broker_answers)
+        answer = self.run("migrate", "--target", first, "--engine", "local")
+        return self.rows / answer["first_fill_seconds"]
+
+    def _broker_answers(self) -> bool:
+        done = subprocess.run(self.command("status", "--json"), capture_output=True, text=True)
+        return bool(done.stdout) and not json.loads(done.stdout)["broker"]["error"]
+
+    def new_target(self) -> str:
+        """Make an empty database and name it in the configuration."""
+        name = f"t{len(self._targets)}_{self._source}"
+        self.sql("postgres", f"CREATE DATABASE {name}")
+        self._targets.append(name)
+        targets = "\n".join(f'[targets.{name}]\nurl = "{self.postgres.url(name)}"' for name in self._targets)
+        text = f"""
+[source]
+url = "{self.postgres.url(self._source)}"
+{targets}
+[broker]
+listen = "{self._address}"
+http = ""
+data_dir = "{self._folder / f"broker-{self._source}"}"
+[apply]
+load_workers = {WORKERS}
+"""
+        self._file.write_text(text)
+        return name
+
+    def drop(self, name: str) -> None:
+        """Give the space back."""
+        self.sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / f"{self._source}.toml"
+
+    def sql(self, database: str, *statements: str) -> None:
+        """Run statements."""
+        with closing(self.postgres.connect(database)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def text(self) -> bytes:
+        """Return the source's rows as COPY text."""
+        out = io.BytesIO()
+        with closing(self.postgres.connect(self._source)) as connection, connection.cursor() as cursor:
+            cursor.copy_expert(f"COPY {self.shape.name} TO STDOUT", out)
+        return out.getvalue()
+
+    def command(self, *words: str) -> list[str]:
+        """Return a command line of VENUS."""
+        return [sys.executable, "-m", "venus.cli", *words, "-c", str(self._file)]
+
+    def run(self, *words: str) -> Any:
+        """Run a command and return its answer."""
+        done = subprocess.run(self.command(*words, "--json"), capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}{done.stderr}")
+        return json.loads(done.stdout)
+
+    @property
+    def broker_pid(self) -> int:
+        """The broker's process."""
+        assert self._broker is not None
+        return self._broker.pid
+
+    def window_s(self, name: str) -> float:
+        """Return the seconds from the begin of the first split's transaction to the commit of the last one's."""
+        with closing(self.postgres.connect(name)) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT extract(epoch FROM max(pg_xact_commit_timestamp(xmin)) - min(done_at)) FROM venus.load_manifest"
+            )
+            (seconds,) = cursor.fetchone() or (0,)
+        return float(seconds)
+
+    def cpu_s(self) -> dict[str, float]:
+        """Return the processor time that broker and server have used so far."""
+        server = psutil.Process(self.postgres.pid)
+        sessions = sum(_used(child) for child in server.children())
+        broker = _used(psutil.Process(self.broker_pid))
+        return {"broker": broker, "PostgreSQL": sum(server.cpu_times()[:4]) + sessions}
+
+    def stop(self) -> None:
+        """End the broker."""
+        if self._broker is not None:
+            self._broker.send_signal(signal.SIGTERM)
+            self._broker.wait(60)
+        for name in [*self._targets, self._source]:
+            self.sql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+def _used(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.2)

@@ -1,0 +1,218 @@
+"""How fast a target is loaded at offset -1, by each engine, against bare COPY of the same rows and Spark's JDBC writer.
+
+An embedded PostgreSQL holds source and targets. `venus migrate` is run as a user runs it, each time into a fresh
+database, the rows coming from the broker. Bare COPY sends ready text over one and over two connections.
+
+    python -m bench.spark_load [--rows 1000000] [--wide-rows 200000] [--rounds 3] [--only narrow|wide]
+    python -m bench.spark_load --memory 1000000 5000000     # peak memory of every process
+
+The JDBC writer is measured if VENUS_BENCH_PGJDBC names its jar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench.jdbc import by_jdbc
+from bench.loading import Home
+from bench.processes import Postgres
+from bench.shapes import NARROW, WIDE, Shape
+
+#: How often the memory of the processes is looked at.
+LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What one load took: rows alone, the whole with key, statistics and start, and processor time by process."""
+
+    rows_s: float
+    whole_s: float
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+def by_venus(home: Home, engine: str) -> Taken:
+    """Load a fresh target."""
+    name = home.new_target()
+    with counted(home) as cpu:
+        began = time.perf_counter()
+        answer = home.run("migrate", "--target", name, "--engine", engine)
+        whole = time.perf_counter() - began
+    if answer["rows"] != home.rows:
+        raise RuntimeError(f"{answer['rows']} rows instead of {home.rows}")
+    taken = Taken(rows_s=home.window_s(name), whole_s=whole, cpu_s=dict(cpu))
+    home.drop(name)
+    return taken
+
+
+def by_copy(home: Home, text: bytes, connections: int) -> Taken:
+    """COPY ready text, then add key and statistics."""
+    name = home.new_target()
+    home.sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
+    parts = cut(text, connections)
+
+    def copy(part: bytes) -> None:
+        with closing(home.postgres.connect(name)) as connection, connection.cursor() as cursor:
+            cursor.copy_expert(f"COPY {home.shape.name} FROM STDIN", io.BytesIO(part), size=1 << 18)
+
+    with counted(home) as cpu:
+        began = time.perf_counter()
+        with ThreadPoolExecutor(connections) as pool:
+            list(pool.map(copy, parts))
+        copied = time.perf_counter() - began
+        home.sql(name, f"ALTER TABLE {home.shape.name} ADD PRIMARY KEY (id)", f"ANALYZE {home.shape.name}")
+        whole = time.perf_counter() - began
+    home.drop(name)
+    return Taken(rows_s=copied, whole_s=whole, cpu_s=dict(cpu))
+
+
+def cut(text: bytes, count: int) -> list[bytes]:
+    """Cut text into so many parts at line ends."""
+    ends = [text.index(b"\n", len(text) * n // count) + 1 for n in range(1, count)]
+    return [text[low:high] for low, high in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+@contextmanager
+def counted(home: Home) -> Iterator[dict[str, float]]:
+    """Count the processor time of broker, server and the commands that were run."""
+    used: dict[str, float] = {}
+    before, own = home.cpu_s(), _commands_s()
+    yield used
+    used |= {name: seconds - before[name] for name, seconds in home.cpu_s().items()} | {"client": _commands_s() - own}
+
+
+def _commands_s() -> float:
+    ended, own = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
+    return ended.ru_utime + ended.ru_stime + own.ru_utime + own.ru_stime
+
+
+def measure(home: Home, rounds: int, jar: str) -> None:
+    """Print the figures of one table."""
+    filled = home.fill()
+    text = home.text()
+    ways: dict[str, Callable[[], Taken]] = {
+        "bare COPY, 1 connection": lambda: by_copy(home, text, 1),
+        "bare COPY, 2 connections": lambda: by_copy(home, text, 2),
+        "venus migrate --engine local": lambda: by_venus(home, "local"),
+        "venus migrate --engine spark": lambda: by_venus(home, "spark"),
+    }
+    if jar:
+        ways["df.write.jdbc, reWriteBatchedInserts"] = lambda: Taken(
+            rows_s=(found := by_jdbc(home, text, jar)), whole_s=found
+        )
+    taken: dict[str, list[Taken]] = defaultdict(list)
+    for _ in range(rounds):
+        for name, way in ways.items():
+            taken[name].append(way())
+    print(f"\n{home.shape.name}: {home.rows:,} rows of {len(text) / home.rows:.0f} bytes; ", end="")
+    print(f"the first fill read {filled / 1e3:.0f} thousand rows a second")
+    print(f"thousand rows a second, median of {rounds} (min-max)")
+    print(f"{'':36s}{'rows alone':>20s}{'whole, with key':>20s}   CPU, us a row")
+    for name, found in taken.items():
+        show(name, home.rows, found)
+
+
+def show(name: str, rows: int, found: list[Taken]) -> None:
+    """Print one line."""
+    cpu = {part: statistics.median(t.cpu_s[part] for t in found) / rows * 1e6 for part in found[0].cpu_s}
+    parts = ", ".join(f"{part} {spent:.1f}" for part, spent in cpu.items() if spent >= 0.05)
+    alone, whole = rates(rows, [t.rows_s for t in found]), rates(rows, [t.whole_s for t in found])
+    print(
+        f"{name:36s}{alone:>20s}{whole:>20s}   {sum(cpu.values()):.1f}: {parts}" if cpu else f"{name:36s}{alone:>20s}"
+    )
+
+
+def rates(rows: int, seconds: list[float]) -> str:
+    """Return the median rate and the extremes."""
+    found = [rows / s / 1e3 for s in seconds]
+    return f"{statistics.median(found):.0f} ({min(found):.0f}-{max(found):.0f})"
+
+
+def memory(home: Home) -> None:
+    """Print the peak memory of every kind of process, for each engine."""
+    home.fill()
+    for engine in ("local", "spark"):
+        name = home.new_target()
+        process = subprocess.Popen(
+            home.command("migrate", "--target", name, "--engine", engine, "--json"), stdout=subprocess.DEVNULL
+        )
+        peaks: dict[str, float] = defaultdict(float)
+        while process.poll() is None:
+            look(psutil.Process(process.pid), home.broker_pid, peaks)
+            time.sleep(LOOK_S)
+        if process.returncode:
+            raise RuntimeError(f"the load ended with {process.returncode}")
+        home.drop(name)
+        print(
+            f"{home.rows:>10,} {engine:6s} " + ", ".join(f"{kind} {mib:.0f} MiB" for kind, mib in sorted(peaks.items()))
+        )
+
+
+def look(command: psutil.Process, broker_pid: int, peaks: dict[str, float]) -> None:
+    """Note the resident memory of a command, of what it has started, and of the broker."""
+    try:
+        found = {"command": [command], "broker": [psutil.Process(broker_pid)], "worker": [], "JVM": []}
+        for child in command.children(recursive=True):
+            found["JVM" if "java" in child.name() else "worker"].append(child)
+    except psutil.NoSuchProcess:
+        return
+    for kind, processes in found.items():
+        for process in processes:
+            try:
+                peaks[kind] = max(peaks[kind], process.memory_info().rss / 2**20)
+            except psutil.NoSuchProcess:
+                continue
+
+
+@contextmanager
+def running(shape: Shape, rows: int) -> Iterator[Home]:
+    """Start everything in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+        postgres = Postgres(Path(folder))
+        home = Home(Path(folder), postgres, shape, rows)
+        try:
+            yield home
+        finally:
+            home.stop()
+            postgres.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--wide-rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("narrow", "wide"))
+    parser.add_argument("--memory", type=int, nargs="+", metavar="ROWS")
+    asked = parser.parse_args()
+    jar = os.environ.pop("VENUS_BENCH_PGJDBC", "")  # no option of VENUS, which would say so
+    if asked.memory:
+        print("      rows engine  peak memory of each kind of process")
+        for rows in asked.memory:
+            with running(NARROW, rows) as home:
+                memory(home)
+        return
+    for shape, rows in ((NARROW, asked.rows), (WIDE, asked.wide_rows)):
+        if asked.only in (None, shape.name):
+            with running(shape, rows) as home:
+                measure(home, asked.rounds, jar)
+
+
+if __name__ == "__main__":
+    main()
