@@ -36,9 +36,9 @@ class KilledDriver(Faulty):
 def main() -> None:
     """Load and say how it went."""
     master, broker, url, folder, *faults = sys.argv[1:]
-    settings = settings_for(broker, {"a": url}).model_copy(
-        update={"spark": Spark(master=master, conf={"spark.driver.memory": "512m", "spark.executor.memory": "512m"})}
-    )
+    memory = {"spark.driver.memory": "512m", "spark.executor.memory": "512m"}
+    spark = Spark(remote=master) if master.startswith("sc://") else Spark(master=master, conf=memory)
+    settings = settings_for(broker, {"a": url}).model_copy(update={"spark": spark})
     kind = KilledDriver if DRIVER in faults else Faulty
     with open_runner(settings) as runner:
         faulty = kind(runner, [f for f in faults if f != DRIVER], Path(folder))

@@ -1,0 +1,62 @@
+"""A Spark Connect server in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pyspark
+
+from venus.spark.java import find_java, wrapped
+
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@contextmanager
+def connect_server(pythonpath: str, timeout_s: float = 180.0) -> Iterator[str]:
+    """Run one on two workers; yield its address."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    home = Path(pyspark.__file__).parent
+    conf = {
+        "spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }  # fmt: skip
+    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    environ = os.environ | {
+        "JAVA_HOME": str(wrapped(find_java())), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": pythonpath,
+    }  # fmt: skip
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(
+            [str(home / "bin" / "spark-submit"), "--master", "local[2,4]", "--class", SERVER, *words, "spark-internal"],
+            env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + timeout_s
+            while not _listening(port):
+                assert server.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server does not listen"
+                time.sleep(0.2)
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            server.send_signal(signal.SIGTERM)
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
