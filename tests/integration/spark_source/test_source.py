@@ -260,6 +260,7 @@ def test_micro_batches_end_where_cuts_end(
     assert parts.offsets == whole.offsets == list(range(240))
 
 
+@pytest.mark.slow
 def test_the_full_data_first_and_then_what_comes_behind_it(
     spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
 ) -> None:

@@ -1,0 +1,81 @@
+"""A folder of Parquet files as a target, as an operator has it: the same commands, and nothing but files."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.pipeline import Pipeline
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
+    made = Pipeline(
+        folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"lake": f"parquet://{tmp_path}/lake"}
+    )
+    made.environ = {"VENUS_LAKE__COMMIT_S": "0.2", "VENUS_LAKE__REFRESH_S": "0.5"}
+    made.configure()
+    try:
+        write(made, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
+        made.venus("install-triggers")
+        yield made
+    finally:
+        made.close()
+
+
+def write(pipeline: Pipeline, statement: str) -> None:
+    with closing(sqlite3.connect(pipeline.folder / "app.db", timeout=30, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+def current(pipeline: Pipeline) -> dict[int, str]:
+    found = pq.read_table(pipeline.folder / "lake" / "current" / "main.t")
+    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+
+#: What a folder cannot do, and what is said then.
+NOT_HERE = [
+    (("migrate", "--target", "lake", "--ddl-only"), "--ddl-only is for databases"),
+    (("pause", "t", "--target", "lake"), "has not been loaded yet"),
+    (("quarantine", "list", "--target", "lake"), "is a folder of Parquet files; this command is for databases"),
+]
+
+
+def test_a_folder_is_loaded_followed_killed_paused_and_resynced(pipeline: Pipeline) -> None:
+    write(pipeline, "INSERT INTO t VALUES (1, 'one'), (2, 'two')")
+    for arguments, said in NOT_HERE:
+        assert said in pipeline.venus(*arguments, code=2).err
+    pipeline.start_broker()
+    before = pipeline.ask("status", code=1)["targets"][0]
+    loaded = pipeline.ask("migrate", "--target", "lake")
+    again = pipeline.venus("migrate", "--target", "lake")
+    pipeline.start("sync", "sync", "--json")
+
+    assert not before["loaded"]
+    assert (loaded["rows"], loaded["tables"]) == (2, {"main.t": 2})
+    assert "is loaded already" in again.out
+    write(pipeline, "UPDATE t SET v = 'zwei' WHERE id = 2")
+    write(pipeline, "DELETE FROM t WHERE id = 1")
+    pipeline.until(lambda: current(pipeline) == {2: "zwei"}, "the changes")
+    pipeline.kill("sync")
+    pipeline.venus("pause", "--target", "lake")
+    pipeline.start("sync", "sync", "--json")
+    write(pipeline, "INSERT INTO t VALUES (3, 'drei')")
+    pipeline.until(lambda: "paused" in str(pipeline.status()["problems"]), "the pause")
+    assert current(pipeline) == {2: "zwei"}
+    pipeline.venus("resume", "--target", "lake")
+    pipeline.until(lambda: current(pipeline) == {2: "zwei", 3: "drei"}, "the rest")
+    pipeline.venus("resync", "t", "--target", "lake")
+    pipeline.until(lambda: pipeline.status()["targets"][0]["tables"][0]["state"] == "ACTIVE", "the resync")
+    assert current(pipeline) == {2: "zwei", 3: "drei"}
+    pipeline.caught_up("lake")
+    shown = pipeline.venus("status", code=(0, 1)).out
+    assert "target lake" in shown
+    assert pipeline.status()["targets"][0]["tables"][0]["rows_applied"] == 3

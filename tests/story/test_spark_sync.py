@@ -1,0 +1,86 @@
+"""`venus sync --engine spark` as an operator runs it: its driver is killed again and again, nothing is lost or doubled.
+
+Spark's checkpoint goes with every kill: a driver makes a new one. What is applied is decided by the target's offset.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from tests.support.pipeline import Pipeline, with_password
+from tests.support.postgres import Server, libpq
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
+    url = postgres_server.create_database()
+    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(url)})
+    made.environ = {"VENUS_SPARK__STAGE_ROWS_MIN": "50", "VENUS_SPARK__BATCH_ROWS_MAX": "2000"}
+    made.configure()
+    try:
+        write(made, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
+        made.venus("install-triggers")
+        made.start_broker()
+        made.venus("migrate", "--target", "main")
+        made.start("sync", "sync", "--engine", "spark", "--json")
+        yield made
+    finally:
+        for log in (tmp_path / "state").rglob("spark-*.log"):
+            log.unlink()  # a session that is killed leaves its log
+        made.close()
+        postgres_server.drop_database(url)
+
+
+def write(pipeline: Pipeline, *statements: str) -> None:
+    with closing(sqlite3.connect(pipeline.folder / "app.db", timeout=30, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+
+
+def driver(pipeline: Pipeline) -> psutil.Process | None:
+    """Return the process that has the driver, if it is up."""
+    children = psutil.Process(pipeline.running["sync"].pid).children()
+    return next((c for c in children if "--apply-only" in c.cmdline()), None)
+
+
+def rows(path: str) -> list[tuple[int, str]]:
+    with closing(psycopg2.connect(libpq(path))) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT id, v FROM t ORDER BY id")
+        return cursor.fetchall()
+
+
+def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipeline: Pipeline) -> None:
+    counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
+    for round_no in range(3):
+        write(pipeline, f"{counted} INSERT OR REPLACE INTO t SELECT i, '{round_no} ' || i FROM n")
+        write(pipeline, f"DELETE FROM t WHERE id % 7 = {round_no}")
+        pipeline.until(lambda: driver(pipeline) is not None, "the driver")
+        pipeline.until(partial(moved, pipeline, round_no), "some of it", every_s=0.02)
+        found = driver(pipeline)
+        if found is not None:
+            found.kill()
+    pipeline.until(lambda: driver(pipeline) is not None, "the driver")
+    pipeline.caught_up("main")
+
+    with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
+        expected = connection.execute("SELECT id, v FROM t ORDER BY id").fetchall()
+    assert rows(pipeline.targets["main"]) == expected
+    assert pipeline.status()["targets"][0]["unaccounted_rows"] == 0
+
+
+def moved(pipeline: Pipeline, round_no: int) -> bool:
+    """Whether something of this round is at the target, or the driver is at work on it."""
+    return any(value.startswith(f"{round_no} ") for _, value in rows(pipeline.targets["main"])[:50])
