@@ -24,6 +24,8 @@ DIALECTS = {
     "postgresql": "postgresql",
     "sqlite": "sqlite",
 }
+#: Dialects that can put the paper's own columns into the tables.
+INLINE = ("oracle",)
 
 
 class _SourceModule(Protocol):
@@ -33,6 +35,9 @@ class _SourceModule(Protocol):
 def open_source(settings: Settings) -> Source:
     """Connect to the source that `[source] url` names."""
     dialect = dialect_of(settings.source.url.get_secret_value())
+    if settings.source.mode == "inline" and dialect not in INLINE:
+        hint = f"it is there for {', '.join(INLINE)}; elsewhere leave out --mode and [source] mode"
+        raise ConfigError(f"[source] mode: inline is not there for {dialect}", hint=hint)
     try:
         module = cast(_SourceModule, import_module(f"venus.adapters.dialects.{dialect}.source"))
     except ModuleNotFoundError as e:

@@ -6,11 +6,12 @@ the adapter says while it runs, for a table that has a column of every type.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from venus.adapters.dialects.oracle import ddl, types
+from venus.adapters.dialects.oracle import ddl, inline, styles, types
 from venus.adapters.dialects.oracle.connection import SESSION
-from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed
+from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.dictionary import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.reading import access_to
@@ -44,7 +45,7 @@ def statements(version: Version, *, cluster: bool) -> list[str]:
         triggers = list(ddl.triggers(table, table_id))
         made += [ddl.log_ddl(table, table_id).sql, *(t.sql for t in triggers)]
         made += [*(ddl.enable(t.name) for t in triggers), ddl.fence(table), "COMMIT"]
-    made.append(ddl.log_view([("APP.STUDENT", 1), ("APP.ENROLL", 2)]))
+    made.append(ddl.log_view([ddl.log_view_table("APP.STUDENT", 1), ddl.log_view_table("APP.ENROLL", 2)]))
     return made + ddl.record_id(NO_KEY, version, "VENUS_R_00000001")
 
 
@@ -83,6 +84,33 @@ def running() -> list[str]:
     return [*SESSION, *asked, *cut, *kept]
 
 
+def inline_statements(version: Version) -> list[str]:
+    """Return what the paper's own variant adds, runs and takes away for one table."""
+    table = replace(STUDENT, key=(), style=Style.INLINE)
+    made = [m.sql for m in inline.own_objects()] + [sql for _, sql in inline.rows_of(table)]
+    made += [sql for _, sql in inline.columns_of(table, 1, version)]
+    triggers = styles.triggers(table, 1)
+    made += [t.sql for t in triggers] + [ddl.enable(t.name) for t in triggers] + [ddl.fence(table), "COMMIT"]
+    made += [sql for _, sql in inline.after_fence(table, 1)]
+    made.append(ddl.log_view([inline.log_view_table("APP", "STUDENT"), ddl.log_view_table("APP.ENROLL", 2)]))
+    found = everything()
+    read = access_to(replace(found, keyed=replace(found.keyed, style=Style.INLINE)))
+    made += [statement("inline", "claim"), read.changes_sql, read.fill_sql, read.fill_next_sql]
+    made += [statement("inline", "advance"), inline.waiting("APP", "STUDENT"), statement("inline", "tables")]
+    return [
+        *made,
+        statement("inline", "has_columns"),
+        inline.forgotten("APP", "STUDENT"),
+        inline.drop_columns("APP", "STUDENT"),
+    ]
+
+
+def compound_statements() -> list[str]:
+    """Return the experimental triggers for bulk DML."""
+    tables = [replace(table, style=Style.COMPOUND) for table in (STUDENT, ENROLL)]
+    return [made.sql for number, table in enumerate(tables, 1) for made in styles.triggers(table, number)]
+
+
 def script(version: Version, *, cluster: bool) -> str:
     """Return an installation as SQL*Plus would take it."""
     place = f"{version.name} RAC" if cluster else version.name
@@ -102,6 +130,10 @@ def files() -> dict[str, str]:
     found = {f"install-{v.name}.sql": script(v, cluster=False) for v in VERSIONS}
     found["install-19c-rac.sql"] = script(next(v for v in VERSIONS if v.name == "19c"), cluster=True)
     found["running.sql"] = _written("What the adapter says while it runs, for a table of every type.", running())
+    for version in (VERSIONS[0], VERSIONS[-1]):
+        head = f"The paper's own variant (--mode inline) on Oracle {version.name}, for one table; it reads another."
+        found[f"inline-{version.name}.sql"] = _written(head, inline_statements(version))
+    found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
     return found | {"TYPES.md": _TYPES_HEAD + types.documentation()}
 
 

@@ -33,7 +33,8 @@ ADAPTATIONS = (
     (r"(?s)^CREATE OR REPLACE TRIGGER (VENUS_DDL_TRG).*", rf"INSERT INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('\1')"),
     (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
     (r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION)\b", rf"\1 {DICTIONARY}.\2"),
-    (r"\nDISABLE\nBEGIN", "\nBEGIN"),
+    (r"\nDISABLE\n(DECLARE|BEGIN)", r"\n\1"),
+    (r" DROP \(RECORDID, ISDELETED, SEQUENCE\)$", " DROP RECORDID, DROP ISDELETED, DROP SEQUENCE"),
     (r"NOCYCLE CACHE 1000 (NO)?ORDER", "NOCYCLE CACHE 1000"),
     (r" USING INDEX INITRANS 8\n\) INITRANS 8 PCTFREE 5", "\n)"),
     (r"\((\d+) CHAR\)", r"(\1)"),
@@ -52,6 +53,8 @@ ADAPTATIONS = (
 _VIEWS = Path(__file__).with_suffix(".sql")
 _SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30))
   RETURN VARCHAR(30) DETERMINISTIC AS BEGIN RETURN 'BINARY'; END"""
+_RAISE = """CREATE PROCEDURE RAISE_APPLICATION_ERROR(N NUMBER(9), T VARCHAR(200)) AS
+  BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = T; END"""
 PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREATE VIEW'), ('UNLIMITED TABLESPACE')"
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
@@ -178,6 +181,7 @@ class StandIn:
         self.server.execute(f'CREATE DATABASE "{SCHEMA}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
         # a trigger asks it how its session compares text: it must be found where the trigger lies
         self.server.execute(_SYS_CONTEXT, SCHEMA)
+        self.server.execute(_RAISE, SCHEMA)
         if not self.server.execute(f"SHOW DATABASES LIKE '{DICTIONARY}'"):
             self.server.execute(f'CREATE DATABASE "{DICTIONARY}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
             for statement in _VIEWS.read_text(encoding="utf-8").split(";\n"):

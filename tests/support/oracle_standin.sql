@@ -30,7 +30,7 @@ SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NA
        NULL AS DATA_TYPE_OWNER, character_octet_length AS DATA_LENGTH, character_maximum_length AS CHAR_LENGTH,
        'C' AS CHAR_USED, numeric_precision AS DATA_PRECISION,
        COALESCE(numeric_scale, NULLIF(datetime_precision, 0)) AS DATA_SCALE,
-       CASE is_nullable WHEN 'YES' THEN 'Y' ELSE 'N' END AS NULLABLE, NULL AS COLLATION, 'NO' AS HIDDEN_COLUMN,
+       CASE is_nullable WHEN 'YES' THEN 'Y' ELSE 'N' END AS NULLABLE, NULL AS COLLATION, CASE WHEN extra LIKE '%INVISIBLE%' THEN 'YES' ELSE 'NO' END AS HIDDEN_COLUMN,
        'NO' AS VIRTUAL_COLUMN, ordinal_position AS INTERNAL_COLUMN_ID, column_default AS DATA_DEFAULT
   FROM information_schema.columns;
 
@@ -99,6 +99,8 @@ CREATE VIEW USER_OBJECTS AS
 SELECT table_name AS OBJECT_NAME, CASE table_type WHEN 'BASE TABLE' THEN 'TABLE' ELSE table_type END AS OBJECT_TYPE,
        'VALID' AS STATUS
   FROM information_schema.tables WHERE table_schema = 'APP'
+UNION ALL
+SELECT DISTINCT index_name, 'INDEX', 'VALID' FROM information_schema.statistics WHERE table_schema = 'APP'
 UNION ALL
 SELECT TRIGGER_NAME, 'TRIGGER',
        CASE WHEN EXISTS (SELECT 1 FROM INVALID_TRIGGERS WHERE NAME = TRIGGER_NAME) THEN 'INVALID' ELSE 'VALID' END

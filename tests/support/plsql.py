@@ -32,6 +32,10 @@ class Grammar:
 
     def problem(self, statement: str) -> str:
         """Return what is wrong with a statement, empty if it can be read to its end."""
+        # the quick way to predict refuses more than the exact one, never less: what it takes needs no second look
+        return self._said("SLL", statement) and self._said("LL", statement)
+
+    def _said(self, prediction: str, statement: str) -> str:
         jvm = self.gateway.jvm
         antlr, oracle = jvm.org.antlr.v4.runtime, jvm.io.github.melin.superior.parser.oracle.antlr4
         text = statement.upper()  # its keywords are in upper case only
@@ -43,12 +47,12 @@ class Grammar:
             return "it has characters that belong to no word"
         parser = oracle.OracleParser(tokens)
         parser.removeErrorListeners()
-        # the quick way to predict, as ANTLR's book has it: it refuses more, never less
-        parser.getInterpreter().setPredictionMode(antlr.atn.PredictionMode.SLL)
+        parser.getInterpreter().setPredictionMode(getattr(antlr.atn.PredictionMode, prediction))
         parser.setErrorHandler(antlr.BailErrorStrategy())
         return self._parsed(parser)
 
-    def _parsed(self, parser: Any) -> str:
+    @staticmethod
+    def _parsed(parser: Any) -> str:
         from py4j.protocol import Py4JJavaError
 
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from venus.config import Settings
     from venus.model import Finding
 
+Mode = Literal["log", "inline"]
+ModeOption = Annotated[
+    Mode | None,
+    typer.Option(help="inline: the paper's own columns in the application's tables, Oracle only. [default: log]"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")]
 
 
@@ -60,13 +65,19 @@ def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
 
 
 def install_triggers(
-    ctx: typer.Context, dry_run: DryRun = False, config: ConfigOption = None, as_json: JsonOption = False
+    ctx: typer.Context,
+    dry_run: DryRun = False,
+    mode: ModeOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Create log tables and triggers for the tables that match; run it again at any time."""
     from venus.adapters.under.naming import is_heartbeat
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
+    if mode is not None:
+        settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
     include, exclude = settings.source.tables, settings.source.exclude
     with opened_source(settings) as source:
         check_patterns(settings, source)

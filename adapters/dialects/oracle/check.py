@@ -42,7 +42,7 @@ def check(
         )
         yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
     for at in chosen(dictionary.listed(), include, exclude):
-        yield from _table(dictionary.table(at), version)
+        yield from _table(dictionary.table(at, as_inline=options.inline), version)
     session.rollback()
 
 

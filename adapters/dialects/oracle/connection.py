@@ -57,6 +57,8 @@ class Options:
     schemas: tuple[str, ...] = ()  # none = the user's own
     cluster: bool = False
     watch_database: bool = False
+    compound: bool = False
+    inline: bool = False  # of `install-triggers --mode inline`, not of the URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,14 @@ def driver_of(url: str) -> tuple[Driver, Options]:
 
 def _own_options(url: sa.URL) -> tuple[sa.URL, Options]:
     own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
-    if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch"}:
-        hint = "known are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database"
+    if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch", "venus_triggers"}:
+        hint = "known are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database, venus_triggers=rows|compound"
         raise ConfigError(f"[source] url: no option {sorted(unknown)[0]}", hint=hint)
     options = Options(
         schemas=tuple(filter(None, own.get("venus_schemas", "").split(","))),
         cluster=own.get("venus_rac") == "yes",
         watch_database=own.get("venus_watch") == "database",
+        compound=own.get("venus_triggers") == "compound",
     )
     return url.difference_update_query(list(own)), options
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from venus.adapters.dialects.contract import FillState
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.inline import Polled
 from venus.adapters.dialects.oracle.reading import Access, cursor_after, place_of, portions, sections_of
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.changes import TableChanges, marker
@@ -26,11 +27,19 @@ DELETE_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A table's share of the log in this cut: exactly these numbers."""
+    """A table's share of the log in this cut: exactly these numbers, or what the table's own column says."""
 
     access: Access
     numbers: array[int]
     truncated: bool
+    polled: Polled | None = None
+
+    @property
+    def place(self) -> dict[str, int] | None:
+        """What bounds the changes to read; None if there are none."""
+        if self.polled:
+            return {"last": self.polled.last, "hi": self.polled.highest}
+        return {"hi": max(self.numbers)} if self.numbers else None
 
 
 class OracleCut:
@@ -65,9 +74,9 @@ class OracleCut:
             schema = claim.access.layout.schema
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
-            if not claim.numbers:
+            if (place := claim.place) is None:
                 continue
-            pieces = self._reader.stream(claim.access.changes_sql, {"hi": max(claim.numbers)}, claim.access.piece)
+            pieces = self._reader.stream(claim.access.changes_sql, place, claim.access.piece)
             for portion in portions(pieces, claim.access, rows_max=rows_max, bytes_max=bytes_max):
                 yield from sections_of(portion, claim.access, bytes_max=bytes_max)
         self._read = True
@@ -112,12 +121,20 @@ class OracleCut:
                 binds = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no}
                 self._writer.run(statement("registry", "advance"), binds)
             for claim in self._claims:
-                self._delete(statement("cut", "delete", log=claim.access.log), claim.numbers)
+                if claim.polled:
+                    self._advance(claim.access.layout.schema.qualified, claim.polled)
+                else:
+                    self._delete(statement("cut", "delete", log=claim.access.log), claim.numbers)
             self._delete(statement("registry", "ddl_done"), self._ddl_numbers)
             for fill in fills:
                 if fill.table_id in self._fills:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
             self._writer.run(statement("registry", "forget_batches"), {"below": forget_batches_below})
+
+    def _advance(self, name: str, polled: Polled) -> None:
+        binds = {"name": name, "last": polled.last, "hi": polled.highest}
+        if self._writer.run(statement("inline", "advance"), binds) != 1:
+            raise SourceError(f"{self._writer.place}: LAST_SEQUENCE of {name} in VENUS_POLLED has been moved meanwhile")
 
     def _delete(self, sql: str, numbers: Seq[int]) -> None:
         gone = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from venus.adapters.dialects.oracle import names
 from venus.adapters.dialects.oracle.names import literal, log_keys, log_table, quoted
@@ -21,6 +21,14 @@ class KeyColumn:
     is_text: bool  # compared under the session's linguistic settings
 
 
+class Style(StrEnum):
+    """How a table is captured."""
+
+    ROWS = "three row triggers and a log table"
+    COMPOUND = "one compound trigger and a log table"
+    INLINE = "the paper's own columns in the table"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyed:
     """What the triggers must know of a table."""
@@ -28,6 +36,7 @@ class Keyed:
     owner: str
     name: str
     key: tuple[KeyColumn, ...]
+    style: Style = Style.ROWS
 
     @property
     def sql(self) -> str:
@@ -66,13 +75,14 @@ def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> Made:
     return Made(kind="TRIGGER", name=names.DDL_TRIGGER, sql=sql)
 
 
-def log_view(tables: Seq[tuple[str, int]]) -> str:
-    """Return the view that shows the (TableName, Sequence) log of these tables."""
-    rows = (
-        statement("own", "log_view_table", qualified=literal(name), log=log_table(table_id))
-        for name, table_id in tables
-    )
-    return statement("own", "log_view", tables="\nUNION ALL ".join(rows))
+def log_view_table(name: str, table_id: int) -> str:
+    """Return a table's line of the view."""
+    return statement("own", "log_view_table", qualified=literal(name), log=log_table(table_id))
+
+
+def log_view(lines: Iterable[str]) -> str:
+    """Return the view that shows the (TableName, Sequence) log of the tables that have these lines."""
+    return statement("own", "log_view", tables="\nUNION ALL ".join(lines))
 
 
 def log_ddl(table: Keyed, table_id: int) -> Made:
@@ -96,7 +106,7 @@ def triggers(table: Keyed, table_id: int) -> Iterator[Made]:
             keys=", ".join(log_keys(len(table.key))),
             new_key=_values(table, ":NEW"),
             old_key=_values(table, ":OLD"),
-            key_changed=_key_changed(table),
+            key_changed=key_changed(table),
         )
         yield Made(kind="TRIGGER", name=name, sql=sql)
 
@@ -105,8 +115,11 @@ def _values(table: Keyed, row: str) -> str:
     return ", ".join(f"{row}.{quoted(k.name)}" for k in table.key)
 
 
-def _key_changed(table: Keyed) -> str:
-    """Key columns are never NULL. Text is compared as the application's session compares, which may be linguistic."""
+def key_changed(table: Keyed) -> str:
+    """Return the condition that a row has another key now.
+
+    Key columns are never NULL. Text is compared as the application's session compares, which may be linguistic.
+    """
     changed = [f":OLD.{quoted(k.name)} <> :NEW.{quoted(k.name)}" for k in table.key]
     if any(k.is_text for k in table.key):
         changed.append("SYS_CONTEXT('USERENV', 'NLS_SORT') <> 'BINARY'")

@@ -6,9 +6,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from venus.adapters.dialects.oracle import structure
+from venus.adapters.dialects.oracle import inline, structure
 from venus.adapters.dialects.oracle.connection import Row, Session
-from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed
+from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.names import HEARTBEAT
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, mapping_of
@@ -77,23 +77,47 @@ class Dictionary:
         self.user = user
         self.schemas = tuple(schemas) or (user,)
         self._structures: dict[str, structure.SchemaRows] = {}
+        self._inline: frozenset[tuple[str, str]] | None = None
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
         self._structures.clear()
+        self._inline = None
         found = []
         for owner in dict.fromkeys((*self.schemas, self.user)):
             rows = self._session.rows(statement("dictionary", "tables"), {"owner": owner})
             found += [Listed(owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3])) for r in rows]
         return [t for t in found if t.owner in self.schemas or t.name == HEARTBEAT]
 
-    def table(self, listed: Listed, known: TableSchema | None = None, number_max: int = 0) -> Table:
-        """Read one table; columns that `known` has keep their numbers."""
+    def inline_tables(self) -> frozenset[tuple[str, str]]:
+        """Return the tables that have the paper's columns, as the registry says; read once."""
+        if self._inline is None:
+            made = {row[0] for row in self._session.rows(statement("dictionary", "own_objects"))}
+            self._inline = inline.read_tables(self._session) if "VENUS_POLLED" in made else frozenset()
+        return self._inline
+
+    def has_inline_columns(self, listed: Listed) -> bool:
+        """Whether the paper's columns are there already."""
+        binds = {"owner": listed.owner, "name": listed.name}
+        return bool(self._session.rows(statement("inline", "has_columns"), binds))
+
+    def table(
+        self, listed: Listed, known: TableSchema | None = None, number_max: int = 0, *, as_inline: bool = False
+    ) -> Table:
+        """Read one table; columns that `known` has keep their numbers. `as_inline`: as it will be with the columns."""
         binds = {"owner": listed.owner, "name": listed.name}
         collation = "C.COLLATION" if self._version.column_collation else "NULL"
         rows = self._session.rows(statement("dictionary", "columns", collation=collation), binds)
         keys = self._session.rows(statement("dictionary", "keys"), binds)
+        has_columns = (listed.owner, listed.name) in self.inline_tables()
+        own = [row[0] for row in rows if row[0] in inline.COLUMNS]
+        if has_columns or as_inline:
+            rows, keys = inline.without_columns(rows)
         found = described(listed, rows, keys, known, number_max)
+        if has_columns or as_inline:
+            found = replace(found, keyed=replace(found.keyed, style=Style.INLINE))
+        if as_inline and not has_columns and own:
+            found = replace(found, refused=(*found.refused, f"it has a column {own[0]} of its own"))
         return replace(found, schema=structure.completed(found.schema, self.structures(listed.owner)))
 
     def structures(self, owner: str) -> structure.SchemaRows:

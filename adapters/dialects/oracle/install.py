@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tenacity
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, names, registry
+from venus.adapters.dialects.oracle import ddl, inline, names, registry
 from venus.adapters.dialects.oracle.connection import Options, Session
+from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen, with_id
-from venus.adapters.dialects.oracle.refresh import Present, is_trigger, wrong_triggers
+from venus.adapters.dialects.oracle.refresh import Present, wrong_triggers
 from venus.adapters.dialects.oracle.registry import INSTALLING, Captured
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.styles import as_installed, is_trigger, triggers
 from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import DatabaseUnavailable, Refused, SourceError, VenusError
+from venus.model import TableSchema
 
 FENCE_ATTEMPTS = 30
 
@@ -43,6 +46,7 @@ class Objects:
 
     kinds: dict[str, str]
     triggers: dict[str, Present]
+    indexes: frozenset[str] = frozenset()
 
 
 def objects(session: Session) -> Objects:
@@ -62,7 +66,11 @@ def objects(session: Session) -> Objects:
         )
         for name, state, owner, table in rows
     }
-    return Objects(kinds={name: kind for name, kind, _ in found if kind != "INDEX"}, triggers=triggers)
+    return Objects(
+        kinds={name: kind for name, kind, _ in found if kind != "INDEX"},
+        triggers=triggers,
+        indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
+    )
 
 
 class Installer:
@@ -83,9 +91,9 @@ class Installer:
         listed = self._dictionary.listed()
         by_name = {(t.owner, t.name): t for t in listed}
         steps = list(self._own(here))
-        names_of = []
+        lines = []
         for known in captured.values():
-            names_of.append((known.schema.qualified, known.schema.table_id))
+            lines.append(self._view_line(known.schema))
             if at := by_name.get((known.schema.namespace, known.schema.name)):
                 steps += self._again(known, at, here)
         next_id = max(captured, default=0) + 1
@@ -94,15 +102,25 @@ class Installer:
         heartbeat = heartbeat or Listed(owner=self._dictionary.user, name=names.HEARTBEAT, partitioned=False, rows=1)
         for at in [heartbeat, *chosen(listed, include, exclude)]:
             if (at.owner, at.name) not in taken:
-                steps += self._first(at, next_id, here)
-                names_of.append((f"{at.owner}.{at.name}", next_id))
+                table = with_id(self._described(at), next_id)
+                steps += self._first(table, at, here)
+                lines.append(self._view_line(table.schema, table.keyed.style))
                 next_id += 1
-        is_new = len(names_of) > len(captured) or "VENUS_LOG" not in here.kinds
-        return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(names_of), exists=not is_new)]
+        is_new = len(lines) > len(captured) or "VENUS_LOG" not in here.kinds
+        return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new)]
+
+    def _view_line(self, schema: TableSchema, style: Style | None = None) -> str:
+        at = (schema.namespace, schema.name)
+        if style is Style.INLINE or (style is None and at in self._dictionary.inline_tables()):
+            return inline.log_view_table(*at)
+        return ddl.log_view_table(schema.qualified, schema.table_id)
 
     def _own(self, here: Objects) -> Iterator[Step]:
         for made in ddl.own_objects(self._version, cluster=self._options.cluster):
             yield _run("VENUS", f"{made.kind.lower()} {made.name}", made.sql, exists=made.name in here.kinds)
+        if self._options.inline:
+            for made in inline.own_objects():
+                yield _run("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
         for name, sql in ddl.own_rows():
             yield _run("VENUS", f"row of {name}", sql, exists=name in here.kinds)
         made = ddl.ddl_trigger(owner=self._dictionary.user, whole_database=self._options.watch_database)
@@ -111,8 +129,12 @@ class Installer:
         yield Step(shown=_step("VENUS", f"trigger {made.name}", made.sql, exists), kind="make", name=made.name)
         yield from _checked_and_enabled("VENUS", [made.name], exists)
 
-    def _first(self, at: Listed, table_id: int, here: Objects) -> Iterator[Step]:
-        table = with_id(self._described(at), table_id)
+    def _first(self, table: Table, at: Listed, here: Objects) -> Iterator[Step]:
+        if table.keyed.style is Style.INLINE:
+            for what, sql in inline.rows_of(table.keyed):
+                yield _run(table.schema.qualified, what, sql)
+        elif "VENUS_POLLED" in here.kinds:
+            yield _run(table.schema.qualified, "no row of VENUS_POLLED", inline.forgotten(at.owner, at.name))
         binds = registry.version_binds(table.schema) | {
             "namespace": at.owner, "name": at.name, "reason": INSTALLING, "estimate": at.rows,
         }  # fmt: skip
@@ -124,32 +146,46 @@ class Installer:
     def _described(self, at: Listed) -> Table:
         if at.name == names.HEARTBEAT:
             return heartbeat_table(at)
-        table = self._dictionary.table(at)
+        table = self._dictionary.table(at, as_inline=self._options.inline)
         if table.refused:
             raise Refused(f"{table.schema.qualified}: {table.refused[0]}", hint="`venus check` lists the choices")
+        if self._options.compound and table.keyed.style is Style.ROWS:
+            return replace(table, keyed=replace(table.keyed, style=Style.COMPOUND))
         return table
 
     def _again(self, known: Captured, at: Listed, here: Objects) -> list[Step]:
         """Return the steps for a table that is registered: what has vanished is made again."""
         table = self._dictionary.table(at, known.schema, known.number_max)
+        table = replace(table, keyed=as_installed(table.keyed, known.schema.table_id, here.triggers))
         unfinished = known.table.reason == INSTALLING
         if table.refused or table.schema.key != known.schema.key:
             return []  # refresh_schemas says why
-        if not unfinished and not wrong_triggers(table, here.triggers) and _log(table) in here.kinds:
-            every = [_log_step(table, True)]
-            every += [_make(table, made, True) for made in ddl.triggers(table.keyed, table.schema.table_id)]
+        is_inline = table.keyed.style is Style.INLINE
+        if not unfinished and not wrong_triggers(table, here.triggers) and (is_inline or _log(table) in here.kinds):
+            every = [] if is_inline else [_log_step(table, True)]
+            every += [_make(table, made, True) for made in triggers(table.keyed, table.schema.table_id)]
             return every
         return list(self._objects(table, here, resync=not unfinished))
 
     def _objects(self, table: Table, here: Objects, *, resync: bool) -> Iterator[Step]:
-        yield _log_step(table, _log(table) in here.kinds)
+        is_inline = table.keyed.style is Style.INLINE
+        if is_inline:
+            has_columns = self._dictionary.has_inline_columns(table.listed)
+            for what, sql in inline.columns_of(table.keyed, table.schema.table_id, self._version):
+                there = what.removeprefix("index ") in here.indexes or (what == "columns" and has_columns)
+                yield _run(table.schema.qualified, what, sql, exists=there)
+        else:
+            yield _log_step(table, _log(table) in here.kinds)
         wrong = {made.name for made in wrong_triggers(table, here.triggers)}
-        every = list(ddl.triggers(table.keyed, table.schema.table_id))
+        every = triggers(table.keyed, table.schema.table_id)
         for made in every:
             yield _make(table, made, made.name not in wrong)
         yield from _checked_and_enabled(table.schema.qualified, [m.name for m in every], False)
         fence = _step(table.schema.qualified, "fence", ddl.fence(table.keyed))
         yield Step(shown=fence, kind="fence")
+        for what, sql in inline.after_fence(table.keyed, table.schema.table_id) if is_inline else ():
+            there = what.removeprefix("constraint ") in here.indexes
+            yield _run(table.schema.qualified, what, sql, exists=there)
         reason = "changes may have been missed, its triggers were made again: read the table again" if resync else None
         binds = {"table_id": table.schema.table_id, "state": "RESYNC" if resync else "ACTIVE", "reason": reason}
         yield _run(table.schema.qualified, "state of the table", statement("registry", "set_state"), binds=binds)
@@ -212,18 +248,22 @@ class Installer:
         """Return every statement that takes VENUS out of the schema: triggers first."""
         kinds = objects(self._session).kinds
         order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
-        ours = [n for n in kinds if _is_own(n, kinds[n])]
-        return [
-            _run("VENUS", f"{kinds[n].lower()} {n}", ddl.drop(kinds[n], n))
-            for n in sorted(ours, key=lambda n: (order[kinds[n]], n))
+        ours = sorted((n for n in kinds if _is_own(n, kinds[n])), key=lambda n: (order[kinds[n]], n))
+        steps = [_run("VENUS", f"{kinds[n].lower()} {n}", ddl.drop(kinds[n], n)) for n in ours]
+        given_back = [
+            _run(f"{owner}.{name}", "columns", inline.drop_columns(owner, name))
+            for owner, name in sorted(self._dictionary.inline_tables())
         ]
+        behind_triggers = sum(kinds[n] == "TRIGGER" for n in ours)
+        return steps[:behind_triggers] + given_back + steps[behind_triggers:]
 
 
 def _is_own(name: str, kind: str) -> bool:
     if kind == "TRIGGER":
         return is_trigger(name) or name == names.DDL_TRIGGER
     own = ("VENUS_CHECKPOINT", "VENUS_BATCH", "VENUS_CAPTURED_TABLE", names.HEARTBEAT, "VENUS_DDL")
-    return name in (*own, "VENUS_SEQ", "VENUS_LOG") or (kind == "TABLE" and name.startswith("VENUS_L_"))
+    paper = [table for _, table in inline.TABLES]
+    return name in (*own, *paper, "VENUS_SEQ", "VENUS_LOG") or (kind == "TABLE" and name.startswith("VENUS_L_"))
 
 
 def heartbeat_table(at: Listed) -> Table:

@@ -10,6 +10,8 @@ HEARTBEAT = "VENUS_HEARTBEAT"
 DDL_TRIGGER = "VENUS_DDL_TRG"
 #: Table number -> trigger name, in the order in which they are made.
 TRIGGER_LETTERS = ("I", "U", "D")
+#: The one trigger that stands for the three where the URL asks for it.
+COMPOUND_LETTER = "C"
 
 
 def quoted(name: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from venus.adapters.dialects.oracle.connection import Row
+from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Reading, Table
 from venus.adapters.dialects.oracle.names import log_keys, log_table, quoted
 from venus.adapters.dialects.oracle.statements import statement
@@ -37,7 +38,7 @@ class Access:
 
     layout: Layout
     readings: tuple[Reading, ...]  # in wire order
-    log: str
+    log: str  # empty: the table itself says what has changed
     changes_sql: str
     fill_sql: str
     fill_next_sql: str
@@ -55,34 +56,43 @@ def access_to(table: Table) -> Access:
     layout = Layout.of(table.schema)
     readings = tuple(table.readings[c.name] for c in layout.columns)
     key, others = layout.columns[: layout.key_count], layout.columns[layout.key_count :]
-    logged = log_keys(len(key))
     key_at = [f"T.{quoted(c.name)}" for c in key]
     columns = [r.expression(f"T.{quoted(c.name)}") for r, c in zip(readings, layout.columns, strict=True)]
-    log = log_table(table.schema.table_id)
-    changes = statement(
-        "cut",
-        "changes",
-        log=log,
-        table=table.keyed.sql,
-        keys=", ".join(logged),
-        log_key=", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
-        others="".join(f"{c}, " for c in columns[len(key) :]),
-        first_key=quoted(key[0].name),
-        joined=" AND ".join(f"{at} = G.{k}" for at, k in zip(key_at, logged, strict=True)),
-    )
+    is_inline = table.keyed.style is Style.INLINE
+    changes = _inline_changes(table, columns) if is_inline else _log_changes(table, layout, readings, key_at, columns)
     listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
     parts = {"columns": listed, "table": table.keyed.sql, "order": ", ".join(key_at)}
-    after = f"WHERE {_behind(key_at, readings)} "
+    behind = _behind(key_at, readings)
+    file, after = ("inline", f" AND {behind}") if is_inline else ("cut", f"WHERE {behind} ")
     return Access(
         layout=layout,
         readings=readings,
-        log=log,
+        log="" if is_inline else log_table(table.schema.table_id),
         changes_sql=changes,
-        fill_sql=statement("cut", "fill", **parts, after=""),
-        fill_next_sql=statement("cut", "fill", **parts, after=after),
+        fill_sql=statement(file, "fill", **parts, after=""),
+        fill_next_sql=statement(file, "fill", **parts, after=after),
         table_sql=table.keyed.sql,
         wide=any(table.readings[c.name].mapping.wide for c in others),
     )
+
+
+def _log_changes(table: Table, layout: Layout, readings: Seq[Reading], key_at: Seq[str], columns: Seq[str]) -> str:
+    logged = log_keys(layout.key_count)
+    return statement(
+        "cut",
+        "changes",
+        log=log_table(table.schema.table_id),
+        table=table.keyed.sql,
+        keys=", ".join(logged),
+        log_key=", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
+        others="".join(f"{c}, " for c in columns[layout.key_count :]),
+        first_key=quoted(layout.columns[0].name),
+        joined=" AND ".join(f"{at} = G.{k}" for at, k in zip(key_at, logged, strict=True)),
+    )
+
+
+def _inline_changes(table: Table, columns: Seq[str]) -> str:
+    return statement("inline", "changes", columns=", ".join(columns), table=table.keyed.sql)
 
 
 def _behind(key_at: Seq[str], readings: Seq[Reading]) -> str:

@@ -6,14 +6,18 @@ Ordinary DDL of the application is never hindered: what it breaks is noticed her
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.oracle import names
-from venus.adapters.dialects.oracle.ddl import Made, triggers
+from venus.adapters.dialects.oracle.ddl import Made
 from venus.adapters.dialects.oracle.dictionary import Table, with_id
 from venus.adapters.dialects.oracle.registry import Captured
+from venus.adapters.dialects.oracle.styles import as_installed, triggers
 from venus.codec.schema import fingerprint
+
+#: What a trigger's body begins with.
+_START = re.compile(r"\b(?:COMPOUND TRIGGER|DECLARE|BEGIN)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,8 @@ class Present:
 
 def _body(text: str) -> str:
     """Return what a trigger does, without its head, its line ends and the final semicolon."""
-    return " ".join(text[text.find("BEGIN") :].split()).rstrip(";/ ")
+    start = _START.search(text)
+    return " ".join(text[start.start() if start else 0 :].split()).rstrip(";/ ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +91,5 @@ def compare(captured: Captured, found: Table | None, present: Mapping[str, Prese
 def wrong_triggers(table: Table, present: Mapping[str, Present]) -> list[Made]:
     """Return the triggers that have to be made (again)."""
     on = f"{table.keyed.owner}.{table.keyed.name}"
-    made = list(triggers(table.keyed, table.schema.table_id))
+    made = triggers(as_installed(table.keyed, table.schema.table_id, present), table.schema.table_id)
     return [m for m in made if (p := present.get(m.name)) is None or not p.is_like(m, on)]
-
-
-def is_trigger(name: str) -> bool:
-    """Whether a name is that of a row trigger of VENUS's."""
-    return any(name.startswith(f"VENUS_{letter}_") for letter in names.TRIGGER_LETTERS)

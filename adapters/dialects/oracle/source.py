@@ -21,7 +21,7 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
-from venus.adapters.dialects.oracle import registry, structure
+from venus.adapters.dialects.oracle import inline, registry, structure
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import Claim, OracleCut
@@ -42,7 +42,8 @@ NOT_INSTALLED = "VENUS is not installed here"
 
 def open_source(settings: Settings) -> OracleSource:
     """Connect to the database that the settings name."""
-    return OracleSource(*driver_of(settings.source.url.get_secret_value()))
+    driver, options = driver_of(settings.source.url.get_secret_value())
+    return OracleSource(driver, replace(options, inline=settings.source.mode == "inline"))
 
 
 class OracleSource:
@@ -115,7 +116,9 @@ class OracleSource:
     def install_plan(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation."""
         self._refuse_blocked(include, exclude)
-        return [step.shown for step in self._installer().plan(include, exclude)]
+        steps = self._installer().plan(include, exclude)
+        self._writer.rollback()
+        return [step.shown for step in steps]
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing. Oracle commits each step; what fails takes its table's triggers away again."""
@@ -123,6 +126,7 @@ class OracleSource:
         installer = self._installer()
         steps = installer.plan(include, exclude)
         installer.run(steps)
+        self._writer.rollback()  # what only read is no transaction any more
         self._mark = None
         return [step.shown for step in steps]
 
@@ -210,9 +214,12 @@ class OracleSource:
     def backlog(self) -> dict[int, tuple[int, int]]:
         """Return how many log rows wait. Who blocks is not asked: that takes a privilege on the V$ views."""
         found = {}
+        captured = registry.read_tables(self._writer).values() if self._database()[1].inline_tables() else ()
+        places = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
+        waiting = {places[at]: inline.waiting(*at) for at in self._database()[1].inline_tables()}
         for table_id in registry.states(self._writer):
-            count = self._writer.row(statement("registry", "log_count", log=log_table(table_id)))[0]
-            found[table_id] = (int(count), 0)
+            sql = waiting.get(table_id) or statement("registry", "log_count", log=log_table(table_id))
+            found[table_id] = (int(self._writer.row(sql)[0]), 0)
         self._writer.rollback()
         return found
 
@@ -294,11 +301,12 @@ class OracleSource:
             raise SchemaChanged(f"source {self._place}: {noted[0][1]} of {noted[0][2]}.{noted[0][3]}")
         readable = {t: a for t, a in self._accesses.items() if states.get(t, ("PAUSED",))[0] != registry.PAUSED}
         ddl_numbers, truncated = self._truncated(noted, readable)
-        numbers = self._claimed(readable)
+        numbers = self._claimed({t: a for t, a in readable.items() if a.log})
+        polled = inline.claimed(self._reader) if self._is_inline(readable) else {}
         claims = [
-            Claim(access=a, numbers=numbers[t], truncated=t in truncated)
+            Claim(access=a, numbers=numbers[t], truncated=t in truncated, polled=polled.get(t))
             for t, a in readable.items()
-            if numbers[t] or t in truncated
+            if numbers[t] or t in truncated or t in polled
         ]
         filling = {f.table_id: (f, readable[f.table_id]) for f in fills if f.table_id in readable}
         if not claims and not filling:
@@ -311,6 +319,10 @@ class OracleSource:
             ddl_numbers=ddl_numbers,
             fills=filling,
         )
+
+    @staticmethod
+    def _is_inline(readable: dict[int, Access]) -> bool:
+        return any(not a.log for a in readable.values())
 
     def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:
         """Read by the dictionary as it is if the registry agrees with it. Raises SchemaChanged if it does not."""

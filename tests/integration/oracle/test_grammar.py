@@ -9,16 +9,19 @@ import re
 
 import pytest
 
-from tests.support.oracle_scripts import running, statements
+from tests.support.oracle_scripts import compound_statements, inline_statements, running, statements
 from tests.support.plsql import Grammar
 from venus.adapters.dialects.oracle.versions import VERSIONS
 
 pytestmark = pytest.mark.integration
 
-#: What this grammar does not know yet is read without it.
-UNKNOWN_TO_IT = {r"JSON_SERIALIZE\((.*?) RETURNING CLOB\)": r"JSON_SERIALIZE(\1)"}
+#: What this grammar does not know yet is read without it; the name of a compound trigger behind its END it insists on.
+UNKNOWN_TO_IT = {
+    r"JSON_SERIALIZE\((.*?) RETURNING CLOB\)": r"JSON_SERIALIZE(\1)",
+    r"(END AFTER STATEMENT;\n)END;$": r"\1END VENUS_C_00001;",
+}
 #: A word or sign that a statement cannot do without; taking one away must be noticed wherever it stands.
-NEEDED = re.compile(r"(?<!')[()]|(?<!')\b(?:BEGIN|THEN|FROM|INTO|EACH|BY|TABLE|SET|WHEN|MODE)\b")
+NEEDED = re.compile(r"(?<!')[()]|(?<!')\b(?:BEGIN|THEN|INTO|EACH|BY|TABLE|SET|WHEN|MODE)\b")
 
 
 def known(text: str) -> str:
@@ -29,13 +32,14 @@ def known(text: str) -> str:
 
 def every() -> list[str]:
     installed = {s for v in VERSIONS for cluster in (False, True) for s in statements(v, cluster=cluster)}
-    return sorted(installed | set(running()))
+    inline = {s for v in VERSIONS for s in inline_statements(v)}
+    return sorted(installed | inline | set(running()) | set(compound_statements()))
 
 
 def test_every_statement_of_every_version_can_be_read(plsql_grammar: Grammar) -> None:
     found = {text: plsql_grammar.problem(known(text)) for text in every()}
     assert {text: problem for text, problem in found.items() if problem} == {}
-    assert len(found) > 70
+    assert len(found) > 90
 
 
 def test_a_statement_without_one_of_its_words_cannot(plsql_grammar: Grammar) -> None:

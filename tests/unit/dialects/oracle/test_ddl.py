@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from sqlfluff.core import Linter
 from sqlfluff.core.errors import SQLParseError
 
-from tests.support.oracle_scripts import ENROLL, FOLDER, files, running, statements
-from venus.adapters.dialects.oracle import ddl
+from tests.support.oracle_scripts import (
+    ENROLL,
+    FOLDER,
+    compound_statements,
+    files,
+    inline_statements,
+    running,
+    statements,
+)  # fmt: skip
+from venus.adapters.dialects.oracle import ddl, styles
+from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
-from venus.adapters.dialects.oracle.versions import VERSIONS, named, version_of
+from venus.adapters.dialects.oracle.refresh import Present
+from venus.adapters.dialects.oracle.styles import as_installed
+from venus.adapters.dialects.oracle.versions import VERSIONS, Version, named, version_of
 
 #: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
 UNCOVERED = ("LOCK TABLE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")
@@ -62,6 +74,24 @@ def test_every_own_name_fits_the_oldest_version() -> None:
         for text in statements(version, cluster=False):
             for name in re.findall(r"\bVENUS_\w+", text):
                 assert len(name.encode()) <= NAME_BYTES_MAX
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=[v.name for v in VERSIONS])
+def test_names_of_the_other_ways_fit_too(version: Version) -> None:
+    for text in [*inline_statements(version), *compound_statements()]:
+        assert all(len(name) <= NAME_BYTES_MAX for name in re.findall(r"\bVENUS_\w+", text))
+    assert ("INVISIBLE" in "".join(inline_statements(version))) is version.invisible_identity
+
+
+def test_a_compound_trigger_stays_what_captures_its_table() -> None:
+    compound = replace(ENROLL, style=Style.COMPOUND)
+    assert as_installed(ENROLL, 2, {"VENUS_C_00002"}) == compound
+    assert as_installed(ENROLL, 2, {"VENUS_C_00001", "VENUS_I_00002"}) == ENROLL
+    (made,) = styles.triggers(compound, 2)
+    assert styles.is_trigger(made.name)
+    present = Present(enabled=True, valid=True, on="APP.ENROLL", text=made.sql[made.sql.index("COMPOUND") :])
+    assert present.is_like(made, "APP.ENROLL")
+    assert not replace(present, text=present.text.replace("'D'", "'U'")).is_like(made, "APP.ENROLL")
 
 
 def test_no_bind_is_named_like_a_word_of_oracles() -> None:
