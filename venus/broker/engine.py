@@ -29,6 +29,7 @@ from venus.broker.space import Space
 from venus.broker.state import Business
 from venus.broker.storage import Group, Storage
 from venus.broker.store import Store, WriteHook
+from venus.broker.upkeep import Upkeep
 from venus.config import Broker
 from venus.errors import StorageError, StoreFull, Unavailable
 from venus.model import Verdict
@@ -40,11 +41,6 @@ logger = logging.getLogger(__name__)
 
 OnCommit = Callable[[str, int], None]
 
-#: Acknowledgements are logged, consumers and leases expired, and the queue trimmed at most so often.
-ACKNOWLEDGE_EVERY_S = 0.2
-MAINTAIN_EVERY_S = 1.0
-#: Space of trimmed log entries is given back in pieces of this size.
-COMPACT_BYTES = 64 << 20
 #: A half message that is undecided for so many review times is an alarm.
 HALF_ALARM_REVIEWS = 10
 HALF_ALARM_MIN_S = 60.0
@@ -73,12 +69,7 @@ class Engine:
         self._lock = threading.Lock()
         self._businesses: dict[str, Business] = {}
         self._callbacks: list[OnCommit] = []
-        self._dirty: set[tuple[Business, str]] = set()
         self._started_at_us = clock_us()
-        self._acknowledged_at = self._maintained_at = monotonic()
-        self._trimmed: dict[Business, tuple[int, int]] = {}  # entries whose space is not given back yet
-        self._trimmed_bytes = 0
-        self._compacting: threading.Thread | None = None
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -99,12 +90,22 @@ class Engine:
             scavenger=self._scavenger,
             on_fatal=lambda error: self._storage.fail(error),
         )
+        self._upkeep = Upkeep(
+            self._store,
+            self._buffer,
+            settings,
+            businesses=self._all,
+            snapshots=lambda: self._snapshots,
+            clock_us=self._clock_us,
+            monotonic=self._monotonic,
+            on_fatal=lambda error: self._storage.fail(error),
+        )
         self._storage = Storage(
             self._store,
             self._buffer,
             throttle=self._materialiser.slow_down,
             publish=self._publish,
-            maintain=self._maintain,
+            maintain=self._upkeep,
             on_fatal=self._on_fatal,
             linger_s=settings.group_commit_ms / 1000,
         )
@@ -124,8 +125,7 @@ class Engine:
         """Finish what is queued and close everything."""
         self._storage.stop()
         self._materialiser.stop()
-        if self._compacting is not None:
-            self._compacting.join()
+        self._upkeep.close()
         self._snapshots.close_all()
         try:
             self._store.close()
@@ -246,7 +246,7 @@ class Engine:
                 updated_at_us=self._clock_us(),
             )
             found.consumers[group] = consumer
-        self._mark_dirty(found, consumer)
+        self._upkeep.acknowledged(found, consumer)
 
     def acknowledge(self, business: str, group: str, offset: int) -> None:
         """Note that a group has applied everything below `offset`; never goes back."""
@@ -261,7 +261,7 @@ class Engine:
                 updated_at_us=self._clock_us(),
             )
             found.consumers[group] = consumer
-        self._mark_dirty(found, consumer)
+        self._upkeep.acknowledged(found, consumer)
 
     def detach(self, business: str, group: str) -> None:
         """Note that a group is away; a transient one is forgotten."""
@@ -275,7 +275,7 @@ class Engine:
                 return
             consumer = replace(known, connected=False, updated_at_us=self._clock_us())
             found.consumers[group] = consumer
-        self._mark_dirty(found, consumer)
+        self._upkeep.acknowledged(found, consumer)
 
     def forget(self, business: str, group: str) -> None:
         """Stop keeping increments for a group that will not come back."""
@@ -376,11 +376,6 @@ class Engine:
                 self._storage.fail(error)
             raise
 
-    def _mark_dirty(self, business: Business, consumer: Consumer) -> None:
-        if not consumer.transient:
-            with self._lock:
-                self._dirty.add((business, consumer.group))
-
     def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
         def work(group: Group) -> None:
             if content is None:
@@ -426,63 +421,6 @@ class Engine:
                 callback(business.name, business.visible_offset)
             except Exception:
                 logger.exception("a listener failed; what it was told about is committed all the same")
-
-    def _maintain(self, group: Group) -> None:
-        now = self._monotonic()
-        if now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
-            self._acknowledged_at = now
-            self._log_acknowledgements(group)
-        if now - self._maintained_at >= MAINTAIN_EVERY_S:
-            self._maintained_at = now
-            self._snapshots.expire()
-            for business in self._all():
-                trimming.expire(group, business, self._clock_us(), self._settings.consumer_ttl_s)
-                self._trim(group, business)
-                self._mark_delivered(business)
-            self._compact()
-
-    def _log_acknowledgements(self, group: Group) -> None:
-        with self._lock:
-            dirty, self._dirty = self._dirty, set()
-        for business, name in dirty:
-            with business.lock:
-                consumer = business.consumers.get(name)
-            if consumer is not None:
-                trimming.acknowledged(group, business, name, consumer.acknowledged, consumer.updated_at_us)
-
-    def _trim(self, group: Group, business: Business) -> None:
-        before = business.nbytes_trimmed
-        first, end = trimming.trim(
-            self._store, group, business, self._snapshots.offsets(business), self._settings.retain_bytes
-        )
-        if end:
-            known = self._trimmed.get(business)
-            self._trimmed[business] = (known[0] if known else first, end)
-            self._trimmed_bytes += business.nbytes_trimmed - before
-
-    def _mark_delivered(self, business: Business) -> None:
-        with business.lock:
-            consumers = [c.acknowledged for c in business.consumers.values() if c.connected]
-        first = state.place_at(self._store, business, min([business.materialised.offset, *consumers]))
-        self._buffer.delivered(business.number, first.index if first else business.log_end)
-
-    def _compact(self) -> None:
-        busy = self._compacting is not None and self._compacting.is_alive()
-        if busy or self._trimmed_bytes < COMPACT_BYTES:
-            return
-        ranges, self._trimmed, self._trimmed_bytes = self._trimmed, {}, 0
-
-        def work() -> None:
-            try:
-                for business, (first, end) in ranges.items():
-                    self._store.compact(
-                        keys.RLOG, keys.log_key(business.number, first), keys.log_key(business.number, end)
-                    )
-            except StorageError as error:
-                self._storage.fail(error)
-
-        self._compacting = threading.Thread(target=work, name="venus-compact", daemon=True)
-        self._compacting.start()
 
 
 def _shipped(half: broker_pb2.Half) -> Shipped:

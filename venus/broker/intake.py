@@ -60,6 +60,8 @@ def init(
     epoch = half.next_epoch(business.half, source_epoch)
     _raise_epoch(group, business, epoch, producer, at_us)
     state = business.half
+    if state.halves:  # the answer asks about each of them: that is a review, and the first one after a restart
+        business.count("reviews_sent", len(state.halves))
     return broker_pb2.InitAck(
         epoch=state.epoch,
         last_batch=state.last_batch,

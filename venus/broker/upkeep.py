@@ -1,0 +1,125 @@
+"""What the storage thread does between its groups: acknowledgements are logged, leases end, the queue is trimmed.
+
+All of it is put off and repeated without harm: after a crash, an acknowledgement that was not logged is given again by
+its consumer, and space that was not given back is given back later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from venus.broker import keys, state, trimming
+from venus.broker.buffer import Buffer
+from venus.broker.retention import Consumer
+from venus.broker.snapshot import Snapshots
+from venus.broker.state import Business
+from venus.broker.storage import Group
+from venus.broker.store import Store
+from venus.config import Broker
+from venus.errors import StorageError
+
+#: Acknowledgements are logged, consumers and leases expired, and the queue trimmed at most so often.
+ACKNOWLEDGE_EVERY_S = 0.2
+MAINTAIN_EVERY_S = 1.0
+#: Space of trimmed log entries is given back in pieces of this size.
+COMPACT_BYTES = 64 << 20
+
+
+class Upkeep:
+    """Called by the storage thread with each group, before it is written."""
+
+    def __init__(
+        self,
+        store: Store,
+        buffer: Buffer,
+        settings: Broker,
+        *,
+        businesses: Callable[[], Iterable[Business]],
+        snapshots: Callable[[], Snapshots],
+        clock_us: Callable[[], int],
+        monotonic: Callable[[], float],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._buffer = buffer
+        self._settings = settings
+        self._businesses = businesses
+        self._snapshots = snapshots
+        self._clock_us = clock_us
+        self._monotonic = monotonic
+        self._on_fatal = on_fatal
+        self._lock = threading.Lock()
+        self._dirty: set[tuple[Business, str]] = set()
+        self._acknowledged_at = self._maintained_at = monotonic()
+        self._trimmed: dict[Business, tuple[int, int]] = {}  # entries whose space is not given back yet
+        self._trimmed_bytes = 0
+        self._compacting: threading.Thread | None = None
+
+    def acknowledged(self, business: Business, consumer: Consumer) -> None:
+        """Log soon what a group has applied; a transient one leaves no trace. From any thread."""
+        if not consumer.transient:
+            with self._lock:
+                self._dirty.add((business, consumer.group))
+
+    def close(self) -> None:
+        """Wait for what goes on in the background."""
+        if self._compacting is not None:
+            self._compacting.join()
+
+    def __call__(self, group: Group) -> None:
+        now = self._monotonic()
+        if now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
+            self._acknowledged_at = now
+            self._log_acknowledgements(group)
+        if now - self._maintained_at >= MAINTAIN_EVERY_S:
+            self._maintained_at = now
+            self._snapshots().expire()
+            for business in self._businesses():
+                trimming.expire(group, business, self._clock_us(), self._settings.consumer_ttl_s)
+                self._trim(group, business)
+                self._mark_delivered(business)
+            self._compact()
+
+    def _log_acknowledgements(self, group: Group) -> None:
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+        for business, name in dirty:
+            with business.lock:
+                consumer = business.consumers.get(name)
+            if consumer is not None:
+                trimming.acknowledged(group, business, name, consumer.acknowledged, consumer.updated_at_us)
+
+    def _trim(self, group: Group, business: Business) -> None:
+        before = business.nbytes_trimmed
+        first, end = trimming.trim(
+            self._store, group, business, self._snapshots().offsets(business), self._settings.retain_bytes
+        )
+        if end:
+            known = self._trimmed.get(business)
+            self._trimmed[business] = (known[0] if known else first, end)
+            self._trimmed_bytes += business.nbytes_trimmed - before
+
+    def _mark_delivered(self, business: Business) -> None:
+        with business.lock:
+            consumers = [c.acknowledged for c in business.consumers.values() if c.connected]
+        first = state.place_at(self._store, business, min([business.materialised.offset, *consumers]))
+        self._buffer.delivered(business.number, first.index if first else business.log_end)
+
+    def _compact(self) -> None:
+        busy = self._compacting is not None and self._compacting.is_alive()
+        if busy or self._trimmed_bytes < COMPACT_BYTES:
+            return
+        ranges, self._trimmed, self._trimmed_bytes = self._trimmed, {}, 0
+
+        def work() -> None:
+            try:
+                for business, (first, end) in ranges.items():
+                    self._store.compact(
+                        keys.RLOG, keys.log_key(business.number, first), keys.log_key(business.number, end)
+                    )
+            except StorageError as error:
+                self._on_fatal(error)
+
+        self._compacting = threading.Thread(target=work, name="venus-compact", daemon=True)
+        self._compacting.start()
