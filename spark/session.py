@@ -1,8 +1,7 @@
 """Sessions of Spark that just work: on this machine without any set-up, on a cluster, and through Spark Connect.
 
 Nothing that the JVM and its workers say reaches the user; it goes into a log file, which is kept if something fails.
-The workers run this very Python, not whatever `python3` is in PATH. Start a session before gRPC channels: PySpark
-forks to start its JVM.
+The workers run this very Python, not whatever `python3` is in PATH.
 """
 
 from __future__ import annotations
@@ -11,33 +10,37 @@ import importlib.util
 import logging
 import os
 import re
-import shutil
 import signal
+import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from venus.config import Settings
-from venus.errors import ConfigError, SparkFailed, VenusError
+from venus.errors import ConfigError, SparkFailed, Unavailable
 from venus.spark.java import find_java, wrapped
+from venus.spark.sessionlog import SessionLog, failures, last_cause
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+__all__ = [
+    "NOT_INSTALLED", "Plan", "last_cause", "open_context", "open_session", "plan", "require_reachable", "require_spark",
+    "submitted", "with_retries",
+]  # fmt: skip
+
 logger = logging.getLogger(__name__)
 
 #: How often a task may fail; Spark's own default, which local masters do not have unless they name it.
 FAILURES_MAX = 4
-#: Logs of earlier sessions that failed.
-LOGS_KEPT = 10
 JVM_END_S = 20.0
+REACH_S = 10.0
+DEFAULT_PORTS = {"remote": 15002, "master": 7077}
 NOT_INSTALLED = "pip install 'venus-cdc[spark,java]'"
 NO_CONNECT = "pip install 'venus-cdc[connect]'"
 
@@ -97,6 +100,24 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def require_reachable(settings: Settings) -> None:
+    """Raise Unavailable if nothing listens where Spark should be: Spark itself would try for minutes, in silence."""
+    option, address = ("remote", settings.spark.remote) if settings.spark.remote else ("master", settings.spark.master)
+    found = re.match(r"(?:sc|spark)://([^/;]+)", address)
+    if found is None or submitted():
+        return
+    complaint: OSError | None = None
+    for place in found[1].split(","):
+        host, _, port = place.rpartition(":") if re.search(r":\d+$", place) else (place, "", "")
+        try:
+            socket.create_connection((host.strip("[]"), int(port or DEFAULT_PORTS[option])), REACH_S).close()
+        except OSError as error:
+            complaint = error
+        else:
+            return
+    raise Unavailable(f"Spark at {found[0]} cannot be reached: {complaint}", hint=f"look at {option} in [spark]")
+
+
 def require_spark(settings: Settings) -> None:
     """Raise ConfigError if a session cannot be made because something is not installed."""
     if importlib.util.find_spec("pyspark") is None:
@@ -123,6 +144,7 @@ def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSes
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
     elif settings.spark.remote:
+        require_reachable(settings)
         yield from _remote_session(settings)
     else:
         with open_context(settings, app=app) as context:
@@ -152,7 +174,7 @@ def _remote_session(settings: Settings) -> Iterator[SparkSession]:
     except Exception as error:
         raise SparkFailed(f"Spark Connect at {address.partition('/;')[0]}: {last_cause(error)}") from error
     try:
-        with _failures(None):
+        with failures(None):
             yield session  # type: ignore[misc]
     finally:
         with suppress(Exception):
@@ -162,15 +184,16 @@ def _remote_session(settings: Settings) -> Iterator[SparkSession]:
 def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
     from pyspark import SparkConf
 
+    require_reachable(settings)
     made = plan(settings, app=app)
     conf = SparkConf(loadDefaults=False).setAll(list(made.conf.items()))
     if not submitted():
         conf.setMaster(made.master)
     log = SessionLog()
-    with log, _environment(made.environ), _own_signals(), _failures(log):
+    with log, _environment(made.environ), _own_signals(), failures(log):
         gateway = _launch(conf, log)
         try:
-            with _failures(log):  # while the JVM is there: Py4J asks it for the text of an exception
+            with failures(log):  # while the JVM is there: Py4J asks it for the text of an exception
                 yield _started(conf, gateway, made.master)
         finally:
             _end(gateway)
@@ -248,63 +271,3 @@ def _own_signals() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
-
-
-class SessionLog:
-    """Where everything goes that Spark says; removed after a session that went well."""
-
-    def __init__(self) -> None:
-        name = f"spark-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
-        try:
-            state.mkdir(parents=True, exist_ok=True)
-            self.path = state / name
-            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600))
-        except OSError:
-            self.path = Path(tempfile.mkdtemp(prefix="venus-spark-")) / name
-            self.path.touch(0o600)
-        #: Something in it is worth reading, although nothing was raised.
-        self.kept = False
-        for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
-            old.unlink(missing_ok=True)
-
-    def last_line(self) -> str:
-        """Return the last line that says what is wrong."""
-        lines = self.path.read_text(errors="replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if re.search(r"rror|Exception", line)), "")
-
-    def __enter__(self) -> SessionLog:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and not self.kept:
-            self.path.unlink(missing_ok=True)
-            if self.path.parent.name.startswith("venus-spark-"):
-                shutil.rmtree(self.path.parent, ignore_errors=True)
-
-
-@contextmanager
-def _failures(log: SessionLog | None) -> Iterator[None]:
-    """Turn what Spark raises, 15 kB as a rule, into one line and the path of the log."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except VenusError as error:
-        if isinstance(error, SparkFailed) and log is not None and not error.hint:
-            error.hint = f"everything Spark said is in {log.path}"
-        raise
-    except (PySparkException, Py4JError) as error:
-        hint = f"everything Spark said is in {log.path}" if log is not None else ""
-        raise SparkFailed(f"Spark: {last_cause(error)}", hint=hint) from error
-
-
-def last_cause(error: BaseException) -> str:
-    """Return the last `SomethingError: ...` line of an exception that quotes other processes' stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [
-        line for line in lines if re.match(r"(Caused by: )?([\w.$]*(Error|Exception|Exit)\b|venus\.[\w.]+).*: ", line)
-    ]
-    chosen = causes[-1] if causes else lines[0] if lines else type(error).__name__
-    return chosen.removeprefix("Caused by: ")[:500]

@@ -42,9 +42,10 @@ def require_engine(settings: Settings, engine: str) -> None:
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: no such engine", hint=f"one of {', '.join(ENGINES)}")
     if engine == "spark" or (engine == "auto" and _configured(settings)):
-        from venus.spark.session import require_spark
+        from venus.spark.session import require_reachable, require_spark
 
         require_spark(settings)
+        require_reachable(settings)
 
 
 @contextmanager

@@ -157,7 +157,7 @@ def submit(
 
     The command's answer and exit code are the answer and the exit code of this one.
     """
-    from venus.spark.session import SessionLog
+    from venus.spark.sessionlog import SessionLog
     from venus.spark.submit import submission
     from venus.spark.submit import submit as run_submission
 

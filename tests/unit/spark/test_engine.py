@@ -73,3 +73,19 @@ def test_a_missing_java_is_said_before_anything_is_done(
     said = capsys.readouterr().err.splitlines()
     assert said[0] == f"venus: spark.java_home: no Java in {tmp_path}; Spark needs 17 or newer"
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("option", ['master = "spark://127.0.0.1:1"', 'remote = "sc://127.0.0.1:1/;token=x"'])
+def test_a_spark_that_is_not_there_is_said_at_once(
+    option: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "venus.toml"
+    file.write_text(f'[targets.main]\nurl = "postgresql://127.0.0.1:1/d"\n[spark]\n{option}\n')
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "pyspark" or found(name) or True)
+
+    assert run(["migrate", "--target", "main", "-c", str(file)]) == 75
+
+    said = capsys.readouterr().err.splitlines()
+    assert "127.0.0.1:1 cannot be reached" in said[0]
+    assert said[1].strip() == f"look at {option.split()[0]} in [spark]"

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from venus.config import Settings, effective
-from venus.spark.session import last_cause, plan, with_retries
+from venus.spark.session import plan, with_retries
+from venus.spark.sessionlog import last_cause
 
 
 def settings(**spark: object) -> Settings:

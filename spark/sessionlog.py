@@ -1,0 +1,77 @@
+"""What Spark says: a log that the user never sees unless something fails, and then one line of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from venus.errors import SparkFailed, VenusError
+
+#: Logs of earlier sessions that failed.
+LOGS_KEPT = 10
+
+
+class SessionLog:
+    """Where everything goes that Spark says; removed after a session that went well."""
+
+    def __init__(self) -> None:
+        name = f"spark-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "venus"
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            self.path = state / name
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError:
+            self.path = Path(tempfile.mkdtemp(prefix="venus-spark-")) / name
+            self.path.touch(0o600)
+        #: Something in it is worth reading, although nothing was raised.
+        self.kept = False
+        for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
+            old.unlink(missing_ok=True)
+
+    def last_line(self) -> str:
+        """Return the last line that says what is wrong."""
+        lines = self.path.read_text(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if re.search(r"rror|Exception", line)), "")
+
+    def __enter__(self) -> SessionLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and not self.kept:
+            self.path.unlink(missing_ok=True)
+            if self.path.parent.name.startswith("venus-spark-"):
+                shutil.rmtree(self.path.parent, ignore_errors=True)
+
+
+@contextmanager
+def failures(log: SessionLog | None) -> Iterator[None]:
+    """Turn what Spark raises, 15 kB as a rule, into one line and the path of the log."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except VenusError as error:
+        if isinstance(error, SparkFailed) and log is not None and not error.hint:
+            error.hint = f"everything Spark said is in {log.path}"
+        raise
+    except (PySparkException, Py4JError) as error:
+        hint = f"everything Spark said is in {log.path}" if log is not None else ""
+        raise SparkFailed(f"Spark: {last_cause(error)}", hint=hint) from error
+
+
+def last_cause(error: BaseException) -> str:
+    """Return the last `SomethingError: ...` line of an exception that quotes other processes' stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [
+        line for line in lines if re.match(r"(Caused by: )?([\w.$]*(Error|Exception|Exit)\b|venus\.[\w.]+).*: ", line)
+    ]
+    chosen = causes[-1] if causes else lines[0] if lines else type(error).__name__
+    return chosen.removeprefix("Caused by: ")[:500]
