@@ -28,6 +28,7 @@ STATE_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
 
 #: Rows that wait in memory for a row group, and the largest file of a state.
 GROUP_ROWS = 65_536
+GROUP_BYTES = 32 << 20
 FILE_ROWS = 1_000_000
 
 
@@ -88,7 +89,7 @@ class Writer:
         self.path = path
         self.rows = 0
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(hidden(path), schema, compression="zstd")
 
@@ -96,14 +97,15 @@ class Writer:
         """Take rows; they are written in groups."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
         self.rows += batch.num_rows
-        if self._waiting_rows >= GROUP_ROWS:
+        if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=GROUP_ROWS)
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def close(self) -> None:
         """Finish the file."""

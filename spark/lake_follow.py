@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import tenacity
 
 from venus.config import Settings
-from venus.errors import Diverged, Refused, VenusError
+from venus.errors import DatabaseUnavailable, Diverged, Refused, VenusError
 from venus.rpc.subscriber import Subscriber
 from venus.spark.lake import LakeTarget
 from venus.spark.lake_gather import Gathering, TableMisfit
@@ -77,10 +77,13 @@ def _failed(name: str, error: BaseException | None, tell: Report) -> None:
 
 def _follow(target: LakeTarget, stop: threading.Event, tell: Report) -> bool:
     """Follow from the last commit on; return whether to go on."""
-    manifest = target.recovered()
-    if manifest is None:
-        raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
-    return _Following(target, manifest, stop, tell).run()
+    try:
+        manifest = target.recovered()
+        if manifest is None:
+            raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
+        return _Following(target, manifest, stop, tell).run()
+    except OSError as error:  # a full disk, a file system that is away: nothing of the commit is seen
+        raise DatabaseUnavailable(f"target {target.name}: {error}", hint="look at the disk") from error
 
 
 class Refreshes:

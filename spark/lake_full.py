@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from venus.errors import Diverged, SnapshotExpired, Unavailable, VenusError
+from venus.errors import Diverged, SnapshotExpired, TargetError, Unavailable, VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.spark.lake import LakeTarget
@@ -46,6 +46,13 @@ class Loaded:
 
 def load_lake(target: LakeTarget, report: Report) -> Loaded:
     """Load everything, or find that the lake can follow; goes on after interruptions."""
+    try:
+        return _loaded(target, report)
+    except OSError as error:
+        raise TargetError(f"target {target.name}: {error}", hint="look at the disk, and start again") from error
+
+
+def _loaded(target: LakeTarget, report: Report) -> Loaded:
     began = time.monotonic()
     with target.locked(), Snapshots(target.broker) as snapshots:
         manifest = target.recovered()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -248,6 +250,34 @@ def test_a_lake_that_cannot_follow_is_loaded_anew_and_its_history_is_kept(
     assert trimmed.value.hint == "load it anew: venus migrate --target lake"
     assert rows == {"shop.items": 3}
     assert len(list(root.glob("history-until-2-*/shop.items/version=1/*.parquet"))) == 1
+
+
+def test_a_full_disk_is_waited_for(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    load(settings)
+    original, failures = os.fsync, [0]
+
+    def full_now_and_then(descriptor: int) -> None:
+        failures[0] += 1
+        if failures[0] in (2, 3, 7, 11):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_now_and_then)
+    with lake_following(settings) as reports:
+        for n in range(4):
+            feed.cut(put(1, "b", n), put(n + 2, "c", n))
+            lake_is_at(settings, broker.next_offset)
+        all_fresh(settings)
+
+    assert failures[0] > 11
+    assert any("No space left" in report.error for report in reports)
+    assert current_rows(tmp_path / "lake", items()) == feed.model[1]
+    assert sorted(history(tmp_path / "lake", "shop.items")["_offset"].to_pylist()) == list(range(1, broker.next_offset))
 
 
 def test_what_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
