@@ -83,12 +83,13 @@ def convert(
     return Conversion(
         target=target,
         sections=tuple(ddl.sections(placed)),
-        remarks=(*_remarks(placed), *_missing_ends(placed), *_others(others)),
+        remarks=(*remarks(placed), *_others(others)),
         later=(*(s for r in acting for s in (r.drop, r.add(acting=True), r.validate)), *_free(numberings)),
     )
 
 
-def _remarks(placed: Sequence[Placed]) -> list[Remark]:
+def remarks(placed: Sequence[Placed]) -> list[Remark]:
+    """Return what these tables have at the source and do not get, or get under another name."""
     found = [
         Remark(table=one.schema.qualified, what=o.what, name=o.name, definition=o.definition, reason=o.reason)
         for one in placed
@@ -100,7 +101,7 @@ def _remarks(placed: Sequence[Placed]) -> list[Remark]:
                    reason=f"it is too long for PostgreSQL and becomes {short}")
             for long, short in one.shortened
         ]  # fmt: skip
-    return found
+    return [*found, *_missing_ends(placed)]
 
 
 def _missing_ends(placed: Sequence[Placed]) -> list[Remark]:

@@ -18,6 +18,7 @@ from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.under import existing
 from venus.adapters.under.cutmark import refuse_if_cut_over
+from venus.adapters.under.ddlfile import remarks
 from venus.adapters.under.finish import finish_table, finish_tables
 from venus.adapters.under.loadplan import Plan, Planner
 from venus.adapters.under.loadtask import SplitResult, SplitTask, load_split
@@ -64,6 +65,8 @@ class LoadReport:
     #: Splits that an earlier, interrupted run had loaded.
     resumed_splits: int = 0
     warnings: tuple[str, ...] = ()
+    #: What the source has and the target did not get, one line each with the reason.
+    left_out: tuple[str, ...] = ()
 
 
 Report = Callable[[LoadProgress], None]
@@ -225,6 +228,7 @@ class _Load:
             target=target.name, offset=plan.snapshot.offset, parked=sum(parked.values()), warnings=tuple(warnings),
             rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
             seconds=time.monotonic() - self._began, resumed_splits=sum(r.already for r in results),
+            left_out=tuple(remark.line for remark in remarks(list(plan.placed.values()))),
         )  # fmt: skip
 
     def _check_count(self, placed: Placed, loaded: int) -> None:

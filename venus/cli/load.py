@@ -189,6 +189,7 @@ def answer(
         "tables": report.rows,
         "refused": report.parked,
         "warnings": report.warnings,
+        "left_out": report.left_out,
         "source_asked": filled is not None,
         "first_fill": filled or {},
         "first_fill_seconds": read_s,
@@ -199,6 +200,9 @@ def answer(
         return 0
     shown: list[RenderableType] = [table("table", "rows", rows=list(report.rows.items()))]
     shown += [f"! not created: {warning}" for warning in report.warnings]
+    if report.left_out:
+        look = f"venus migrate --target {report.target} --ddl-only"
+        shown.append(f"{len(report.left_out)} things of the source are not carried over: `{look}` lists them")
     if filled:
         shown.append(f"first fill: {sum(filled.values()):,} rows read from the source in {read_s:.1f} s")
     shown.append(f"target {report.target}: {rows:,} rows in {report.seconds:.1f} s, at offset {report.offset:,}")

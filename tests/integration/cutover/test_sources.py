@@ -1,0 +1,107 @@
+"""The cut-over from sources other than SQLite: numbers, cascades and checks are the target's own afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import sqlalchemy
+
+from tests.support.feed import query
+from tests.support.mariadb import MariaServer
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, whole_way
+from venus.adapters.cutover.run import Wish, cutover
+
+pytestmark = pytest.mark.integration
+
+HEAD = {"venus": "x", "made_at": "now", "made_by": "me", "source_url": "s", "target_url": "t"}
+_POSTGRES = """
+CREATE TABLE customer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL,
+    credit numeric, ratio double precision, tags text[], doc jsonb, CONSTRAINT fair CHECK (credit >= 0));
+CREATE TABLE orders (no serial PRIMARY KEY, customer bigint REFERENCES customer ON DELETE CASCADE, what char(8));
+CREATE UNIQUE INDEX customer_name ON customer (lower(name));
+CREATE SEQUENCE tickets START 100 INCREMENT 5;
+SELECT nextval('tickets');
+INSERT INTO customer (name, credit, ratio, tags, doc) VALUES ('ann', 12.50, 'NaN', '{a,NULL}', '{"b": 1, "a": 2}'),
+    ('bob', 3, 1e20, NULL, NULL);
+INSERT INTO orders (customer, what) VALUES (1, 'a'), (2, 'b');
+INSERT INTO orders (no, customer) SELECT nextval('orders_no_seq'), 1 FROM generate_series(1, 40);
+DELETE FROM orders WHERE no > 2;
+"""
+_MARIADB = (
+    "CREATE TABLE customer (id bigint unsigned AUTO_INCREMENT PRIMARY KEY, name varchar(40) NOT NULL UNIQUE,"
+    " credit decimal(10,2) CHECK (credit >= 0), at datetime(3), ratio double, host inet6)",
+    "CREATE TABLE orders (no int AUTO_INCREMENT PRIMARY KEY, customer bigint unsigned, what char(8),"
+    " FOREIGN KEY (customer) REFERENCES customer (id) ON DELETE CASCADE)",
+    "CREATE SEQUENCE tickets START WITH 100 INCREMENT BY 5 NOCACHE",
+    "SELECT nextval(tickets)",
+    "INSERT INTO customer (name, credit, at, ratio, host) VALUES ('ann', 12.5, '2026-11-21 10:00:00.5', 0.1,"
+    " '::1.2.3.4'), ('bob', 3, NULL, 1e20, NULL)",
+    "INSERT INTO orders (customer, what) VALUES (1, 'a'), (2, 'b')",
+    "INSERT INTO orders (no) VALUES (40)",
+    "DELETE FROM orders WHERE no = 40",
+)
+
+
+@pytest.fixture
+def target(postgres_server: Server) -> Iterator[str]:
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+def cut_over(way: WholeWay) -> dict[str, Any]:
+    """Bring the source to the target, rehearse, then cut over; return the certificate."""
+    way.install()
+    way.load()
+    way.start()
+    way.caught_up()
+    rehearsal = cutover(way.settings, "main", Wish(rehearse=True, quiet_s=0.2, head=HEAD))
+    assert rehearsal.blocks == ()
+    found = cutover(way.settings, "main", Wish(quiet_s=0.2, head=HEAD)).certificate
+    assert found["equal"]
+    assert [t["hash"] for t in found["tables"]] == [t["hash"] for t in rehearsal.certificate["tables"]]
+    return found
+
+
+def test_from_postgresql(tmp_path: Path, target: str, database: str) -> None:
+    query(database, _POSTGRES)
+    with whole_way(tmp_path, database, target) as way:
+        found = cut_over(way)
+        assert {c["sequence"]: c["next"] for c in found["counters"]} == {
+            "customer_id_seq": 3, "orders_no_seq": 43, '"public"."tickets"': 105,
+        }  # fmt: skip
+        assert [f["orphans"] for f in found["foreign_keys"]] == [0]
+
+        assert query(target, "INSERT INTO orders (customer) VALUES (1) RETURNING no") == [(43,)]
+        assert query(target, "INSERT INTO customer (name) VALUES ('c') RETURNING id") == [(3,)]
+        with pytest.raises(psycopg2.errors.GeneratedAlways):
+            query(target, "INSERT INTO customer (id, name) VALUES (9, 'd')")
+        assert query(target, "SELECT nextval('tickets'), nextval('tickets')") == [(105, 110)]
+        query(target, "DELETE FROM customer WHERE id = 1")
+        assert query(target, "SELECT no FROM orders") == [(2,)]  # the cascade is the target's now
+        valid = "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype IN ('f', 'c')"
+        assert query(target, valid) == [(True,)]
+
+
+def test_from_mariadb(tmp_path: Path, target: str, mariadb_server: MariaServer, mariadb_database: str) -> None:
+    name = str(sqlalchemy.make_url(mariadb_database).database)
+    with closing(mariadb_server.connect(name, autocommit=True)) as app:
+        for text in _MARIADB:
+            app.cursor().execute(text)
+    with whole_way(tmp_path, mariadb_database, target) as way:
+        found = cut_over(way)
+        assert {c["sequence"].removeprefix(f"{name}."): c["next"] for c in found["counters"]} == {
+            "customer_id_seq": 3, "orders_no_seq": 41, f'"{name}"."tickets"': 105,
+        }  # fmt: skip
+
+        query(target, f"ALTER DATABASE {sqlalchemy.make_url(target).database} SET search_path = {name}")
+        assert query(target, "INSERT INTO customer (name) VALUES ('c') RETURNING id") == [(3,)]
+        assert query(target, "INSERT INTO orders (customer) VALUES (3) RETURNING no") == [(41,)]
+        query(target, "DELETE FROM customer WHERE id IN (1, 3)")
+        assert query(target, "SELECT no FROM orders") == [(2,)]
