@@ -70,12 +70,21 @@ class LoadReport:
 
 
 Report = Callable[[LoadProgress], None]
+#: Names who loads about so many rows.
+Chooser = Callable[[int], Runner]
 
 
-def full_sync(settings: Settings, name: str, report: Report | None = None, runner: Runner | None = None) -> LoadReport:
+def full_sync(
+    settings: Settings,
+    name: str,
+    report: Report | None = None,
+    *,
+    runner: Runner | None = None,
+    choose: Chooser | None = None,
+) -> LoadReport:
     """Load target `name` from the broker's full data and leave it at an exact offset; goes on after interruptions.
 
-    `runner` says who loads the splits; without one, processes of this machine.
+    `runner` loads the splits, or whom `choose` names for so many rows; without either, processes of this machine.
     """
     target = PostgresTarget(settings, name)
     target.install()
@@ -83,20 +92,26 @@ def full_sync(settings: Settings, name: str, report: Report | None = None, runne
     try:
         refuse_if_cut_over(target, session)
         target.require_lock(session)
-        return _Load(target, session, report or (lambda _: None), runner).run()
+        return _Load(target, session, report or (lambda _: None), _chooser(settings, runner, choose)).run()
     finally:
         session.rollback()
         session.close()
 
 
+def _chooser(settings: Settings, runner: Runner | None, choose: Chooser | None) -> Chooser:
+    if runner is not None:
+        return lambda _: runner
+    return choose or (lambda rows: LocalRunner.for_rows(settings.apply.load_workers, rows))
+
+
 class _Load:
     """One run."""
 
-    def __init__(self, target: PostgresTarget, session: Session, report: Report, runner: Runner | None) -> None:
+    def __init__(self, target: PostgresTarget, session: Session, report: Report, choose: Chooser) -> None:
         self._target = target
         self._session = session
         self._report = report
-        self._runner = runner
+        self._choose = choose
         self._snapshots = Snapshots(target.broker)
         self._began = time.monotonic()
 
@@ -189,13 +204,10 @@ class _Load:
         left = [t for t in tasks if t.split_no not in done]
         self._tell(plan, sum(r.rows for r in done.values()), len(done))
         with watched(self._target, plan.load_id, lambda rows, splits: self._tell(plan, rows, splits)):
-            for result in self._runner_for(plan).run(load_split, left):
+            for result in self._choose(plan.rows_estimate).run(load_split, left):
                 done[result.split_no] = result
         self._tell(plan, sum(r.rows for r in done.values()), len(done))
         return [done[t.split_no] for t in tasks]
-
-    def _runner_for(self, plan: Plan) -> Runner:
-        return self._runner or LocalRunner.for_rows(self._target.settings.apply.load_workers, plan.rows_estimate)
 
     def _tell(self, plan: Plan, rows: int, splits: int) -> None:
         self._report(

@@ -51,15 +51,41 @@ def require_engine(settings: Settings, engine: str) -> None:
 @contextmanager
 def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[Engine]:
     """Yield who runs work on about `rows` rows. Spark is started with the first task, and ended with the context."""
-    from venus.adapters.running import LocalRunner
+    with choosing(settings, engine) as choice:
+        runner = choice(rows)
+        yield Engine(name=choice.name, why=choice.why, runner=runner)
 
+
+@contextmanager
+def choosing(settings: Settings, engine: str, say: Callable[[str], None] | None = None) -> Iterator[Choice]:
+    """Yield something to ask for a runner once it is known how many rows there are; what it starts ends with it."""
     require_engine(settings, engine)
-    why = _why_spark(settings, engine, rows)
-    if not why:
-        yield Engine(name="local", why="", runner=LocalRunner.for_rows(settings.apply.load_workers, rows))
-        return
     with ExitStack() as stack:
-        yield Engine(name="spark", why=why, runner=_StartsWithWork(settings, stack))
+        yield Choice(settings, engine, stack, say)
+
+
+class Choice:
+    """Asked with a number of rows, returns who runs the work on them."""
+
+    def __init__(self, settings: Settings, engine: str, stack: ExitStack, say: Callable[[str], None] | None) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._stack = stack
+        self._say = say
+        self.name = "local"
+        self.why = ""
+
+    def __call__(self, rows: int) -> Runner:
+        """Choose."""
+        from venus.adapters.running import LocalRunner
+
+        self.why = _why_spark(self._settings, self._engine, rows)
+        if not self.why:
+            return LocalRunner.for_rows(self._settings.apply.load_workers, rows)
+        self.name = "spark"
+        if self._say is not None:
+            self._say(f"Spark moves the rows ({self.why})")
+        return _StartsWithWork(self._settings, self._stack)
 
 
 def _why_spark(settings: Settings, engine: str, rows: int) -> str:

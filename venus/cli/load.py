@@ -14,7 +14,7 @@ import typer
 
 from venus.cli import lakes
 from venus.cli.ddl import show_ddl
-from venus.cli.engine import EngineOption, choose_runner, require_engine
+from venus.cli.engine import Choice, EngineOption, choosing, require_engine
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
 from venus.cli.output import Steps, table
 from venus.errors import ConfigError, VenusError
@@ -22,7 +22,6 @@ from venus.errors import ConfigError, VenusError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.running import Runner
     from venus.adapters.under.load import LoadProgress, LoadReport
     from venus.config import Settings
 
@@ -58,11 +57,9 @@ def migrate(
     with run.out.progress("reading") as steps:
         filled = complete_first_fill(run, settings, steps)
     read_s = time.monotonic() - started
-    with run.out.progress("loading") as steps, choose_runner(settings, engine, rows_at_broker(settings)) as chosen:
-        if chosen.why:
-            run.out.say(f"Spark moves the rows ({chosen.why})")
-        report = load(settings, target, steps, chosen.runner)
-    return answer(run, filled, read_s, report, chosen.name)
+    with run.out.progress("loading") as steps, choosing(settings, engine, run.out.say) as choice:
+        report = load(settings, target, steps, choice)
+    return answer(run, filled, read_s, report, choice.name)
 
 
 def migrate_lake(run: Invocation, target: str, *, ddl_only: bool, engine: str) -> int:
@@ -151,16 +148,7 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             time.sleep(POLL_S)
 
 
-def rows_at_broker(settings: Settings) -> int:
-    """Return about how many rows the full data has."""
-    from venus.rpc.admin import Admin
-
-    with Admin(settings.broker.address or settings.broker.listen) as admin:
-        found = admin.status(settings.business.name)
-    return sum(t.rows_estimate for b in found.businesses if b.business == settings.business.name for t in b.tables)
-
-
-def load(settings: Settings, target: str, steps: Steps, runner: Runner) -> LoadReport:
+def load(settings: Settings, target: str, steps: Steps, choice: Choice) -> LoadReport:
     """Run the full sync."""
     from venus.adapters.under.load import full_sync
 
@@ -170,7 +158,7 @@ def load(settings: Settings, target: str, steps: Steps, runner: Runner) -> LoadR
         elif found.phase == "indexing":
             steps.update(f"{found.table}: keys, indexes, foreign keys", 0)
 
-    return full_sync(settings, target, report, runner)
+    return full_sync(settings, target, report, choose=choice)
 
 
 def answer(

@@ -241,3 +241,19 @@ def test_a_large_load_runs_in_processes(
     feed.cut(*(put(i, "x") for i in range(900)))
     report = full_sync(settings_for(broker.address, {"a": database}), "a")
     assert report.rows == {"shop.items": 900}
+
+
+def test_who_loads_is_chosen_by_the_rows_that_there_are(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(900)))
+    asked: list[int] = []
+
+    def choose(rows: int) -> running.Runner:
+        asked.append(rows)
+        return running.LocalRunner()
+
+    report = full_sync(settings_for(broker.address, {"a": database}), "a", choose=choose)
+
+    assert report.rows == {"shop.items": 900}
+    assert len(asked) == 1
+    assert asked[0] >= 900
