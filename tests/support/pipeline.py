@@ -23,7 +23,7 @@ from venus.cli.status import document
 from venus.config import load
 from venus.errors import VenusError
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 PASSWORD = "s3cret/Of@Story"
 #: As it stands in a URL.
 QUOTED = "s3cret%2FOf%40Story"
