@@ -104,7 +104,9 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
             blocks=True,
         )
     if not table.key:
-        remedy = "add a PRIMARY KEY, or a UNIQUE index on NOT NULL columns; or exclude the table"
+        number = statement("check", "record_id", table=table.sql)
+        remedy = f"{number} (no query shows it), or another PRIMARY KEY, or a UNIQUE index on NOT NULL columns"
+        remedy += "; or exclude the table"
         if table.key_problems:
             remedy += "; nearest: " + "; ".join(table.key_problems)
         yield Finding(

@@ -14,3 +14,7 @@ SELECT privilege_type FROM information_schema.schema_privileges
 -- zero_dates --
 SELECT count(*) FROM (SELECT {column} AS d FROM {table} LIMIT {rows}) AS sample
  WHERE d IS NOT NULL AND (CAST(d AS CHAR) LIKE '%-00%' OR CAST(d AS CHAR) LIKE '0000-00-00%')
+
+-- record_id --
+-- For a table without a key: a number that tells equal rows apart. It rewrites the table.
+ALTER TABLE {table} ADD COLUMN venus_record_id bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY

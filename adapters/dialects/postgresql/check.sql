@@ -33,3 +33,7 @@ SELECT DISTINCT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, '')
  WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%(tables)s::oid[])
    AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') AND l.pid <> pg_backend_pid()
  ORDER BY 5 DESC
+
+-- record_id --
+-- For a table without a key: a number that tells equal rows apart. It rewrites the table, under an exclusive lock.
+ALTER TABLE {table} ADD COLUMN venus_record_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.statements import statement
 from venus.model import Finding
 
 #: protobuf keeps 19000-19999 for itself; PostgreSQL's attribute numbers end at 1600.
@@ -49,7 +50,9 @@ def of_table(table: Table) -> Iterator[Finding]:
 def _key(where: str, table: Table) -> Iterator[Finding]:
     if table.key:
         return
-    remedy = "add a primary key, or a unique index on NOT NULL columns; or exclude the table"
+    number = statement("check", "record_id", table=table.name_sql)
+    remedy = f"{number} (only SELECT * shows it), or another PRIMARY KEY, or a unique index on NOT NULL columns"
+    remedy += "; or exclude the table"
     if table.key_choices:
         remedy += "; nearest: " + "; ".join(table.key_choices)
     yield Finding(
