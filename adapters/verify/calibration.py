@@ -7,8 +7,9 @@ would differ for equal rows: then this side's rows are read and compared here, a
 
 from __future__ import annotations
 
+from venus.adapters.dialects.forms import forms, key_forms
 from venus.adapters.dialects.verifying import Reader, Slice, Subject
-from venus.adapters.verify.rows import Columns, checksums, columns_of, forms, key_forms
+from venus.adapters.verify.rows import Columns, checksums, columns_of
 
 #: Rows that are tried.
 SAMPLE_ROWS = 300

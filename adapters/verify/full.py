@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.verifying import Key, Slice, Subject
-from venus.adapters.verify.rows import Row, columns_of, key_forms, record_ids
+from venus.adapters.verify.rows import Row, columns_of, record_ids
 from venus.codec import schema as schemas_codec
 from venus.codec.batch import changes_from_wire
 from venus.codec.changes import TableChanges

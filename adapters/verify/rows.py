@@ -12,7 +12,8 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import numpy.typing as npt
 
-from venus.adapters.dialects.verifying import HEX_DIGITS, NULL, SEPARATOR, Key, Style, style_of
+from venus.adapters.dialects.forms import forms, key_forms
+from venus.adapters.dialects.verifying import HEX_DIGITS, SEPARATOR, Key, Style, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, keys_from_columns, keys_to_columns, to_columns
 from venus.codec.layout import Layout
@@ -47,40 +48,6 @@ def keys_of(section: TableChanges, versions: Mapping[int, TableSchema], wanted: 
     """Return the keys of a section's changes; also of deleted rows, which have nothing else."""
     schema = versions.get(section.schema_version, wanted)
     return key_forms(keys_to_columns(section.record_ids, Layout.of(schema)), wanted)
-
-
-def key_forms(columns: Columns, schema: TableSchema) -> list[Key]:
-    """Return the keys of rows; `columns` are the key's, or begin with them."""
-    types = [c.type for c in schema.wire_columns[: len(schema.key)]]
-    texts = [bare(kind, column) for kind, column in zip(types, columns, strict=False)]
-    return list(zip(*texts, strict=True))
-
-
-def bare(kind: LogicalType, values: Seq[Value]) -> list[str]:
-    """Return the forms of one column without lengths."""
-    match style_of(kind):
-        case Style.HEX:
-            return [NULL if v is None else v.hex() for v in values]  # type: ignore[union-attr]
-        case Style.NUMBER:
-            return [NULL if v is None else _trimmed(v) for v in values]  # type: ignore[arg-type]
-        case Style.PADDED:
-            return [NULL if v is None else str(v).rstrip(" ") for v in values]
-    return [NULL if v is None else v for v in values]  # type: ignore[misc]
-
-
-def forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
-    """Return the forms of one column."""
-    texts = bare(kind, values)
-    if style_of(kind) not in (Style.FREE, Style.PADDED):
-        return texts
-    return [
-        NULL if v is None else f"{len(text) if text.isascii() else len(text.encode())}:{text}"
-        for v, text in zip(values, texts, strict=True)
-    ]
-
-
-def _trimmed(number: str) -> str:
-    return number.rstrip("0").rstrip(".") if "." in number else number
 
 
 def checksums(columns: Columns, schema: TableSchema, digest: str) -> Checksums:

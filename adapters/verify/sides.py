@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.verifying import Buckets, Key, Reader, Slice, Subject
-from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, key_forms
+from venus.adapters.verify.rows import Columns, Row, checksums, columns_of
 from venus.codec.changes import TableChanges
 from venus.model import TableSchema
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.verifying import Slice, Subject
 from venus.adapters.verify.full import key_ranges
-from venus.adapters.verify.rows import key_forms, record_ids
+from venus.adapters.verify.rows import record_ids
 from venus.adapters.verify.sides import places_of
 from venus.adapters.verify.slices import RANGE_BUCKETS, range_slices, sample, whole_slice
 from venus.codec.columns import keys_from_columns

@@ -1,0 +1,43 @@
+"""Canonical texts as forms (see verifying.py), where it is not SQL that makes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from venus.adapters.dialects.verifying import NULL, Key, Style, style_of
+from venus.codec.columns import Value
+from venus.model import LogicalType, TableSchema
+
+
+def key_forms(columns: Seq[Seq[Value]], schema: TableSchema) -> list[Key]:
+    """Return the keys of rows; `columns` are the key's, or begin with them."""
+    types = [c.type for c in schema.wire_columns[: len(schema.key)]]
+    texts = [bare(kind, column) for kind, column in zip(types, columns, strict=False)]
+    return list(zip(*texts, strict=True))
+
+
+def bare(kind: LogicalType, values: Seq[Value]) -> list[str]:
+    """Return the forms of one column without lengths."""
+    match style_of(kind):
+        case Style.HEX:
+            return [NULL if v is None else v.hex() for v in values]  # type: ignore[union-attr]
+        case Style.NUMBER:
+            return [NULL if v is None else _trimmed(v) for v in values]  # type: ignore[arg-type]
+        case Style.PADDED:
+            return [NULL if v is None else str(v).rstrip(" ") for v in values]
+    return [NULL if v is None else v for v in values]  # type: ignore[misc]
+
+
+def forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
+    """Return the forms of one column."""
+    texts = bare(kind, values)
+    if style_of(kind) not in (Style.FREE, Style.PADDED):
+        return texts
+    return [
+        NULL if v is None else f"{len(text) if text.isascii() else len(text.encode())}:{text}"
+        for v, text in zip(values, texts, strict=True)
+    ]
+
+
+def _trimmed(number: str) -> str:
+    return number.rstrip("0").rstrip(".") if "." in number else number

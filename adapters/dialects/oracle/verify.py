@@ -1,0 +1,233 @@
+"""An Oracle database as a side of a comparison (see dialects/verifying.py): rows are read, checksums are computed here.
+
+No checksum is asked of Oracle: `||` ends at 4,000 bytes, STANDARD_HASH takes no LOB, and nothing of it could be tried
+on an Oracle yet. So a comparison reads the rows, by the same expressions as capture does; it was run on the stand-in
+(tests/support/oracle_standin.py), never on an Oracle. A LOB written by its locator alone fires no trigger and shows
+here as a capture fault (capture.md 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.forms import key_forms
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.connection import Driver, Options, Session, driver_of
+from venus.adapters.dialects.oracle.dictionary import Dictionary, Reading
+from venus.adapters.dialects.oracle.names import log_keys, quoted
+from venus.adapters.dialects.oracle.reading import Access, access_to, sections_of
+from venus.adapters.dialects.oracle.registry import INSTALLING
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.values import texts
+from venus.adapters.dialects.oracle.versions import version_of
+from venus.adapters.dialects.verifying import Buckets, Key, Slice, Style, Subject, style_of
+from venus.codec.changes import TableChanges
+from venus.codec.schema import fingerprint
+from venus.config import Settings
+from venus.errors import ConfigError, Refused
+from venus.model import Kind, LogicalType, Sequence
+
+SECTION_BYTES = 1 << 30
+#: Keys asked for with one statement: each is a condition of its own, and its values are binds.
+KEYS_AT_ONCE = 100
+
+
+class OracleReader:
+    """One session that reads, and one that writes into the log."""
+
+    pushes_down = False
+
+    def __init__(self, driver: Driver, options: Options) -> None:
+        self._session = Session(driver)
+        self._writer = Session(driver)
+        self._options = options
+        self._accesses: dict[int, Access] = {}
+
+    def close(self) -> None:
+        self._session.close()
+        self._writer.close()
+
+    def begin(self, subject: Subject) -> None:
+        self._access(subject)
+        self.end()
+        self._session.run(statement("verify", "begin"))
+
+    def end(self) -> None:
+        self._session.rollback()
+
+    def tables(self) -> list[RegisteredTable]:
+        return [c.table for c in registry.read_tables(self._session).values() if c.table.reason != INSTALLING]
+
+    def _access(self, subject: Subject) -> Access:
+        table_id = subject.schema.table_id
+        if table_id not in self._accesses:
+            self._accesses = self._read_dictionary()
+        access = self._accesses.get(table_id)
+        if access is None or access.layout.schema.version != subject.schema.version:
+            self._accesses.clear()
+            raise SchemaChanged(f"{subject.schema.qualified} is not what the registry says, or has just changed")
+        return access
+
+    def _read_dictionary(self) -> dict[int, Access]:
+        text = str(self._session.row(statement("dictionary", "version"))[0])
+        version = version_of(text)
+        if version is None:
+            raise ConfigError(f"source {self._session.place}: Oracle {text} is older than 11.2")
+        user = str(self._session.row(statement("dictionary", "session"))[0])
+        dictionary = Dictionary(self._session, version, user, self._options.schemas)
+        listed = {(t.owner, t.name): t for t in dictionary.listed()}
+        found = {}
+        for table_id, captured in registry.read_tables(self._session).items():
+            at = listed.get((captured.schema.namespace, captured.schema.name))
+            table = dictionary.table(at, captured.schema, captured.number_max) if at else None
+            if table is not None and fingerprint(table.schema) == fingerprint(captured.schema):
+                found[table_id] = access_to(table)
+        return found
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    def estimate(self, subject: Subject) -> int:
+        return int(self._session.row(statement("verify", "estimate", table=self._access(subject).table_sql))[0])
+
+    def cuts(self, subject: Subject, rows: int) -> list[int]:
+        parts = {"table": self._access(subject).table_sql, "key": f"T.{quoted(subject.schema.key[0])}"}
+        text = statement("verify", "cuts", where=_where(subject), rows=str(rows), **parts)
+        return sorted({int(k) for (k,) in self._session.rows(text)})
+
+    def buckets(self, subject: Subject, part: Slice) -> Buckets:
+        _not_here()
+
+    def hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
+        _not_here()
+
+    def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
+        _not_here()
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        where = _where(subject)
+        if part.step:
+            key = f"T.{quoted(subject.schema.key[0])}"
+            ranges = " OR ".join(_between(key, *r) for r in part.ranges(buckets)) or "1 = 0"
+            where = f"{where} AND ({ranges})"
+        if rows_max:
+            where = f"{where} AND ROWNUM <= {rows_max}"
+        yield from self._read(subject, where, {})
+
+    def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        columns = [f"T.{quoted(name)}" for name in subject.schema.key]
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            where, binds = self._keyed(subject, columns, keys[first : first + KEYS_AT_ONCE])
+            yield from self._read(subject, where, binds)
+
+    def _read(self, subject: Subject, where: str, binds: dict[str, Any]) -> Iterator[TableChanges]:
+        access = self._access(subject)
+        read = [
+            r.expression(f"T.{quoted(c.name)}") for r, c in zip(access.readings, access.layout.columns, strict=True)
+        ]
+        columns = ", ".join(f"{expression} AS V{n}" for n, expression in enumerate(read, 1))
+        text = statement("verify", "rows", columns=columns, table=access.table_sql, where=where)
+        for rows in self._session.stream(text, binds, access.piece):
+            yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
+
+    def _keyed(self, subject: Subject, columns: Seq[str], keys: Seq[Key]) -> tuple[str, dict[str, Any]]:
+        """Return the condition that a row, of the table or of its log, has one of these keys."""
+        access, types = self._access(subject), [c.type for c in subject.schema.wire_columns]
+        binds: dict[str, Any] = {}
+        cases = []
+        for key in keys:
+            case = []
+            for column, reading, kind, text in zip(columns, access.readings, types, key, strict=False):
+                name = f"p{len(binds) + 1}"
+                binds[name] = bound(reading, kind, text)
+                case.append(f"{column} = {reading.mapping.bind.format(n=name)}")
+            cases.append(f"({' AND '.join(case)})")
+        return f"({' OR '.join(cases)})", binds
+
+    # -- what waits --------------------------------------------------------------------------------------------------
+
+    def next_sequence(self) -> Sequence:
+        return registry.state_of(self._session.row(statement("registry", "state"))).next_sequence
+
+    def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+        schema = subject.schema
+        noted = self._session.rows(statement("registry", "ddl_rows"))
+        if not keys or any((owner, name) == (schema.namespace, schema.name) for _, _, owner, name in noted):
+            return set(keys)
+        access, logged = self._access(subject), log_keys(len(schema.key))
+        expressions = [r.expression(f"G.{k}") for r, k in zip(access.readings, logged, strict=False)]
+        parts = {"keys": ", ".join(expressions), "log": self._log(access)}
+        found: set[Key] = set()
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            where, binds = self._keyed(subject, [f"G.{k}" for k in logged], keys[first : first + KEYS_AT_ONCE])
+            rows = self._session.rows(statement("verify", "waiting", where=where, **parts), binds)
+            found |= _keys_of(subject, access, rows)
+        return found
+
+    def touch(self, subject: Subject, keys: Seq[Key]) -> None:
+        access, types = self._access(subject), [c.type for c in subject.schema.wire_columns]
+        values = [r.mapping.bind.format(n=n) for n, r in enumerate(access.readings[: access.layout.key_count], 1)]
+        names = ", ".join(log_keys(access.layout.key_count))
+        text = statement("verify", "touch", log=self._log(access), keys=names, values=", ".join(values))
+        rows = [[bound(r, t, form) for r, t, form in zip(access.readings, types, key, strict=False)] for key in keys]
+        with self._writer.transaction():
+            self._writer.many(text, rows)
+
+    @staticmethod
+    def _log(access: Access) -> str:
+        if not access.log:
+            raise Refused(
+                "tables that are captured inline have no log by which a change on its way could be told",
+                hint="use --leg target",
+            )
+        return access.log
+
+
+def bound(reading: Reading, kind: LogicalType, text: str) -> Any:
+    """Return what to bind for a form of a key."""
+    if style_of(kind) is Style.HEX:
+        return bytes.fromhex(text)
+    if reading.mapping.text == "number":
+        return Decimal(text)
+    if reading.mapping.text == "text":
+        return text.ljust(kind.length) if kind.kind is Kind.CHAR else text
+    era, moment = text.endswith(" BC"), text.removesuffix(" BC")
+    return f"{'-' if era else ' '}{moment}"  # as SYYYY writes it
+
+
+def _keys_of(subject: Subject, access: Access, rows: Seq[tuple[Any, ...]]) -> set[Key]:
+    """Return fetched log keys as forms."""
+    if not rows:
+        return set()
+    columns = [
+        texts(reading.mapping.text, column, described.type.scale)
+        for reading, column, described in zip(
+            access.readings, zip(*rows, strict=True), access.layout.columns, strict=False
+        )
+    ]
+    return set(key_forms(columns, subject.schema))
+
+
+def open_reader(settings: Settings) -> OracleReader:
+    """Connect to the source of the settings."""
+    return OracleReader(*driver_of(settings.source.url.get_secret_value()))
+
+
+def _not_here() -> NoReturn:
+    raise AssertionError("no checksum is asked of an Oracle")
+
+
+def _where(subject: Subject) -> str:
+    return f"({subject.where})" if subject.where else "1 = 1"
+
+
+def _between(key: str, low: int | None, high: int | None) -> str:
+    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
+    return f"({' AND '.join(conditions) or '1 = 1'})"

@@ -1,0 +1,76 @@
+"""The Oracle dialect as a side of a comparison, on MariaDB in Oracle mode: a stand-in, not an Oracle.
+
+What this vouches for: the statements of adapters/dialects/oracle/verify.sql as far as both databases understand them,
+the keys of the log, the way of a repair. It does not show what an Oracle's optimiser or its driver make of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.place_oracle import StandInPlace
+from tests.support.mariadb import MariaServer
+from tests.support.oracle_standin import StandIn
+from tests.support.whole_way import found, whole_way
+from venus.adapters.dialects.oracle import source, verify
+from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.verify.findings import Verdict
+from venus.adapters.verify.repair import repair
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def test_planted_differences_on_the_stand_in(
+    mariadb_oracle_server: MariaServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin = StandIn(mariadb_oracle_server)
+    standin.prepare()
+    place = StandInPlace(standin)
+    for module in (source, verify):
+        monkeypatch.setattr(module, "driver_of", lambda _: (standin, Options()))
+    with closing(place.connect()) as app:
+        app.execute("CREATE TABLE item (id NUMBER(9) NOT NULL PRIMARY KEY, name VARCHAR(40), price NUMBER(10,2))")
+        app.execute("CREATE TABLE word (w VARCHAR(40) NOT NULL, n NUMBER(9) NOT NULL, PRIMARY KEY (w, n))")
+        for n in range(1, 201):
+            app.execute("INSERT INTO item VALUES (?, ?, ?)", n, f"name {n}" if n % 5 else None, n / 4)
+            app.execute("INSERT INTO word VALUES (?, ?)", f"wörd {n}", n)
+        app.commit()
+    with whole_way(tmp_path, "oracle+oracledb://venus@nowhere/", database) as way:
+        way.install()
+        way.load()
+        way.start()
+        way.caught_up()
+        same = way.verify(leg="all")
+        assert same.verdict is Verdict.SAME, (same.differences, same.undecided)
+
+        way.at_target(
+            'SET search_path = "app"', "DELETE FROM item WHERE id = 7", "UPDATE item SET name = 'x' WHERE id = 9",
+            "INSERT INTO word VALUES ('ghost', 1)",
+        )  # fmt: skip
+        way.until(lambda: not way.log_rows(), "the log to be empty")
+        way.stop("capture")
+        with closing(place.connect()) as app:  # past the triggers: what they note is gone before anybody sees it
+            app.execute("UPDATE item SET price = 99 WHERE id = 11")
+            app.execute("DELETE FROM VENUS_L_00001")
+            app.execute("DELETE FROM VENUS_L_00002")
+            app.execute("DELETE FROM VENUS_L_00003")
+            app.execute("UPDATE item SET price = 98 WHERE id = 12")
+            app.commit()
+
+        planted = {
+            ("item", ("7",), "missing", "apply"),
+            ("item", ("9",), "different", "apply"),
+            ("word", ("ghost", "1"), "extra", "apply"),
+            ("item", ("11",), "different", "capture"),
+        }
+        result = way.verify(wait_s=0.2)
+        assert {(t.lower(), *rest) for t, *rest in found(result)} == planted
+        (waits,) = result.undecided
+        assert (*waits.key.values(), waits.reason) == ("12", "its change waits in the source's log")
+        way.start("capture")
+        done = repair(way.settings, "main", result, wait_s=60)
+        assert done.left == []
+        assert way.verify(leg="all").verdict is Verdict.SAME
