@@ -66,7 +66,7 @@ def test_a_sqlite_shop_in_use(tmp_path: Path, second_database: str) -> None:
             "SET session_replication_role = replica", "DELETE FROM quiet WHERE id = 3",
             "INSERT INTO orders VALUES (-1, 1, now(), 'ghost', 1)",
         )  # fmt: skip
-        planted = {("quiet", ("3",), "missing", "apply"), ("orders", ("-1",), "extra", "apply")}
+        planted: set[Found] = {("quiet", ("3",), "missing", "apply"), ("orders", ("-1",), "extra", "apply")}
         _compare_in_use(shop, way, planted, set())
 
 

@@ -14,7 +14,7 @@ from venus.adapters.verify.full import key_ranges
 from venus.adapters.verify.rows import record_ids
 from venus.adapters.verify.sides import places_of
 from venus.adapters.verify.slices import RANGE_BUCKETS, range_slices, sample, whole_slice
-from venus.codec.columns import keys_from_columns
+from venus.codec.columns import Value, keys_from_columns
 from venus.codec.layout import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 
@@ -97,7 +97,7 @@ def test_a_sample_is_a_share_that_can_be_drawn_again() -> None:
 
 def test_record_ids_come_back_from_keys_where_their_spelling_is_known() -> None:
     schema = table(INT, LogicalType(kind=Kind.CHAR, length=4), LogicalType(kind=Kind.BYTES))
-    columns = [["7", "-1"], ["ab  ", "abcd"], [b"\x00", b""]]
+    columns: list[list[Value]] = [["7", "-1"], ["ab  ", "abcd"], [b"\x00", b""]]
 
     keys = key_forms(columns, schema)
 
