@@ -54,7 +54,10 @@ class Conversion:
     @property
     def text(self) -> str:
         """The file."""
-        lines = [f"-- What `venus migrate --target {self.target}` creates, in its order. psql -v ON_ERROR_STOP=1 -1 -f"]
+        lines = [
+            f"-- What `venus migrate --target {self.target}` creates, in its order.",
+            "-- By hand: psql -v ON_ERROR_STOP=1 -1 -f FILE",
+        ]
         if self.remarks:
             lines += ["--", f"-- Not in here, or not as at the source ({len(self.remarks)}):"]
             lines += [f"--   {remark.line}" for remark in self.remarks]

@@ -16,6 +16,7 @@ from venus.cli.overview import (
     TargetTable,
     TargetView,
 )
+from venus.cli.status import verdict
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -94,3 +95,16 @@ def test_a_paused_target_is_not_told_twice() -> None:
     broker = replace(BROKER, consumers=(replace(CONSUMER, connected=False),))
 
     assert len(replace(HEALTHY, broker=broker, targets=(replace(TARGET, paused=True),)).problems) == 1
+
+
+def test_a_target_that_was_cut_over_is_asked_for_late_writes_only() -> None:
+    own = replace(TARGET, cut_over="2026-11-21 17:00:00 UTC", paused=True, committed_at_cut={2: 5})
+    quiet = replace(HEALTHY, targets=(own,), broker=replace(BROKER, committed_changes={2: 5}))
+    late = replace(quiet, broker=replace(quiet.broker, committed_changes={2: 8}))
+
+    assert quiet.problems == ()
+    assert verdict(quiet) == "OK: main is healthy, and every target was cut over"
+    assert late.problems == (
+        "target a: 3 changes of main.orders at the source since the cut-over (2026-11-21 17:00:00 UTC); "
+        "nobody carries them over",
+    )

@@ -78,7 +78,10 @@ def document(found: Overview) -> dict[str, Any]:
 def verdict(found: Overview) -> str:
     """Return the one line that counts."""
     if found.healthy:
-        behind = max((t.heartbeat_age_s or 0.0 for t in found.targets), default=0.0)
+        following = [t for t in found.targets if not t.cut_over]
+        if found.targets and not following:
+            return f"OK: {found.business} is healthy, and every target was cut over"
+        behind = max((t.heartbeat_age_s or 0.0 for t in following), default=0.0)
         return f"OK: {found.business} is healthy, targets at most {seconds_shown(behind)} behind"
     first, more = found.problems[0], len(found.problems) - 1
     return f"UNHEALTHY: {first}" + (f" (and {more} more)" if more else "")
@@ -118,6 +121,8 @@ def path_table(found: Overview) -> Table:
 
 def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
     """One target's line."""
+    if target.cut_over and not target.error:
+        return f"target {target.name}", f"cut over at {target.cut_over}, offset {target.offset:,}", None, None
     consumer = found.consumer(target)
     position = unreachable(target.error) or (
         f"sequence {target.applied_sequence:,}, offset {target.offset:,}" if target.loaded else "not loaded"

@@ -19,6 +19,8 @@ from venus.adapters.cutover import references
 from venus.adapters.cutover import run as cutting
 from venus.adapters.cutover.counters import set_counters
 from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.under.control import resume
+from venus.adapters.under.load import full_sync
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -148,6 +150,9 @@ def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkey
     assert query(way.target, "SELECT state FROM venus.cutover") == [("DONE",)]
     assert query(way.target, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("c",)]
     assert cutover(way.settings, "main", wish()).already
+    for command in (resume, full_sync):
+        with pytest.raises(Refused, match="the application's own"):
+            command(way.settings, "main")
 
 
 def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second_database: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.support.feed import query
 from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server, libpq
 from tests.support.whole_way import whole_way
+from venus.adapters.under.load import full_sync
+from venus.adapters.upper.capture import first_fill
 from venus.cli.ddl import conversion
 
 pytestmark = pytest.mark.integration
@@ -57,6 +60,8 @@ _MARIADB = (
     "INSERT INTO customer (name) VALUES ('ann')",
     "INSERT INTO orders (customer, what) VALUES (1, 'a')",
 )  # fmt: skip
+
+_CHECKS = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = 't'::regclass"
 
 Compare = Callable[[str], str]
 
@@ -126,3 +131,25 @@ def test_from_mariadb(compare: Compare, mariadb_server: MariaServer, mariadb_dat
     assert "values of column state enum('a','b')" in head
     assert "index start BTREE (what): it covers only the beginning of a value" in head
     assert "index words FULLTEXT (what)" in head
+
+
+def test_a_check_that_rows_contradict_is_told_of_and_not_made(tmp_path: Path, database: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
+        app.executescript(
+            "PRAGMA journal_mode = wal; PRAGMA ignore_check_constraints = on;"
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, n INT,"
+            " CONSTRAINT low CHECK (n < 5), CONSTRAINT fine CHECK (n > 0));"
+            "INSERT INTO t VALUES (1, 9)"
+        )
+        with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", database) as way:
+            way.install()
+            first_fill(way.settings, threading.Event())
+            report = full_sync(way.settings, "main")
+            way.start()
+            app.execute("UPDATE t SET n = 10")  # the source lets that pass, and so must the target
+            app.commit()
+            way.caught_up()
+
+            assert query(database, _CHECKS) == [("fine",)]
+            assert query(database, "SELECT n FROM t") == [(10,)]
+    assert [w for w in report.warnings if '"low"' in w]
