@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.conformance.places import Application, Place, do
@@ -110,13 +112,31 @@ def test_the_dictionary_is_read_whole(place: Place, source: Source) -> None:
     assert [c.name for c in orders.columns] == ["id", "customer_id"]
     assert orders.source_dialect == place.dialect
     assert [c.nullable for c in schemas["customer"].columns] == [False, False]
-    if place.dialect == "oracle":
-        pytest.skip("indexes and foreign keys are not read from Oracle's dictionary")
     assert [(i.name, i.columns, i.unique) for i in orders.indexes] == [("orders_by_customer", ("customer_id",), False)]
     (reference,) = orders.foreign_keys
     assert (reference.columns, reference.referred_table, reference.referred_columns) == (
         ("customer_id",), "customer", ("id",),
     )  # fmt: skip
+
+
+def test_the_number_that_a_refusal_offers_tells_equal_rows_apart(
+    place: Place, app: Application, source: Source
+) -> None:
+    if place.dialect in ("sqlite", "oracle"):
+        pytest.skip("the database cannot give a table a key, or the stand-in cannot as Oracle does")
+    t = place.types
+    do(app, f"CREATE TABLE twins (a {t['int']}, b {t['text']})", "INSERT INTO twins (a, b) VALUES (1, 'x')")
+    (finding,) = [f for f in source.check(["*"], []) if f.blocks]
+    offer = re.match(r"ALTER TABLE .* PRIMARY KEY(?= \()", finding.remedy)
+    assert offer is not None
+    do(app, offer[0], "INSERT INTO twins (a, b) VALUES (1, 'x'), (2, 'y')")
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    assert sorted((r["a"], r["b"]) for r in follower.rows("twins").values()) == [("1", "x"), ("1", "x"), ("2", "y")]
+    do(app, "DELETE FROM twins WHERE venus_record_id = 1", "INSERT INTO twins (a, b) VALUES (2, 'y')")
+    follower.drain()
+    assert sorted((r["a"], r["b"]) for r in follower.rows("twins").values()) == [("1", "x"), ("2", "y"), ("2", "y")]
 
 
 def test_a_table_without_a_key_is_refused_with_the_choices(place: Place, app: Application, source: Source) -> None:

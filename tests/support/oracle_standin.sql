@@ -40,7 +40,7 @@ SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
        CASE t.constraint_type WHEN 'PRIMARY KEY' THEN 'P' WHEN 'UNIQUE' THEN 'U' WHEN 'CHECK' THEN 'C' ELSE 'R' END
          AS CONSTRAINT_TYPE,
        'ENABLED' AS STATUS, 'VALIDATED' AS VALIDATED, 'NOT DEFERRABLE' AS DEFERRABLE,
-       CONCAT(t.table_name, '_', t.constraint_name) AS INDEX_NAME,
+       CASE t.constraint_name WHEN 'PRIMARY' THEN CONCAT(t.table_name, '_PRIMARY') ELSE t.constraint_name END AS INDEX_NAME,
        c.check_clause AS SEARCH_CONDITION, r.delete_rule AS DELETE_RULE, r.unique_constraint_schema AS R_OWNER,
        CONCAT(r.referenced_table_name, '_', r.unique_constraint_name) AS R_CONSTRAINT_NAME
   FROM information_schema.table_constraints t
@@ -55,13 +55,13 @@ SELECT table_schema AS OWNER, CONCAT(table_name, '_', constraint_name) AS CONSTR
   FROM information_schema.key_column_usage;
 
 CREATE VIEW ALL_INDEXES AS
-SELECT DISTINCT table_schema AS OWNER, CONCAT(table_name, '_', index_name) AS INDEX_NAME,
+SELECT DISTINCT table_schema AS OWNER, CASE index_name WHEN 'PRIMARY' THEN CONCAT(table_name, '_PRIMARY') ELSE index_name END AS INDEX_NAME,
        table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, 'NORMAL' AS INDEX_TYPE,
        CASE non_unique WHEN 0 THEN 'UNIQUE' ELSE 'NONUNIQUE' END AS UNIQUENESS, 'VALID' AS STATUS
   FROM information_schema.statistics;
 
 CREATE VIEW ALL_IND_COLUMNS AS
-SELECT table_schema AS INDEX_OWNER, CONCAT(table_name, '_', index_name) AS INDEX_NAME,
+SELECT table_schema AS INDEX_OWNER, CASE index_name WHEN 'PRIMARY' THEN CONCAT(table_name, '_PRIMARY') ELSE index_name END AS INDEX_NAME,
        table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
        seq_in_index AS COLUMN_POSITION, 'ASC' AS DESCEND
   FROM information_schema.statistics;
