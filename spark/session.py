@@ -221,7 +221,7 @@ def _launch(conf: Any, log: SessionLog) -> Any:
         with log.path.open("ab") as file:
             return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
     except Exception as error:
-        raise SparkFailed(f"Spark's JVM does not start: {log.last_line() or last_cause(error)}") from error
+        raise SparkFailed(f"Spark's JVM does not start: {log.last_cause() or last_cause(error)}") from error
 
 
 def _end(gateway: Any) -> None:

@@ -35,10 +35,13 @@ class SessionLog:
         for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
             old.unlink(missing_ok=True)
 
-    def last_line(self) -> str:
-        """Return the last line that says what is wrong."""
-        lines = self.path.read_text(errors="replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if re.search(r"rror|Exception", line)), "")
+    def last_cause(self) -> str:
+        """Return the last line that says what is wrong, "" if there is none."""
+        found = re.findall(r"^(?!\s*at ).*?\b((?:Error|[\w.]*(?:Error|Exception)): .+)$", self._text(), re.MULTILINE)
+        return found[-1].strip()[:500] if found else ""
+
+    def _text(self) -> str:
+        return self.path.read_text(errors="replace")
 
     def __enter__(self) -> SessionLog:
         return self

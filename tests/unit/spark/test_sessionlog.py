@@ -1,0 +1,58 @@
+"""The log that takes what Spark says: found again when something fails, gone when nothing does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from venus.errors import SparkFailed
+from venus.spark.sessionlog import LOGS_KEPT, SessionLog, failures
+
+SAID = """\
+26/11/21 17:52:34 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
+Exception in thread "main" org.apache.spark.SparkException: Master must either be yarn or start with spark
+\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def test_the_cause_is_found_among_warnings_and_stacks() -> None:
+    with SessionLog() as log:
+        assert log.last_cause() == ""
+        log.path.write_text(SAID)
+        assert log.last_cause() == "org.apache.spark.SparkException: Master must either be yarn or start with spark"
+
+
+def test_a_log_is_kept_if_something_fails_and_named_in_the_hint() -> None:
+    with pytest.raises(SparkFailed, match="no workers") as caught, SessionLog() as log, failures(log):
+        raise SparkFailed("no workers")
+
+    assert str(log.path) in caught.value.hint
+    assert log.path.exists()
+
+
+def test_a_log_of_a_session_that_went_well_is_removed_and_old_ones_do_not_heap_up(tmp_path: Path) -> None:
+    (tmp_path / "venus").mkdir()
+    for number in range(LOGS_KEPT + 5):
+        (tmp_path / "venus" / f"spark-20260101-0000{number:02d}-1.log").touch()
+
+    with SessionLog() as log:
+        assert log.path.exists()
+
+    assert not log.path.exists()
+    assert len(list((tmp_path / "venus").iterdir())) == LOGS_KEPT - 1
+
+
+def test_a_log_goes_elsewhere_where_the_home_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+
+    with SessionLog() as log:
+        assert log.path.exists()
+
+    assert not log.path.parent.exists()
