@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +44,7 @@ def demo(
     home = working_folder(folder)
     story = Story(home, SIZES | {"orders": rows}, run.out.say)
     kept = False
+    signal.signal(signal.SIGTERM, _leave)
     try:
         proofs = story.tell()
         kept = keep
@@ -51,6 +53,11 @@ def demo(
         if not kept:
             story.close()
             remove(home)
+
+
+def _leave(number: int, _: object) -> None:
+    """Leave in order when a service manager or `timeout` ends the demo: its servers end with it."""
+    raise SystemExit(128 + number)
 
 
 def working_folder(folder: Path | None) -> Path:
