@@ -10,9 +10,19 @@ from __future__ import annotations
 from venus.adapters.dialects.forms import forms, key_forms
 from venus.adapters.dialects.verifying import Reader, Slice, Subject
 from venus.adapters.verify.rows import Columns, checksums, columns_of
+from venus.errors import SourceError, TargetError
 
 #: Rows that are tried.
 SAMPLE_ROWS = 300
+#: What the rows of a slice may weigh: where they are read, a slice of them is in memory.
+SLICE_BYTES = 32 << 20
+
+
+def fitting_rows(reader: Reader, subject: Subject) -> int:
+    """Return how many rows make a slice that may be held in memory."""
+    sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
+    rows, weight = sum(s.count for s in sections), sum(s.nbytes for s in sections)
+    return max(1, SLICE_BYTES * rows // weight) if weight else SLICE_BYTES
 
 
 def disagreement(reader: Reader, subject: Subject) -> str:
@@ -23,7 +33,12 @@ def disagreement(reader: Reader, subject: Subject) -> str:
         return ""
     columns = columns_of(sections[0], {schema.version: schema}, schema)
     keys = key_forms(columns, schema)
-    theirs = {key: (total, texts) for key, total, texts in reader.forms(subject, keys)}
+    try:
+        theirs = {key: (total, texts) for key, total, texts in reader.forms(subject, keys)}
+    except (SourceError, TargetError) as error:  # an old server may lack a function, a user the right to call it
+        reader.end()
+        reader.begin(subject)
+        return f"the checksums fail: {error}"
     ours = checksums(columns, schema, subject.digest).tolist()
     for n, key in enumerate(keys):
         total, texts = theirs.get(key, (None, ()))

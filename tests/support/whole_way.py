@@ -61,13 +61,14 @@ class WholeWay:
     source: str
     target: str
     options: dict[str, Any] = field(default_factory=dict)
+    on_error: str = "halt"
     loops: dict[str, Loop] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.broker: RunningBroker = start_in_thread(broker_settings(self.folder / "broker", free_bytes_min=0))
         self.settings = Settings(
             source=Source.model_validate({"url": self.source, **self.options}),
-            targets={"main": Target.model_validate({"url": self.target})},
+            targets={"main": Target.model_validate({"url": self.target, "on_error": self.on_error})},
             broker=Broker(address=self.broker.address),
             capture=Capture(heartbeat_s=1.0),
         )
@@ -156,9 +157,11 @@ def run_at(url: str, *statements: str) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def whole_way(folder: Path, source: str, target: str, **options: Any) -> Iterator[WholeWay]:
-    """Make one, and stop it in the end."""
-    way = WholeWay(folder, source, target, options)
+def whole_way(
+    folder: Path, source: str, target: str, *, on_error: str = "halt", **options: Any
+) -> Iterator[WholeWay]:  # fmt: skip
+    """Make one, and stop it in the end; `options` are the source's."""
+    way = WholeWay(folder, source, target, options, on_error)
     try:
         yield way
     finally:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from venus.adapters.running import Runner
     from venus.adapters.verify.findings import Result
+    from venus.adapters.verify.options import Options, Progress, RunnerFor
     from venus.adapters.verify.repair import Repaired
-    from venus.adapters.verify.run import Options, Progress, RunnerFor
     from venus.config import Settings
 
 Tables = Annotated[
@@ -104,7 +104,7 @@ def verify(
 
 def check_options(options: Options, *, repair: bool, dry_run: bool) -> None:
     """Refuse what is misspelt or contradicts itself."""
-    from venus.adapters.verify.run import DIGESTS, LEG_NAMES, MODES
+    from venus.adapters.verify.options import DIGESTS, LEG_NAMES, MODES
 
     for name, value, known in (
         ("--leg", options.leg, LEG_NAMES), ("--mode", options.mode, MODES), ("--hash", options.digest, DIGESTS),

@@ -42,6 +42,7 @@ def test_by_processes(tmp_path: Path, database: str, second_database: str) -> No
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_by_spark(tmp_path: Path, database: str, second_database: str) -> None:
     from venus.spark.runner import open_runner
 

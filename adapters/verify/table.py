@@ -1,0 +1,131 @@
+"""One table of a comparison: calibrate, cut into slices, compare them, settle what differs."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.verifying import Slice
+from venus.adapters.verify.calibration import disagreement, fitting_rows
+from venus.adapters.verify.findings import TableResult, Undecided
+from venus.adapters.verify.options import (
+    PUSHED_ROWS_PER_ROW,
+    READ_ROWS_PER_ROW,
+    Chosen,
+    Options,
+    Progress,
+    Report,
+    RunnerFor,
+    VerificationFailed,
+)
+from venus.adapters.verify.settling import Settling, undecided_rows
+from venus.adapters.verify.slices import by_range, range_slices, sample, whole_slice
+from venus.adapters.verify.tasks import Compared, Ends, Place, Suspect, Task, close_opened, compare_slice, opened
+from venus.errors import SourceError, TargetError
+
+
+class Comparison:
+    """From calibration to the result."""
+
+    def __init__(
+        self, options: Options, ends: Ends, chosen: Chosen, runner_for: RunnerFor, report: Report
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._runner_for = runner_for
+        self._report = report
+        self._ends = ends
+        self._subject = chosen.subject
+        self._chosen = chosen
+        self._scanned: frozenset[Place] = frozenset()
+        self._pushed = 0
+        name = chosen.subject.schema.qualified
+        self._result = TableResult(table=name, leg=f"{ends.left.value} - {ends.right.value}")
+        if chosen.note:
+            self._result.notes.append(chosen.note)
+
+    def compare(self) -> TableResult:
+        began, result = time.monotonic(), self._result
+        if self._chosen.obstacle:
+            result.undecided.append(Undecided(table=result.table, key={}, reason=self._chosen.obstacle))
+            return result
+        try:
+            suspects = self._suspects()
+            settled = Settling(self._ends, self._subject).settle(suspects, self._options.wait_s)
+        except (SourceError, TargetError) as error:
+            close_opened()
+            if self._options.where:
+                raise VerificationFailed(
+                    f"{result.table}: --where {self._options.where!r}: {error}",
+                    hint="it must be true or false at both databases; name the tables that it fits with --table",
+                ) from error
+            just = "it has just changed: " if isinstance(error, SchemaChanged) else ""
+            result.undecided.append(Undecided(table=result.table, key={}, reason=f"{just}{error}"))
+        else:
+            result.differences = list(settled.differences.values())
+            result.undecided = undecided_rows(self._subject, settled.undecided)
+            result.in_flight = settled.in_flight
+        result.seconds = time.monotonic() - began
+        return result
+
+    def _suspects(self) -> list[Suspect]:
+        options, result = self._options, self._result
+        slices, estimate = self._plan()
+        slices = sample(slices, options.sample, random.Random(options.seed))
+        work = estimate // (PUSHED_ROWS_PER_ROW if self._pushed == 2 else READ_ROWS_PER_ROW)
+        tasks = [
+            Task(ends=self._ends, subject=self._subject, part=part, scanned=self._scanned,
+                 rows_per_s=options.rows_per_s)
+            for part in slices
+        ]  # fmt: skip
+        suspects: list[Suspect] = []
+        results: Iterator[Compared] = self._runner_for(work).run(compare_slice, tasks)
+        for done in results:
+            result.rows += done.rows
+            result.moved += done.moved
+            suspects += done.suspects
+            self._report(Progress(table=result.table, rows=result.rows, rows_estimate=estimate))
+            if len(suspects) >= options.differences_max:
+                result.cut_short = True
+                break
+        if isinstance(results, Iterator) and hasattr(results, "close"):
+            results.close()
+        return suspects[: options.differences_max]
+
+    def _plan(self) -> tuple[list[Slice], int]:
+        """Calibrate, and cut the table into slices."""
+        sessions = opened(self._ends)
+        try:
+            sessions.begin(self._subject)
+            self._calibrate()
+            estimates = [(reader.estimate(self._subject), reader) for _, reader in sessions.readers]
+            rows, reader = max(estimates, key=lambda pair: pair[0])
+            slices: list[Slice] = []
+            if by_range(self._subject.schema):
+                slice_rows = min(self._options.slice_rows, fitting_rows(reader, self._subject))
+                slices = range_slices(reader.cuts(self._subject, slice_rows))
+            sessions.end()
+        except BaseException:
+            close_opened()
+            raise
+        return slices or [whole_slice(rows)], rows
+
+    def _calibrate(self) -> None:
+        mode, places = self._options.mode, []
+        for place, reader in opened(self._ends).readers:
+            if not reader.pushes_down:
+                continue
+            why = "--mode scan" if mode == "scan" else disagreement(reader, self._subject)
+            if why and mode == "hash":
+                raise VerificationFailed(
+                    f"{self._result.table}: checksums of the {place.value} cannot be used: {why}",
+                    hint="use --mode auto, which compares its rows instead",
+                )
+            if why:
+                places.append(place)
+                self._result.notes.append(f"rows of the {place.value} are read and compared here: {why}")
+        self._scanned = frozenset(places)
+        pushed = [p.value for p, r in opened(self._ends).readers if r.pushes_down and p not in places]
+        self._pushed = len(pushed)
+        self._result.method = f"checksums by {' and '.join(pushed)}" if pushed else "rows"
