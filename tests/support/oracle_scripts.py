@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from venus.adapters.dialects.oracle import ddl, inline, styles, types
+from venus.adapters.dialects.oracle import ddl, inline, sampling, styles, types
 from venus.adapters.dialects.oracle.connection import SESSION
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.dictionary import Listed, Table, described, with_id
@@ -80,6 +80,7 @@ def running() -> list[str]:
         statement("cut", "begin"), claim, access.changes_sql, access.fill_sql, access.fill_next_sql,
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
+    asked += [sampling.sample(everything()), statement("sampling", "room"), statement("sampling", "blockers")]
     kept = [statement("registry", name, log=access.log) for name in statement.blocks("registry")]
     return [*SESSION, *asked, *cut, *kept]
 

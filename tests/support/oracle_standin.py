@@ -32,7 +32,10 @@ ADAPTATIONS = (
     # it has no DDL triggers: `oracle_ddl_events` writes for the application what this one would
     (r"(?s)^CREATE OR REPLACE TRIGGER (VENUS_DDL_TRG).*", rf"INSERT INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('\1')"),
     (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
+    # the views of who blocks are one made by hand, and there only where a test makes it
+    (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),
     (r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION)\b", rf"\1 {DICTIONARY}.\2"),
+    (r" WHERE ROWNUM <= (\d+)\) T$", r" LIMIT \1) T"),
     (r"\nDISABLE\n(DECLARE|BEGIN)", r"\n\1"),
     (r" DROP \(RECORDID, ISDELETED, SEQUENCE\)$", " DROP RECORDID, DROP ISDELETED, DROP SEQUENCE"),
     (r"NOCYCLE CACHE 1000 (NO)?ORDER", "NOCYCLE CACHE 1000"),

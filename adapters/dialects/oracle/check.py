@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from zlib import crc32
 
-from venus.adapters.dialects.oracle import ddl
+from venus.adapters.dialects.oracle import ddl, sampling
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen
 from venus.adapters.dialects.oracle.names import quoted
@@ -41,8 +41,12 @@ def check(
             f"TRUNCATE by the owners of {', '.join(foreign)} is not seen: a trigger ON SCHEMA fires for its own only"
         )
         yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
+    yield from sampling.room_findings(session)
+    yield from sampling.blocker_findings(session, dictionary.user)
     for at in chosen(dictionary.listed(), include, exclude):
-        yield from _table(dictionary.table(at, as_inline=options.inline), version)
+        table = dictionary.table(at, as_inline=options.inline)
+        yield from _table(table, version)
+        yield from sampling.rows_findings(session, table, dictionary.user)
     session.rollback()
 
 

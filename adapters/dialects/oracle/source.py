@@ -21,7 +21,7 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
-from venus.adapters.dialects.oracle import inline, registry, structure
+from venus.adapters.dialects.oracle import inline, registry, sampling, structure
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import Claim, OracleCut
@@ -66,6 +66,7 @@ class OracleSource:
         self._known: tuple[Version, Dictionary] | None = None
         self._accesses: dict[int, Access] = {}
         self._mark: Row | None = None
+        self._sees_blockers = True
         self._fingerprints: dict[int, str] = {}
 
     def close(self) -> None:
@@ -212,16 +213,24 @@ class OracleSource:
         return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
 
     def backlog(self) -> dict[int, tuple[int, int]]:
-        """Return how many log rows wait. Who blocks is not asked: that takes a privilege on the V$ views."""
+        """Return how many log rows wait; and, where this user may see it, for how long somebody keeps some open."""
         found = {}
-        captured = registry.read_tables(self._writer).values() if self._database()[1].inline_tables() else ()
-        places = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
-        waiting = {places[at]: inline.waiting(*at) for at in self._database()[1].inline_tables()}
+        places = self._database()[1].inline_tables()
+        captured = registry.read_tables(self._writer).values() if places else ()
+        numbers = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
+        waiting = {numbers[at]: inline.waiting(*at) for at in places}
+        ages = self._ages()
         for table_id in registry.states(self._writer):
-            sql = waiting.get(table_id) or statement("registry", "log_count", log=log_table(table_id))
-            found[table_id] = (int(self._writer.row(sql)[0]), 0)
+            log = log_table(table_id)
+            count = self._writer.row(waiting.get(table_id) or statement("registry", "log_count", log=log))[0]
+            found[table_id] = (int(count), ages.get(log, 0))
         self._writer.rollback()
         return found
+
+    def _ages(self) -> dict[str, int]:
+        ages = sampling.blockers(self._writer) if self._sees_blockers else None
+        self._sees_blockers = ages is not None  # asked once only, if the answer is no
+        return ages or {}
 
     # -- capture ---------------------------------------------------------------------------------------------
 

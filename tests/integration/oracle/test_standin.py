@@ -160,3 +160,29 @@ def test_uninstall_leaves_nothing(enroll: Follower, source: OracleSource, applic
     assert application.fetchall() == ()
     application.execute("SELECT trigger_name FROM information_schema.triggers")
     assert application.fetchall() == ()
+
+
+def test_a_check_finds_what_no_target_can_hold(application: Any, source: OracleSource) -> None:
+    application.execute(ENROLL)
+    application.execute(
+        """INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE", "ESSAY") VALUES (1, 'a', CONCAT('x', CHR(0)))"""
+    )
+    application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE", "SEEN") VALUES (2, 'b', '0000-01-01')""")
+    found = {f.message: f for f in source.check(["*"], []) if f.where == "APP.ENROLL"}
+    assert [m.partition(" rows looked")[0] for m in found] == ["column SEEN: 1 of 2", "column ESSAY: 1 of 2"]
+    assert not any(f.blocks for f in found.values())
+
+
+def test_a_check_names_the_grants_that_would_show_who_blocks(application: Any, source: OracleSource) -> None:
+    (found,) = [f for f in source.check(["*"], []) if "open transaction" in f.message]
+    assert 'GRANT SELECT ON GV_$TRANSACTION TO "APP";' in found.remedy
+    assert not found.blocks
+
+
+def test_who_blocks_is_known_where_it_may_be_seen(enroll: Follower, source: OracleSource, application: Any) -> None:
+    """The two views as an Oracle has them, by hand: a transaction that has been open for 90 seconds."""
+    application.execute("CREATE VIEW DICTIONARY.BLOCKERS AS SELECT 'VENUS_L_00002' AS NAME, 90 AS AGE")
+    try:
+        assert source.backlog()[2] == (0, 90)
+    finally:
+        application.execute("DROP VIEW DICTIONARY.BLOCKERS")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module, error
+from tests.support.oracle_scripts import everything
 from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle import sampling
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
 from venus.adapters.dialects.oracle.connection import (
@@ -146,6 +149,28 @@ def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: S
     assert "neither a primary key" in found[0].message
     assert "INVISIBLE" in found[0].remedy
     assert found[0].blocks
+
+
+def test_little_room_and_rows_that_may_not_be_read_are_findings(module: Module, session: Session) -> None:
+    module.answers["SELECT U.DEFAULT_TABLESPACE"] = [Answer(types=[double.VARCHAR] * 2, rows=[["USERS", 30 << 20]])]
+    quota = [["LOGS", 900 << 20, 1000 << 20], ["USERS", 5, -1]]
+    module.answers["SELECT TABLESPACE_NAME"] = [Answer(types=[double.VARCHAR] * 3, rows=quota)]
+    found = list(sampling.room_findings(session))
+    assert [f.message for f in found] == [
+        "tablespace USERS has 30 MiB free in its files as they are",
+        "the quota on LOGS has 100 MiB left",
+    ]
+    module.answers["SELECT COUNT(*), SUM"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
+    (found_here,) = sampling.rows_findings(session, everything(), "VENUS")
+    assert found_here.remedy == 'GRANT SELECT ON "APP"."EXAM" TO "VENUS";'
+    assert found_here.blocks
+
+
+def test_a_large_table_is_sampled_by_blocks() -> None:
+    table = everything()
+    assert "SAMPLE" not in sampling.sample(table)
+    large = replace(table, listed=replace(table.listed, rows=10_000_000))
+    assert 'FROM "APP"."EXAM" SAMPLE BLOCK (0.200000) WHERE ROWNUM <= 20000' in sampling.sample(large)
 
 
 def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""What `venus check` finds in the rows and in the room of the tablespace; and who blocks. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.dictionary import Table
+from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.statements import statement
+from venus.errors import SourceError
+from venus.model import Finding
+
+SAMPLE_ROWS = 20_000
+#: Less than this and a batch job of the application fills the logs' tablespace while VENUS is down.
+ROOM_BYTES_MIN = 256 << 20
+_TEXTS = ("CHAR", "VARCHAR2", "NCHAR", "NVARCHAR2", "CLOB", "NCLOB")
+#: Views that show who blocks, and what they are called in a GRANT.
+BLOCKER_VIEWS = ("GV_$LOCKED_OBJECT", "GV_$TRANSACTION")
+_SAID = {
+    "nul": "NUL characters, which no text of PostgreSQL can hold: such a row halts its table",
+    "no_date": "dates without a year or month (of no calendar): such a row halts its table",
+}
+
+
+def rows_findings(session: Session, table: Table, user: str) -> Iterator[Finding]:
+    """Look at some rows of a table."""
+    looked = _looked_at(table)
+    if not looked:
+        return
+    where = table.schema.qualified
+    try:
+        count, *found = session.row(sample(table))
+    except (SourceError, SchemaChanged) as error:
+        remedy = f"GRANT SELECT ON {table.keyed.sql} TO {quoted(user)};"
+        yield Finding(where=where, message=f"its rows cannot be read: {error}", remedy=remedy, blocks=True)
+        return
+    for (column, block), number in zip(looked.items(), found, strict=True):
+        if number:
+            message = f"column {column}: {int(number)} of {int(count)} rows looked at have {_SAID[block]}"
+            yield Finding(where=where, message=message, remedy="mend these values, or exclude the table")
+
+
+def _looked_at(table: Table) -> dict[str, str]:
+    """Return what to look for in each column."""
+    kinds = {name: reading.declared.data_type for name, reading in table.readings.items()}
+    return {name: "nul" if kind in _TEXTS else "no_date" for name, kind in kinds.items() if kind in (*_TEXTS, "DATE")}
+
+
+def sample(table: Table) -> str:
+    """Return the query that looks at some rows.
+
+    Blocks are sampled where the statistics say that there are many rows; in any case no more than so many are read.
+    """
+    looked = _looked_at(table)
+    percent = 100 * SAMPLE_ROWS / table.listed.rows if table.listed.rows else 100
+    return statement(
+        "sampling",
+        "sampled",
+        findings=",\n       ".join(statement("sampling", b, c=f"T.{quoted(n)}") for n, b in looked.items()),
+        columns=", ".join(quoted(name) for name in looked),
+        table=table.keyed.sql,
+        sample=f" SAMPLE BLOCK ({percent:.6f})" if percent < 50 else "",
+        rows=str(SAMPLE_ROWS),
+    )
+
+
+def room_findings(session: Session) -> Iterator[Finding]:
+    """Say how much room the logs have; while they have none, the application's own statements fail."""
+    for tablespace, free in session.rows(statement("sampling", "room")):
+        if int(free) < ROOM_BYTES_MIN:
+            message = f"tablespace {tablespace} has {int(free) >> 20} MiB free in its files as they are"
+            remedy = (
+                f"ALTER TABLESPACE {quoted(str(tablespace))} ADD DATAFILE SIZE 1G AUTOEXTEND ON; (or it grows already)"
+            )
+            yield Finding(where="tablespace", message=message, remedy=remedy)
+    for tablespace, used, most in session.rows(statement("dictionary", "quota")):
+        if 0 < int(most) < int(used) + ROOM_BYTES_MIN:
+            message = f"the quota on {tablespace} has {max(int(most) - int(used), 0) >> 20} MiB left"
+            yield Finding(where="tablespace", message=message, remedy="ALTER USER ... QUOTA UNLIMITED ON ...;")
+
+
+def blockers(session: Session) -> dict[str, int] | None:
+    """Return the age of the oldest open transaction by log table; None if this user may not see that."""
+    try:
+        return {str(name): int(age) for name, age in session.rows(statement("sampling", "blockers"))}
+    except (SourceError, SchemaChanged):
+        return None
+
+
+def blocker_findings(session: Session, user: str) -> Iterator[Finding]:
+    """Say what a user lacks who cannot see whom a cut waits for."""
+    if blockers(session) is None:
+        grants = " ".join(f"GRANT SELECT ON {view} TO {quoted(user)};" for view in BLOCKER_VIEWS)
+        message = "whose open transaction delays changes is not shown by `venus status`"
+        yield Finding(where="privileges", message=message, remedy=grants)
