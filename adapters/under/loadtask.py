@@ -17,7 +17,6 @@ from venus.adapters.dialects.postgresql.target.session import Refusal, Session
 from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under.fold import Rows, rows_of
 from venus.adapters.under.loadlines import Lines
-from venus.adapters.under.loadwatch import application_of
 from venus.adapters.under.naming import OWN_SCHEMA, Placed
 from venus.adapters.under.parking import LOADED, PARKED, key_texts
 from venus.adapters.under.refused import Search, positions_of
@@ -60,6 +59,11 @@ class SplitResult:
     parked: int
     #: An earlier attempt had loaded it.
     already: bool
+
+
+def application_of(load_id: str, split_no: int) -> str:
+    """Return what the session that loads a split calls itself; the progress of a load is found by it."""
+    return f"venus load {load_id[:16]}/{split_no}"
 
 
 def load_split(task: SplitTask) -> SplitResult:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from venus.adapters.dialects.postgresql.target.statements import statement
+from venus.adapters.under.loadtask import application_of
 from venus.adapters.under.naming import OWN_SCHEMA
 from venus.adapters.under.target import PostgresTarget
 from venus.errors import VenusError
@@ -18,11 +19,6 @@ from venus.errors import VenusError
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
-
-
-def application_of(load_id: str, split_no: int) -> str:
-    """Return what the session that loads a split calls itself."""
-    return f"venus load {load_id[:16]}/{split_no}"
 
 
 @contextmanager
