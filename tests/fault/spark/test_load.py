@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from tests.support.delivery import CHUNK_ROWS, FakeDelivery
@@ -22,11 +25,22 @@ from venus.spark.runner import SparkRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Where the workers of a local cluster work: inside PySpark, whatever one says.
+WORK = Path(pyspark.__file__).parent / "work"
+
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.spark]
 
 ROOT = Path(__file__).parents[3]
 #: Eight splits of three chunks.
 ROWS = 8 * 3 * CHUNK_ROWS
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    before = set(WORK.glob("app-*"))
+    yield
+    for made in set(WORK.glob("app-*")) - before:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def fill(feed: Feed) -> None:
