@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Iterator
@@ -23,7 +24,13 @@ from venus.adapters.verify.options import (
 from venus.adapters.verify.settling import Settling, undecided_rows
 from venus.adapters.verify.slices import by_range, range_slices, sample, whole_slice
 from venus.adapters.verify.tasks import Compared, Ends, Place, Suspect, Task, close_opened, compare_slice, opened
-from venus.errors import SourceError, TargetError
+from venus.errors import SourceError, TargetError, VenusError
+
+logger = logging.getLogger(__name__)
+
+#: How often a table is begun, and the pause in between.
+ATTEMPTS = 3
+PAUSE_S = 1.0
 
 
 class Comparison:
@@ -40,12 +47,30 @@ class Comparison:
         self._chosen = chosen
         self._scanned: frozenset[Place] = frozenset()
         self._pushed = 0
-        name = chosen.subject.schema.qualified
-        self._result = TableResult(table=name, leg=f"{ends.left.value} - {ends.right.value}")
-        if chosen.note:
-            self._result.notes.append(chosen.note)
+        self._result = self._new_result()
 
     def compare(self) -> TableResult:
+        """Compare, once more where something passes by itself: a lock, a server or a broker that is started again."""
+        for left in reversed(range(ATTEMPTS)):
+            self._result = self._new_result()
+            try:
+                return self._compare()
+            except VenusError as error:
+                close_opened()
+                if not error.retryable or not left:
+                    raise
+                logger.warning("%s is compared again: %s", self._result.table, error)
+                time.sleep(PAUSE_S)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _new_result(self) -> TableResult:
+        name, ends = self._subject.schema.qualified, self._ends
+        result = TableResult(table=name, leg=f"{ends.left.value} - {ends.right.value}")
+        if self._chosen.note:
+            result.notes.append(self._chosen.note)
+        return result
+
+    def _compare(self) -> TableResult:
         began, result = time.monotonic(), self._result
         if self._chosen.obstacle:
             result.undecided.append(Undecided(table=result.table, key={}, reason=self._chosen.obstacle))

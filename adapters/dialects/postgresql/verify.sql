@@ -2,8 +2,9 @@
 -- transaction. {braces} are filled in by verify.py.
 
 -- session --
--- A checksum over a million rows is no reason to compile anything, and is worth more memory than the default.
-SET jit = off; SET work_mem = '64MB'
+-- A checksum over a million rows is no reason to compile anything, and is worth more memory than the default. A side that
+-- has answered waits in its transaction for the other one, however long that takes.
+SET jit = off; SET work_mem = '64MB'; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0
 
 -- begin --
 -- LOCK before the first query: TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, and a table that was emptied

@@ -20,7 +20,8 @@ from venus.adapters.verify.findings import Result, Verdict
 from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.repair import repair
 from venus.adapters.verify.run import VerificationFailed
-from venus.errors import ConfigError, VenusError
+from venus.adapters.verify.tasks import Compared, Task, compare_slice
+from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -253,6 +254,25 @@ def test_a_database_that_spells_differently_is_compared_row_by_row(
         only(way, "spelt", mode="hash")
     monkeypatch.setattr(postgresql, "form", lambda *_, **__: "no_such_function(1)")
     assert found(only(way, "spelt")) == found(result)
+
+
+def test_what_passes_by_itself_is_tried_again(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
+    way.caught_up()
+    calls: list[Task] = []
+
+    def once_away(task: Task) -> Compared:
+        calls.append(task)
+        if len(calls) == 1:
+            raise DatabaseUnavailable("the server is started again")
+        return compare_slice(task)
+
+    monkeypatch.setattr("venus.adapters.verify.table.compare_slice", once_away)
+
+    result = only(way, "missed", leg="target")
+
+    assert result.verdict is Verdict.SAME
+    assert result.rows == 200
+    assert len(calls) == 2
 
 
 def test_a_missed_table_and_a_table_that_has_just_come(way: WholeWay) -> None:
