@@ -91,7 +91,7 @@ class _Run:
             if not self.settings.source.url.get_secret_value():
                 raise ConfigError("no [source] url is set", hint="set it, or use --leg target")
             with closing(open_reader(self.settings)) as reader:
-                tables = [t for t in reader.tables() if not is_heartbeat(t.schema)]
+                tables = [t for t in reader.tables() if not _is_own(t.schema)]
         except VenusError as error:
             if leg != "auto":
                 raise
@@ -117,9 +117,11 @@ class _Run:
                 )
             schemas = {(s.table_id, s.version): s for s in target.schemas(session)}
             states = target.tables(session)
+        versions = {t.table_id: schemas[t.table_id, t.schema_version] for t in states}
         return {
-            t.table_id: (schemas[t.table_id, t.schema_version], "it is being loaded" if t.state == LOADING else "")
+            t.table_id: (versions[t.table_id], "it is being loaded" if t.state == LOADING else "")
             for t in states
+            if not _is_own(versions[t.table_id])
         }
 
     def _one(
@@ -149,6 +151,11 @@ class _Run:
                 known = ", ".join(sorted(s.qualified for s in every)[:12])
                 raise ConfigError(f"no table is named {pattern!r}", hint=f"compared can be: {known}")
         return not patterns or any(_named(schema, pattern) for pattern in patterns)
+
+
+def _is_own(schema: TableSchema) -> bool:
+    """Tell VENUS's own heartbeat row; a dictionary in upper case has it so, and then it is a table at the target too."""
+    return is_heartbeat(schema) or schema.name == "VENUS_HEARTBEAT"
 
 
 def _named(schema: TableSchema, pattern: str) -> bool:
