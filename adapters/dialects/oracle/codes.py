@@ -28,9 +28,15 @@ ACTIONS = {
         "ORA-01410",  # invalid ROWID: rebuilt while it was read
         "ORA-01466",  # altered since the snapshot was opened
         "ORA-12801",  # a parallel query's server failed
+        "ORA-22922",  # nonexistent LOB value: its row has gone meanwhile
         "ORA-22924",  # snapshot too old, of a LOB
+        "ORA-08176",  # consistent read failure, rollback data not available
+        "ORA-08177",  # cannot serialize access
+        "ORA-04068",  # existing state of packages has been discarded
+        "ORA-16000",  # database or pluggable database open for read-only access: a switch-over is under way
     ),
     Action.RECONNECT: (
+        "ORA-01013",  # cancelled: a time-out of the call, or a DBA
         "ORA-00028", "ORA-01012", "ORA-01033", "ORA-01034", "ORA-01089", "ORA-01090", "ORA-01092", "ORA-02396",
         "ORA-02399", "ORA-03113", "ORA-03114", "ORA-03135", "ORA-12170", "ORA-12505", "ORA-12514", "ORA-12516",
         "ORA-12520", "ORA-12521", "ORA-12528", "ORA-12537", "ORA-12541", "ORA-12543", "ORA-12545", "ORA-12547",

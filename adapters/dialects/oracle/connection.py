@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle.address import connect_arguments
 from venus.adapters.dialects.oracle.codes import Action, action_of
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
 
@@ -95,10 +96,24 @@ def driver_of(url: str) -> tuple[Driver, Options]:
         hint = f"pip install 'venus-cdc[{extra}]'"
         raise ConfigError(f"[source] url: the driver of {parsed.drivername} is not installed", hint=hint) from None
     dialect.dbapi = module
-    arguments, keywords = dialect.create_connect_args(parsed)
-    place = f"{parsed.host or parsed.query.get('service_name', '')}/{parsed.database or ''}".strip("/")
+    arguments, said = dialect.create_connect_args(parsed)
+    keywords, client = connect_arguments(said)
+    if client is not None:
+        _start_client(module, client)
+    place = f"{parsed.host or parsed.query.get('service_name', '')}/{parsed.database or ''}".strip("/") or "oracle"
     driver = ModuleDriver(place, module.Error, module, lambda: module.connect(*arguments, **keywords))
     return driver, options
+
+
+def _start_client(module: Any, client: dict[str, str]) -> None:
+    """Load Oracle's client for the thick mode. cx_Oracle knows no other and has it loaded already."""
+    if not hasattr(module, "init_oracle_client"):
+        return
+    try:
+        module.init_oracle_client(**client)
+    except module.Error as error:
+        hint = "install Oracle's Instant Client and name its folder with lib_dir=..., or leave out thick_mode"
+        raise ConfigError(f"[source] url: no thick mode: {said_by(error)}", hint=hint) from error
 
 
 def _own_options(url: sa.URL) -> tuple[sa.URL, Options]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -191,3 +193,98 @@ def test_a_url_that_means_nothing_is_refused_without_repeating_it(url: str) -> N
     with pytest.raises(ConfigError) as raised:
         driver_of(url.replace("//db", "//u:secret@db"))
     assert "secret" not in str(raised.value)
+
+
+class Connected(Exception):
+    """What the driver's connect() was called with."""
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Catch what python-oracledb is asked for, by a URL."""
+    oracledb = pytest.importorskip("oracledb")
+    said: dict[str, Any] = {}
+
+    def connected(**given: Any) -> None:
+        said.update(given)
+        raise Connected
+
+    def get(url: str) -> dict[str, Any]:
+        said.clear()
+        with pytest.raises(Connected):
+            driver_of(url)[0].connect()
+        return said
+
+    monkeypatch.setattr(oracledb, "connect", connected)
+    monkeypatch.setattr(oracledb, "init_oracle_client", lambda **given: said.update(client=given))
+    return get
+
+
+_RAC = "(DESCRIPTION=(ADDRESS_LIST=(LOAD_BALANCE=ON)(ADDRESS=(PROTOCOL=TCP)(HOST=a)(PORT=1521))))"
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("db:1522/?service_name=shop", {"dsn": "(HOST=db)(PORT=1522))(CONNECT_DATA=(SERVICE_NAME=shop))"}),
+        ("db/SHOP", {"dsn": "(CONNECT_DATA=(SID=SHOP))"}),
+        ("shop_alias?config_dir=/etc/oracle", {"dsn": "shop_alias", "config_dir": "/etc/oracle"}),
+        ("/?dsn=" + quote(_RAC), {"dsn": _RAC}),
+        (
+            "db:2484/?service_name=shop&protocol=tcps&wallet_location=/w&wallet_password=p&ssl_server_dn_match=true",
+            {"dsn": "(PROTOCOL=TCPS)", "wallet_location": "/w", "wallet_password": "p", "ssl_server_dn_match": True},
+        ),
+        ("db/?service_name=shop&tcp_connect_timeout=5&retry_count=3", {"tcp_connect_timeout": 5.0, "retry_count": 3}),
+        ("db/?service_name=shop&thick_mode=true&lib_dir=/opt/oracle", {"client": {"lib_dir": "/opt/oracle"}}),
+        ("db/?service_name=shop&thick_mode=yes", {"client": {}}),
+    ],
+)
+def test_a_url_reaches_the_driver_in_its_own_words(
+    rest: str, expected: dict[str, Any], connect: Callable[[str], dict[str, Any]]
+) -> None:
+    said = connect(f"oracle+oracledb://venus:secret@{rest}")
+    assert (said["user"], said["password"]) == ("venus", "secret")
+    assert expected.pop("dsn", "") in said["dsn"]
+    assert {name: said[name] for name in expected} == expected
+    assert not said.keys() & {"thick_mode", "protocol", "lib_dir"}
+    assert ("client" in said) == ("client" in expected)
+
+
+def test_a_proxy_user_connects_as_the_application(connect: Callable[[str], dict[str, Any]]) -> None:
+    assert connect("oracle+oracledb://venus%5Bapp%5D:s@db/?service_name=shop")["user"] == "venus[app]"
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("thick_mode=perhaps", "thick_mode is true or false"),
+        ("retry_count=often", "retry_count is a number"),
+        ("protocol=udp", "protocol is tcp or tcps"),
+        ("lib_dir=/opt", "lib_dir is for the thick mode"),
+    ],
+)
+def test_an_option_of_the_url_that_means_nothing_is_refused(option: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        driver_of(f"oracle+oracledb://venus:secret@db/?service_name=shop&{option}")
+
+
+def test_without_oracles_client_the_thick_mode_says_so() -> None:
+    with pytest.raises(ConfigError, match="no thick mode") as raised:
+        driver_of("oracle+oracledb://venus:secret@db/?service_name=shop&thick_mode=true&lib_dir=/nowhere")
+    assert "Instant Client" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [
+        ("ORA-01555", Action.AGAIN), ("ORA-08103", Action.AGAIN), ("ORA-22922", Action.AGAIN),
+        ("ORA-08176", Action.AGAIN), ("ORA-08177", Action.AGAIN), ("ORA-04068", Action.AGAIN),
+        ("ORA-01013", Action.RECONNECT), ("ORA-03113", Action.RECONNECT), ("ORA-03114", Action.RECONNECT),
+        ("ORA-03135", Action.RECONNECT), ("ORA-12170", Action.RECONNECT), ("ORA-12541", Action.RECONNECT),
+        ("ORA-12154", Action.FAIL), ("ORA-00060", Action.WAIT), ("ORA-00054", Action.WAIT),
+        ("ORA-01031", Action.DENIED), ("ORA-28000", Action.DENIED), ("ORA-01653", Action.SPACE),
+        ("ORA-00001", Action.FAIL), ("ORA-04098", Action.FAIL),
+    ],
+)  # fmt: skip
+def test_the_table_of_codes(code: str, action: Action) -> None:
+    assert action_of(code) is action

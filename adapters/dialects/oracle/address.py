@@ -1,0 +1,55 @@
+"""What a URL says beyond user, host and service, in the driver's words: thick mode, wallet, TLS, times. Pure.
+
+SQLAlchemy passes on what stands behind the question mark as text; python-oracledb wants truths and numbers, and the
+protocol inside the connect descriptor (its documentation: "Connecting to Oracle Database", "Enabling Thick mode").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from venus.errors import ConfigError
+
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+#: Arguments of the driver's connect() that are no text.
+_NUMBERS = {"tcp_connect_timeout": float, "retry_count": int, "retry_delay": int, "expire_time": int, "sdu": int}
+_SWITCHES = ("ssl_server_dn_match", "externalauth", "events")
+#: For the thick mode: where Oracle's client lies, and its configuration.
+_CLIENT = ("lib_dir", "config_dir")
+
+
+def connect_arguments(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """Return what connect() gets, and what init_oracle_client() gets if the URL asks for the thick mode."""
+    given = dict(said)
+    is_thick = _truth("thick_mode", given.pop("thick_mode", "false"))
+    client = {name: str(given.pop(name)) for name in _CLIENT if name in given and (is_thick or name == "lib_dir")}
+    if client and not is_thick:
+        raise ConfigError("[source] url: lib_dir is for the thick mode only", hint="add thick_mode=true")
+    for name in _SWITCHES:
+        if name in given:
+            given[name] = _truth(name, given[name])
+    for name, number in _NUMBERS.items():
+        if name in given:
+            given[name] = _number(name, given[name], number)
+    protocol = str(given.pop("protocol", "tcp")).upper()
+    if protocol not in ("TCP", "TCPS"):
+        raise ConfigError(f"[source] url: protocol is tcp or tcps, not {protocol.lower()}")
+    if protocol == "TCPS":
+        given["dsn"] = str(given["dsn"]).replace("(PROTOCOL=TCP)", "(PROTOCOL=TCPS)")
+    return given, client if is_thick else None
+
+
+def _truth(name: str, said: object) -> bool:
+    if isinstance(said, bool):
+        return said
+    if (found := _TRUTHS.get(str(said).lower())) is None:
+        raise ConfigError(f"[source] url: {name} is true or false")
+    return found
+
+
+def _number(name: str, said: object, number: type[int] | type[float]) -> int | float:
+    try:
+        return number(str(said))
+    except ValueError:
+        raise ConfigError(f"[source] url: {name} is a number") from None
