@@ -59,8 +59,9 @@ def whole(root: Path, ends: list[int]) -> None:
     assert offsets == list(range(ends[0], ends[0] + len(offsets)))
 
 
-#: The first commit, then the first refresh: about a dozen steps; `slow` takes them all, on both sides.
-FEW = [(2, "after"), (4, "before"), (6, "after"), (8, "before"), (10, "after"), (12, "before"), (14, "after")]
+#: Around the renaming of the manifest (files written, manifest written, renamed, files named), then within the first
+#: refresh; `slow` takes every step, on both sides.
+FEW = [(1, "after"), (3, "after"), (4, "after"), (5, "before"), (5, "after"), (9, "after"), (13, "before")]
 ALL = [(step, moment) for step in range(1, 30) for moment in ("before", "after")]
 
 
@@ -104,7 +105,7 @@ def test_kill_around_each_step_of_the_load(
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 1501)))
     with Victim(broker, root) as victim:
         kills = sum(victim.run("load", step, moment) for step, moment in steps)
-    opened = broker.snapshots_opened
+    opened, read = broker.snapshots_opened, broker.splits_read
     feed.cut(put(3, "behind", 1))
     settings = settings_of(broker.address, root)
     load_lake(LakeTarget(settings, "lake"), lambda *_: None)
@@ -114,4 +115,5 @@ def test_kill_around_each_step_of_the_load(
 
     assert kills >= 3
     assert broker.snapshots_opened == opened, "an interrupted load goes on with its snapshot"
+    assert broker.splits_read - read <= 4, "what was loaded is not loaded again"
     assert current_rows(root, items()) == feed.model[1]

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(60
 
 Rows = list[dict[str, Any]]
 #: Micro-batches take seconds on a machine that does other things as well.
-WAIT_S = 150.0
+WAIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def test_micro_batches_end_where_cuts_end(
     parts = Collected(spark, broker, tmp_path / "parts", starting="earliest", max_rows=15, whole_cuts="false")
 
     for stream in (whole, parts):
-        stream.start(availableNow=True).query.awaitTermination(240)
+        stream.start(availableNow=True).query.awaitTermination(int(WAIT_S))
 
     assert [max(r["_offset"] for r in batch) + 1 for batch in whole.batches] == ends[1::2]
     assert {len(batch) for batch in parts.batches} <= {4, 9, 13}
@@ -281,7 +281,7 @@ def test_the_full_data_first_and_then_what_comes_behind_it(
     assert pinned.acknowledged == 504
     again = Collected(spark, broker, tmp_path / "lost", starting="full", group="lab")  # its checkpoint is lost
     feed.cut(put(7, "seven", 7))
-    again.start(availableNow=True).query.awaitTermination(240)
+    again.start(availableNow=True).query.awaitTermination(int(WAIT_S))
     assert again.offsets == [504, 505], "it goes on where the group is"
 
 

@@ -1,0 +1,98 @@
+"""What changes on top of a state amount to: the last one of each key, markers, and only what the state has not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from tests.support.feed import INT, TEXT, column, table
+from venus.model import Kind, LogicalType
+from venus.spark.arrowrows import Shape
+from venus.spark.lake_files import CHANGE_FIELDS, state_schema
+from venus.spark.lake_follow import REFRESH_PART, WAITING_MAX, Refreshes
+from venus.spark.lake_layout import folder_name, root_of
+from venus.spark.lake_net import evolves, net_of, untouched
+
+INT4 = LogicalType(kind=Kind.INT, length=4)
+SCHEMA = table(1, "t", column(1, "id", INT), column(2, "v", TEXT))
+SHAPE = Shape.of(SCHEMA)
+
+
+def changes(*rows: tuple[int, int | None, str | None, bool, int | None]) -> pa.Table:
+    """Offset (the sequence is ten more), key, value, deleted, gone before."""
+    columns = list(zip(*rows, strict=True))
+    own = [columns[0], [o + 10 for o in columns[0]], columns[3], columns[4], [None] * len(rows)]
+    schema = pa.schema([*CHANGE_FIELDS, *SHAPE.fields])
+    values = [*own, columns[1], columns[2]]
+    return pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
+
+
+def state(*rows: tuple[int, str, int]) -> pa.Table:
+    schema = state_schema(SHAPE)
+    columns = zip(*rows, strict=True)
+    return pa.table([pa.array(v, f.type) for v, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def test_the_last_change_of_a_key_counts_and_other_rows_are_left_alone() -> None:
+    found = net_of(changes((0, 1, "a", False, None), (1, 2, "b", False, None), (2, 1, None, True, None)), SHAPE,
+                   base_offset=0)  # fmt: skip
+
+    assert found.live.to_pylist() == [{"id": 2, "v": "b", "_sequence": 11}]
+    kept = untouched(state((1, "old", 1), (2, "old", 2), (3, "old", 3)), found)
+    assert kept["id"].to_pylist() == [3]
+
+
+def test_what_the_state_contains_does_not_count() -> None:
+    found = net_of(changes((4, 1, "older than the state", False, None), (5, 2, "b", False, None)), SHAPE, base_offset=5)
+
+    assert found.live["id"].to_pylist() == [2]
+    assert untouched(state((1, "newer", 30)), found).num_rows == 1
+
+
+def test_a_marker_removes_what_is_older_wherever_it_lies() -> None:
+    found = net_of(
+        changes((0, 1, "a", False, None), (1, None, None, True, 11), (2, 3, "c", False, None)), SHAPE, base_offset=0
+    )
+
+    assert found.live["id"].to_pylist() == [3]
+    assert untouched(state((7, "old", 10), (8, "met by the sweep", 11)), found)["id"].to_pylist() == [8]
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "expected"),
+    [
+        ((column(1, "id", INT), column(2, "w", TEXT), column(3, "new", TEXT)), ("id",), True),
+        ((column(1, "id", INT),), ("id",), True),
+        ((column(1, "id", INT), column(2, "v", INT4)), ("id",), False),
+        ((column(1, "id", INT), column(2, "v", TEXT)), ("v",), False),
+        ((column(1, "id", INT4), column(2, "v", TEXT)), ("id",), False),
+        ((column(1, "id", LogicalType(kind=Kind.DECIMAL, precision=19)), column(2, "v")), ("id",), True),
+        ((column(1, "id", LogicalType(kind=Kind.DECIMAL, precision=18)), column(2, "v")), ("id",), False),
+    ],
+)
+def test_a_state_follows_its_table_as_far_as_nothing_is_lost(columns: tuple, key: tuple, expected: bool) -> None:  # type: ignore[type-arg]
+    assert evolves(SHAPE, Shape.of(replace(SCHEMA, version=2, columns=columns, key=key))) is expected
+
+
+def test_states_are_made_anew_in_turn_and_not_all_the_time() -> None:
+    refreshes = Refreshes(60.0)
+
+    assert refreshes.due({1: 5, 2: 0}, 0.0) is None
+    assert refreshes.due({1: 5, 2: 7}, 59.0) is None
+    assert refreshes.due({1: 5, 2: 7}, 60.0) == 1
+    refreshes.done(1, took_s=30.0, now_s=90.0)
+    assert refreshes.due({1: 0, 2: 7}, 130.0) is None, "it takes a tenth of the time at most"
+    assert refreshes.due({1: 0, 2: 7}, 90.0 + 30.0 * (1 / REFRESH_PART - 1)) == 2
+    assert refreshes.due({1: 0, 2: WAITING_MAX + 1}, 131.0) == 2
+
+
+def test_names_that_a_path_would_take_amiss() -> None:
+    assert folder_name("shop", "items") == "shop.items"
+    assert folder_name("a.b", "c/d") == "a%2Eb.c%2Fd"
+    assert root_of("parquet:///srv/my%20lake").as_posix() == "/srv/my lake"
+    assert root_of("parquet:lake").as_posix() == "lake"
+    for wrong in ("parquet://host/x", "parquet:///", "parquet:"):
+        with pytest.raises(Exception, match="no folder for Parquet files"):
+            root_of(wrong)
