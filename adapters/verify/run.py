@@ -154,7 +154,7 @@ class _Run:
 
 
 def _is_own(schema: TableSchema) -> bool:
-    """Tell VENUS's own heartbeat row; a dictionary in upper case has it so, and then it is a table at the target too."""
+    """Tell VENUS's own heartbeat row, also as a dictionary in upper case has it."""
     return is_heartbeat(schema) or schema.name == "VENUS_HEARTBEAT"
 
 
