@@ -24,7 +24,7 @@ from venus.errors import Refused
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-QUIET = ("--quiet", "0.5", "--wait", "30")
+QUIET = ("--quiet", "0.5", "--wait", "120")
 
 _SQLITE = """
 CREATE TABLE customer (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL COLLATE NOCASE UNIQUE,

@@ -36,7 +36,7 @@ INSERT INTO child VALUES (1, 1), (2, 2), (3, NULL);
 
 
 def wish(**options: Any) -> Wish:
-    usual: dict[str, Any] = {"wait_s": 60.0, "quiet_s": 0.0, "head": HEAD}
+    usual: dict[str, Any] = {"wait_s": 120.0, "quiet_s": 0.0, "head": HEAD}
     return Wish(**(usual | options))
 
 
@@ -125,8 +125,8 @@ def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: Who
     try:
         way.until(lambda: query(way.target, "SELECT 1 FROM parent WHERE name = 'busy'"), "people at work")
         with pytest.raises(Refused, match=r"main\.parent"):
-            cutover(way.settings, "main", wish(quiet_s=1.0, wait_s=2.0))
-        rehearsal = cutover(way.settings, "main", wish(quiet_s=1.0, wait_s=2.0, rehearse=True))
+            cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0))
+        rehearsal = cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0, rehearse=True))
     finally:
         stop.set()
         writer.join()
