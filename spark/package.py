@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
+import venus
 from venus.errors import ConfigError, VenusError
 
-DISTRIBUTION = "venus-cdc"
 #: What is in a checkout and not in a wheel.
 _NOT_BUILT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", "data")
 
 
 def build_pex(output: Path, wheel: Path | None = None) -> None:
-    """Write the PEX; what is installed here goes into it, nothing is downloaded.
+    """Write the PEX; what is installed here goes into it.
 
     Raises ConfigError if pex is missing or VENUS's own wheel cannot be had.
     """
@@ -38,7 +35,7 @@ def build_pex(output: Path, wheel: Path | None = None) -> None:
 
 
 def _own_wheel(folder: Path) -> Path:
-    """Build the wheel of an editable checkout, from a copy: a build leaves files behind."""
+    """Build the wheel of a checkout, from a copy: a build leaves files behind."""
     source = _checkout()
     if source is None:
         raise ConfigError(
@@ -52,15 +49,9 @@ def _own_wheel(folder: Path) -> Path:
 
 
 def _checkout() -> Path | None:
-    """Return where an editable installation was made from."""
-    try:
-        text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    origin = json.loads(text)
-    if not origin.get("dir_info", {}).get("editable"):
-        return None
-    return Path(unquote(urlsplit(origin["url"]).path))
+    """Return the folder that VENUS is run from, if it can be built."""
+    root = Path(venus.__file__).resolve().parents[1]
+    return root if (root / "pyproject.toml").exists() and (root / "setup.cfg").exists() else None
 
 
 def _run(*command: str) -> None:

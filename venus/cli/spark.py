@@ -116,7 +116,7 @@ def package(
 ) -> int:
     """Put VENUS and all it needs into one file for the nodes of a cluster: a PEX of about 100 MB.
 
-    Takes what is installed here and downloads nothing. The nodes need the same Python (3.11) and no installation.
+    Takes what is installed here. The nodes need the same Python (3.11) and no installation.
     """
     from venus.spark.package import build_pex
 
