@@ -54,6 +54,14 @@ def _spark_value(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _paired(value: object) -> object:
+    """Let the environment say `A.B=text, C.D=date`."""
+    if not isinstance(value, str):
+        return value
+    return dict(part.strip().partition("=")[::2] for part in value.split(",") if part.strip())
+
+
+Pairs = Annotated[dict[str, str], BeforeValidator(_paired)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Address = Annotated[str, BeforeValidator(_address)]
 Count = Annotated[int, Field(gt=0)]
@@ -79,6 +87,8 @@ class Source(_Section):
     mode: Literal["log", "inline"] = "log"
     tables: Patterns = ("*",)
     exclude: Patterns = ()
+    #: How single columns travel instead of their usual way: {"APP.STUDENT.ACTIVE": "boolean"} (Oracle only).
+    type_map: Pairs = {}
 
 
 class Target(_Section):

@@ -26,6 +26,8 @@ DIALECTS = {
 }
 #: Dialects that can put the paper's own columns into the tables.
 INLINE = ("oracle",)
+#: Dialects whose columns can travel in another way than their usual one.
+TYPE_MAP = ("oracle",)
 
 
 class _SourceModule(Protocol):
@@ -38,6 +40,8 @@ def open_source(settings: Settings) -> Source:
     if settings.source.mode == "inline" and dialect not in INLINE:
         hint = f"it is there for {', '.join(INLINE)}; elsewhere leave out --mode and [source] mode"
         raise ConfigError(f"[source] mode: inline is not there for {dialect}", hint=hint)
+    if settings.source.type_map and dialect not in TYPE_MAP:
+        raise ConfigError(f"[source.type_map] is not there for {dialect}", hint=f"it is for {', '.join(TYPE_MAP)}")
     try:
         module = cast(_SourceModule, import_module(f"venus.adapters.dialects.{dialect}.source"))
     except ModuleNotFoundError as e:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from venus.adapters.dialects.oracle import ddl, inline, sampling, styles, types
+from venus.adapters.dialects.oracle import ddl, inline, overrides, sampling, styles, types
 from venus.adapters.dialects.oracle.connection import SESSION
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.dictionary import Listed, Table, described, with_id
@@ -49,6 +49,10 @@ def statements(version: Version, *, cluster: bool) -> list[str]:
     return made + ddl.record_id(NO_KEY, version, "VENUS_R_00000001")
 
 
+_ASKED = """
+What `[source.type_map]` can ask for instead, by column (`"APP.STUDENT.ACTIVE" = "boolean"`; not for a key):
+
+"""
 #: A column of every type, as the dictionary spells them: name, type, scale.
 _EVERY = (
     ("GRADE", "NUMBER", 2), ("RATIO", "FLOAT", None), ("SINGLE", "BINARY_FLOAT", None),
@@ -135,7 +139,7 @@ def files() -> dict[str, str]:
         head = f"The paper's own variant (--mode inline) on Oracle {version.name}, for one table; it reads another."
         found[f"inline-{version.name}.sql"] = _written(head, inline_statements(version))
     found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
-    return found | {"TYPES.md": _TYPES_HEAD + types.documentation()}
+    return found | {"TYPES.md": _TYPES_HEAD + types.documentation() + _ASKED + overrides.documentation()}
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from venus.adapters.dialects.oracle import ddl, sampling
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen
 from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.overrides import wanted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
 from venus.model import Finding
@@ -43,10 +44,18 @@ def check(
         yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
     yield from sampling.room_findings(session)
     yield from sampling.blocker_findings(session, dictionary.user)
+    seen: set[str] = set()
+    asked: set[str] = set()
     for at in chosen(dictionary.listed(), include, exclude):
         table = dictionary.table(at, as_inline=options.inline)
         yield from _table(table, version)
         yield from sampling.rows_findings(session, table, dictionary.user)
+        seen |= {c.name.upper() for c in table.schema.columns}
+        asked |= wanted(options.type_map, at.owner, at.name).keys()
+    for name in options.type_map:
+        if name.upper().rpartition(".")[2] not in asked & seen:
+            message = f"{name} names no column of a captured table"
+            yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)
     session.rollback()
 
 

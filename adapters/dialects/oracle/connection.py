@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -59,6 +59,7 @@ class Options:
     cluster: bool = False
     watch_database: bool = False
     compound: bool = False
+    type_map: Mapping[str, str] = field(default_factory=dict)  # of [source.type_map]
     inline: bool = False  # of `install-triggers --mode inline`, not of the URL
 
 

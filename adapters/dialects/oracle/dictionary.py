@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping as Map
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from venus.adapters.dialects.oracle import inline, structure
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.names import HEARTBEAT
+from venus.adapters.dialects.oracle.overrides import overridden, wanted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, mapping_of
 from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import UnsupportedType
 from venus.model import Column, TableSchema
 
+NOTHING: Map[str, str] = MappingProxyType({})
 NO_KEY = "it has neither a primary key nor a unique key of columns that are NOT NULL"
 #: Collations under which equal keys are the same text.
 _BINARY_COLLATIONS = (None, "", "BINARY", "USING_NLS_COMP")
@@ -78,6 +82,7 @@ class Dictionary:
         self.schemas = tuple(schemas) or (user,)
         self._structures: dict[str, structure.SchemaRows] = {}
         self._inline: frozenset[tuple[str, str]] | None = None
+        self.type_map: Map[str, str] = NOTHING
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
@@ -113,7 +118,7 @@ class Dictionary:
         own = [row[0] for row in rows if row[0] in inline.COLUMNS]
         if has_columns or as_inline:
             rows, keys = inline.without_columns(rows)
-        found = described(listed, rows, keys, known, number_max)
+        found = described(listed, rows, keys, known, number_max, self.type_map)
         if has_columns or as_inline:
             found = replace(found, keyed=replace(found.keyed, style=Style.INLINE))
         if as_inline and not has_columns and own:
@@ -128,9 +133,11 @@ class Dictionary:
 
 
 def described(
-    listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0
-) -> Table:
+    listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
+    type_map: Map[str, str] = NOTHING,
+) -> Table:  # fmt: skip
     """Make a table of what the dictionary said. Pure."""
+    asked = wanted(type_map, listed.owner, listed.name)
     readings: dict[str, Reading] = {}
     refused, remarks, columns = [], [], []
     numbers = {c.name: c.number for c in known.columns} if known else {}
@@ -138,7 +145,8 @@ def described(
     for row in rows:
         name, declared = row[0], _declared(row)
         try:
-            reading = Reading(declared=declared, mapping=mapping_of(declared))
+            to = asked.get(name.upper())
+            reading = Reading(declared=declared, mapping=overridden(declared, to) if to else mapping_of(declared))
         except UnsupportedType as e:
             refused.append(f"column {name}: {e}")
             continue

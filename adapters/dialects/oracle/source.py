@@ -43,7 +43,9 @@ NOT_INSTALLED = "VENUS is not installed here"
 def open_source(settings: Settings) -> OracleSource:
     """Connect to the database that the settings name."""
     driver, options = driver_of(settings.source.url.get_secret_value())
-    return OracleSource(driver, replace(options, inline=settings.source.mode == "inline"))
+    return OracleSource(
+        driver, replace(options, inline=settings.source.mode == "inline", type_map=settings.source.type_map)
+    )
 
 
 class OracleSource:
@@ -84,6 +86,7 @@ class OracleSource:
                 raise ConfigError(f"source {self._place}: Oracle {text} is older than 11.2")
             user = str(self._writer.row(statement("dictionary", "session"))[0])
             self._known = version, Dictionary(self._writer, version, user, self._options.schemas)
+            self._known[1].type_map = self._options.type_map
         return self._known
 
     def _installer(self) -> Installer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from venus.errors import UnsupportedType
 from venus.model import Kind, LogicalType
 
-_MOMENT = "SYYYY-MM-DD HH24:MI:SS"
+MOMENT = "SYYYY-MM-DD HH24:MI:SS"
 #: Fraction digits that targets can hold; further ones are cut off, and `check` says so.
 FRACTION_MAX = 6
 
@@ -81,14 +81,14 @@ def _fraction(declared: Declared) -> int:
 
 def _moment(declared: Declared) -> str:
     digits = _fraction(declared)
-    return f"{_MOMENT}.FF{digits}" if digits else _MOMENT
+    return f"{MOMENT}.FF{digits}" if digits else MOMENT
 
 
 def _timestamp(kind: Kind) -> Callable[[Declared], LogicalType]:
     return lambda d: LogicalType(kind=kind, precision=_fraction(d))
 
 
-_TO_MOMENT = f"TO_TIMESTAMP(:{{n}}, '{_MOMENT}.FF')"
+_TO_MOMENT = f"TO_TIMESTAMP(:{{n}}, '{MOMENT}.FF')"
 _TEXT_NOTE = "'' is NULL"
 
 MAPPINGS = (
@@ -105,7 +105,7 @@ MAPPINGS = (
     Mapping(pattern=r"N?VARCHAR2", becomes="TEXT", logical=_of(Kind.TEXT), select=_plain, text="text",
             log_type="{declared}", note=_TEXT_NOTE),
     Mapping(pattern=r"DATE", becomes="TIMESTAMP(0)", logical=_timestamp(Kind.TIMESTAMP),
-            select=_always(f"TO_CHAR({{c}}, '{_MOMENT}')"), text="moment", bind=f"TO_DATE(:{{n}}, '{_MOMENT}')",
+            select=_always(f"TO_CHAR({{c}}, '{MOMENT}')"), text="moment", bind=f"TO_DATE(:{{n}}, '{MOMENT}')",
             log_type="DATE", note="has a time of day; years BC too"),
     Mapping(pattern=r"TIMESTAMP(\(\d\))?", becomes="TIMESTAMP", logical=_timestamp(Kind.TIMESTAMP),
             select=lambda d: f"TO_CHAR({{c}}, '{_moment(d)}')", text="moment", bind=_TO_MOMENT,

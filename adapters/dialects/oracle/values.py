@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from venus.adapters.dialects.floats import float_text
 from venus.codec.columns import Value
@@ -58,6 +59,32 @@ def _shortened(value: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def _flag(value: Any) -> str:
+    if value not in (0, 1):
+        raise SourceError(f"{value} is neither 0 nor 1, as a boolean must be")
+    return "t" if value else "f"
+
+
+def _whole(value: Any) -> str:
+    number = _exact(value)
+    if number != int(number) or not -(1 << 63) <= number < 1 << 63:
+        raise SourceError(f"{value} is no whole number of 64 bits")
+    return str(int(number))
+
+
+def _day(value: str) -> str:
+    text = value.strip()
+    if not text.endswith(" 00:00:00"):
+        raise SourceError(f"{text} has a time of day, which a date has not")
+    return _moment(text.removesuffix(" 00:00:00"))
+
+
+def _uuid(value: Any) -> str:
+    if len(value) != 16:
+        raise SourceError(f"a uuid has 16 bytes, not {len(value)}")
+    return str(UUID(bytes=bytes(value)))
+
+
 def _moment(value: str) -> str:
     text = _shortened(value)
     return f"{text[1:]} BC" if text.startswith("-") else text
@@ -104,6 +131,10 @@ _RULES: dict[str, Callable[[Any], Value]] = {
     "text": _text,
     "octets": _octets,
     "truth": _truth,
+    "flag": _flag,
+    "whole": _whole,
+    "day": _day,
+    "uuid": _uuid,
     "moment": _moment,
     "instant": _instant,
     "months": _months,

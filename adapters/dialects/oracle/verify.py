@@ -16,19 +16,19 @@ from typing import Any, NoReturn
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.connection import Driver, Options, Session, driver_of
-from venus.adapters.dialects.oracle.dictionary import Dictionary, Reading
+from venus.adapters.dialects.oracle.connection import Driver, Session, driver_of
+from venus.adapters.dialects.oracle.dictionary import Reading
 from venus.adapters.dialects.oracle.names import log_keys, quoted
 from venus.adapters.dialects.oracle.reading import Access, access_to, sections_of
 from venus.adapters.dialects.oracle.registry import INSTALLING
+from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.values import texts
-from venus.adapters.dialects.oracle.versions import version_of
 from venus.adapters.dialects.verifying import Buckets, Key, Slice, Style, Subject, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint
 from venus.config import Settings
-from venus.errors import ConfigError, Refused
+from venus.errors import Refused
 from venus.model import Kind, LogicalType, Sequence
 
 SECTION_BYTES = 1 << 30
@@ -41,15 +41,16 @@ class OracleReader:
 
     pushes_down = False
 
-    def __init__(self, driver: Driver, options: Options) -> None:
+    def __init__(self, driver: Driver, source: OracleSource) -> None:
         self._session = Session(driver)
         self._writer = Session(driver)
-        self._options = options
+        self._source = source
         self._accesses: dict[int, Access] = {}
 
     def close(self) -> None:
         self._session.close()
         self._writer.close()
+        self._source.close()
 
     def begin(self, subject: Subject) -> None:
         self._access(subject)
@@ -73,12 +74,7 @@ class OracleReader:
         return access
 
     def _read_dictionary(self) -> dict[int, Access]:
-        text = str(self._session.row(statement("dictionary", "version"))[0])
-        version = version_of(text)
-        if version is None:
-            raise ConfigError(f"source {self._session.place}: Oracle {text} is older than 11.2")
-        user = str(self._session.row(statement("dictionary", "session"))[0])
-        dictionary = Dictionary(self._session, version, user, self._options.schemas)
+        dictionary = self._source._database()[1]  # with what the configuration says about its types
         listed = {(t.owner, t.name): t for t in dictionary.listed()}
         found = {}
         for table_id, captured in registry.read_tables(self._session).items():
@@ -217,7 +213,7 @@ def _keys_of(subject: Subject, access: Access, rows: Seq[tuple[Any, ...]]) -> se
 
 def open_reader(settings: Settings) -> OracleReader:
     """Connect to the source of the settings."""
-    return OracleReader(*driver_of(settings.source.url.get_secret_value()))
+    return OracleReader(driver_of(settings.source.url.get_secret_value())[0], open_source(settings))
 
 
 def _not_here() -> NoReturn:

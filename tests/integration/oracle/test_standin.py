@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn, adapted
+from venus.adapters.dialects.oracle.connection import Options
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, Epoch
@@ -186,3 +188,19 @@ def test_who_blocks_is_known_where_it_may_be_seen(enroll: Follower, source: Orac
         assert source.backlog()[2] == (0, 90)
     finally:
         application.execute("DROP VIEW DICTIONARY.BLOCKERS")
+
+
+def test_a_column_travels_as_it_was_asked_to(application: Any, standin: StandIn) -> None:
+    application.execute('CREATE TABLE "FLAGS" ("ID" NUMBER(9) PRIMARY KEY, "ON" NUMBER(1), "DAY" DATE, "U" RAW(16))')
+    application.execute("""INSERT INTO "FLAGS" VALUES (1, 1, '2026-11-21', X'000102030405060708090a0b0c0d0e0f')""")
+    asked = {"FLAGS.ON": "boolean", "APP.FLAGS.DAY": "date", "flags.u": "uuid"}
+    with closing(OracleSource(standin, Options(type_map=asked))) as source:
+        source.install(["*"], [])
+        follower = Follower(source)
+        follower.drain()
+        row = follower.rows("FLAGS")[("1",)]
+        assert row == {"ID": "1", "ON": "t", "DAY": "2026-11-21", "U": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
+        assert source.refresh_schemas() == []
+    with closing(OracleSource(standin, Options(type_map={"FLAGS.OFF": "boolean"}))) as source:
+        (found,) = [f for f in source.check(["*"], []) if f.blocks]
+        assert found.message == "FLAGS.OFF names no column of a captured table"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from venus.adapters.dialects.oracle.overrides import overridden, wanted
 from venus.adapters.dialects.oracle.types import Declared, mapping_of
 from venus.adapters.dialects.oracle.values import texts
-from venus.errors import SourceError, UnsupportedType
+from venus.errors import ConfigError, SourceError, UnsupportedType
 from venus.model import Kind, LogicalType
 
 
@@ -89,3 +90,34 @@ def test_zoned_timestamps_are_read_as_instants() -> None:
     declared = Declared(data_type="TIMESTAMP(9) WITH TIME ZONE", scale=9)
     assert mapping_of(declared).logical(declared) == LogicalType(kind=Kind.TIMESTAMPTZ, precision=6)
     assert "SYS_EXTRACT_UTC" in mapping_of(declared).select(declared)
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "text"),
+    [
+        ("flag", Decimal(1), "t"),
+        ("flag", Decimal(0), "f"),
+        ("whole", Decimal("-9223372036854775808"), "-9223372036854775808"),
+        ("day", "-0044-03-15 00:00:00", "0044-03-15 BC"),
+        ("uuid", bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+    ],
+)
+def test_what_a_column_was_asked_to_be(rule: str, value: Any, text: str) -> None:
+    assert texts(rule, [value, None]) == [text, None]
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [("flag", Decimal(2)), ("whole", Decimal("1.5")), ("whole", Decimal(1 << 63)), ("day", "2026-11-21 10:00:00"),
+     ("uuid", b"short")],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(rule: str, value: Any) -> None:
+    with pytest.raises(SourceError):
+        texts(rule, [value])
+
+
+def test_a_way_that_a_type_has_not_is_refused_with_those_it_has() -> None:
+    with pytest.raises(ConfigError, match="DATE cannot travel as 'boolean'") as raised:
+        overridden(Declared(data_type="DATE"), "boolean")
+    assert "date" in raised.value.hint
+    assert wanted({"app.t.A": "date", "T.B": "text", "OTHER.C": "x"}, "APP", "T") == {"A": "date", "B": "text"}
