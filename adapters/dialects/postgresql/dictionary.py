@@ -216,7 +216,7 @@ def _table(row: Row, details: _Details, types: dict[int, PgType], more: Structur
                        referred_columns=tuple(f[5])) for f in details.foreign_keys
         ),
         checks=tuple(more.checks),
-        left_out=tuple(structures.columns_left_out(more, details.columns, carried)),
+        left_out=tuple(structures.columns_left_out(more, details.columns, carried, partitioned=kind == "p")),
         leaves=tuple(details.leaves),
         unsupported=tuple(unsupported),
         signature=details.signature,

@@ -15,6 +15,7 @@ from venus.adapters.dialects.postgresql.connection import Connection, Row
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.model import Check, Column, ForeignKey, Index, LeftOut
 
+_DEFAULT_COLLATION = 'pg_catalog."default"'
 _ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 
@@ -112,15 +113,22 @@ def _add_default(structure: Structure, row: Row) -> None:
         structure.defaults[number] = expression
 
 
-def columns_left_out(structure: Structure, rows: Iterable[Row], columns: Iterable[Column]) -> list[LeftOut]:
-    """Say what of the columns is not carried. `rows` = those of the dictionary's block `columns`."""
+def columns_left_out(
+    structure: Structure, rows: Iterable[Row], columns: Iterable[Column], *, partitioned: bool
+) -> list[LeftOut]:
+    """Say what of the table is not carried. `rows` = those of the dictionary's block `columns`."""
     made = {c.number: c for c in columns}
     found = []
+    if partitioned:
+        found.append(LeftOut(what="partitions", name="", definition="", reason="they become one plain table"))
     for row in rows:
-        number, name, generated, default = row[1], row[2], row[8], row[9]
+        number, name, generated, default, collation = row[1], row[2], row[8], row[9], row[12]
         if number not in made:
             continue
         column = made[number]
+        if collation not in ("", _DEFAULT_COLLATION):
+            why = "the target sorts by its own default"
+            found.append(LeftOut(what="collation of column", name=name, definition=collation, reason=why))
         if generated:
             why = "its values are carried; the target does not compute it for new rows"
             found.append(LeftOut(what="generated column", name=name, definition=default, reason=why))

@@ -21,7 +21,7 @@ CREATE TABLE goods (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, no serial, name text NOT NULL, "Price" numeric(10,2),
     state varchar(10) DEFAULT 'new' || '', at timestamptz DEFAULT now() - interval '1 day', own bool DEFAULT own('x'),
     doc jsonb DEFAULT '{}', twice numeric GENERATED ALWAYS AS ("Price" * 2) STORED, up int REFERENCES parent ON DELETE
-    CASCADE ON UPDATE SET NULL, other int, during int4range,
+    CASCADE ON UPDATE SET NULL, other int, during int4range, sorted text COLLATE "C",
     CONSTRAINT fair CHECK ("Price" >= 0 AND state <> ')'), CHECK (own(name)), UNIQUE (name, state),
     CONSTRAINT later UNIQUE (other) DEFERRABLE, EXCLUDE USING gist (during WITH &&),
     FOREIGN KEY (other) REFERENCES parent MATCH FULL);
@@ -33,6 +33,8 @@ CREATE INDEX covering ON goods (up) INCLUDE (name);
 CREATE INDEX owned ON goods ((own(name)));
 CREATE SEQUENCE tickets START 100 INCREMENT 5;
 SELECT nextval('tickets'), nextval('goods_no_seq');
+CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
 CREATE VIEW cheap AS SELECT * FROM goods WHERE "Price" < 1;
 CREATE TYPE mood AS ENUM ('ok');
 """
@@ -73,6 +75,7 @@ def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource
     assert defaults["own"] == ""
     assert sorted((o.what, o.name) for o in schema.left_out) == [
         ("check constraint", "goods_name_check"),
+        ("collation of column", "sorted"),
         ("default of column", "own"),
         ("exclusion constraint", "goods_during_excl"),
         ("foreign key", "goods_other_fkey"),
@@ -83,6 +86,14 @@ def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource
     assert next(o.reason for o in schema.left_out if o.name == "owned") == (
         "it needs function public.own(text), which is not carried"
     )
+
+
+def test_partitions_become_one_table_and_that_is_told(goods: tuple[PostgresSource, TableSchema]) -> None:
+    source, _ = goods
+    with closing(source):
+        (parted,) = source.tables(["parted"], [])
+
+    assert [o.what for o in parted.left_out] == ["partitions"]
 
 
 def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchema]) -> None:

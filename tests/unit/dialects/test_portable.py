@@ -1,0 +1,87 @@
+"""Conditions of other makes: what certainly means the same is turned, everything else is refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.adapters.dialects.portable import (
+    Fact,
+    ImpliedError,
+    NotPortableError,
+    carry_check,
+    portable,
+    portable_term,
+)
+from venus.model import Check, Kind, LogicalType
+
+
+def fact(name: str, kind: Kind, *, exact: bool = True) -> Fact:
+    return Fact(name=name, type=LogicalType(kind=kind), exact=exact)
+
+
+FACTS = {
+    f.name.lower(): f
+    for f in (
+        fact("Price", Kind.DECIMAL), fact("n", Kind.INT), fact("state", Kind.TEXT),
+        fact("loose", Kind.TEXT, exact=False), fact("ok", Kind.BOOL), fact("day", Kind.DATE), fact("doc", Kind.JSON), fact('q"', Kind.INT),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "expected"),
+    [
+        ("sqlite", "price>0 and (state in ('a','it''s') or ok=1)",
+         "\"Price\" > 0 AND (\"state\" IN ('a', 'it''s') OR \"ok\" = true)"),
+        ("sqlite", "[day] >= '2020-01-01'", "\"day\" >= '2020-01-01'"),
+        ("sqlite", "n % 2 = 0 and not n between 3 and 4", '"n" % 2 = 0 AND NOT "n" BETWEEN 3 AND 4'),
+        ("sqlite", "lower(state) = state", 'lower("state" COLLATE "C") = "state"'),
+        ("sqlite", "ok", '"ok"'),
+        ("mysql", "length(`state`) > 3 and char_length(`state`) > 1",
+         'octet_length("state") > 3 AND length("state") > 1'),
+        ("mysql", "`state` <=> _utf8mb4'a'", "\"state\" IS NOT DISTINCT FROM 'a'"),
+        ("mysql", "`q\"` > -1", '"q""" > -1'),
+        ("oracle", 'NVL(PRICE, 0) >= 1 AND "STATE" IS NOT NULL', 'coalesce("Price", 0) >= 1 AND NOT ("state" IS NULL)'),
+        ("oracle", "STATE LIKE 'a%'", "\"state\" LIKE 'a%'"),
+    ],
+)  # fmt: skip
+def test_what_means_the_same_is_turned(dialect: str, text: str, expected: str) -> None:
+    assert portable(text, dialect, FACTS) == expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "why"),
+    [
+        ("mysql", "`loose` = 'a'", "takes texts"), ("sqlite", "state > 'a'", "orders texts"),
+        ("sqlite", "state like 'a%'", "upper and lower case"), ("oracle", "STATE <> ''", "'' is NULL"),
+        ("sqlite", "n / 2 = 1", "something else"), ("sqlite", "n in (select 1)", "another table"),
+        ("sqlite", "missing = 1", "no column"), ("sqlite", "((", "parsed"), ("sqlite", "n", "no truth value"),
+        ("sqlite", "n and ok", "wants a truth value"), ("sqlite", "n = '1'", "compared with"),
+        ("sqlite", "day > 'soon'", "compared with"), ("sqlite", "ok = 2", "compared with 2"),
+        ("sqlite", "own(n)", "no function own"), ("oracle", "OK is true", "something else than NULL"),
+        ("mysql", "`state` like 'a\\\\_b'", "plain pattern"), ("sqlite", "abs(state) > 1", "not a number"),
+    ],
+)  # fmt: skip
+def test_what_may_mean_something_else_is_refused_with_the_reason(dialect: str, text: str, why: str) -> None:
+    with pytest.raises(NotPortableError, match=why):
+        portable(text, dialect, FACTS)
+
+
+def test_what_the_type_guarantees_is_no_check() -> None:
+    with pytest.raises(ImpliedError):
+        portable("json_valid(`doc`)", "mysql", FACTS)
+    checks: list[Check] = []
+    assert carry_check("c", "json_valid(`doc`)", "mysql", FACTS, checks) is None
+    assert checks == []
+
+
+def test_a_check_on_loosely_compared_texts_is_proposed() -> None:
+    checks: list[Check] = []
+    left = carry_check("c", "`loose` in ('a','b')", "mysql", FACTS, checks)
+    assert checks == []
+    assert left is not None
+    assert left.reason.endswith("if exact spelling is meant: CHECK (\"loose\" IN ('a', 'b'))")
+
+
+def test_an_index_expression_needs_no_truth_value() -> None:
+    assert portable_term("upper(state)", "oracle", FACTS) == 'upper("state")'
