@@ -23,7 +23,8 @@ FACTS = {
     f.name.lower(): f
     for f in (
         fact("Price", Kind.DECIMAL), fact("n", Kind.INT), fact("state", Kind.TEXT),
-        fact("loose", Kind.TEXT, exact=False), fact("ok", Kind.BOOL), fact("day", Kind.DATE), fact("doc", Kind.JSON), fact('q"', Kind.INT),
+        fact("loose", Kind.TEXT, exact=False),
+        fact("ok", Kind.BOOL), fact("day", Kind.DATE), fact("doc", Kind.JSON), fact('q"', Kind.INT),
     )
 }  # fmt: skip
 
