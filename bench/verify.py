@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -160,6 +161,7 @@ def main() -> int:
     parser.add_argument("--changes-per-s", type=int, default=1_000)
     parser.add_argument("--only", default="equal,planted,load")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running behind a `timeout`
     parts, console, failed = chosen.only.split(","), Console(width=140), []
     table = Table(title=f"venus verify, {chosen.rows:,} rows, PostgreSQL to PostgreSQL")
     columns = ("", "rows", "s", "rows/s", "moved", "share", "found", "on their way", "undecided", "verdict")
