@@ -17,7 +17,7 @@ from tests.support.postgres import libpq
 from venus.cli.demo.compare import compare
 from venus.cli.demo.shop import build
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(700)]
 
 COPY = """
 CREATE TABLE customers (id bigint PRIMARY KEY, name text, email text, balance numeric(12,2), born date, photo bytea,
@@ -33,7 +33,7 @@ CREATE TABLE order_lines (order_id bigint, line_no bigint, sku varchar(20), quan
 def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "venus.cli", "demo", "--orders", "300", "--folder", str(folder)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=380)
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=660)
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
