@@ -12,7 +12,6 @@ from urllib.request import urlopen
 import pytest
 
 from tests.integration.under.test_quarantine import CHECK, NO_CHECK
-from tests.integration.under.test_real_broker import RealBroker
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import (
     INT,
@@ -31,6 +30,7 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
+from tests.support.real_broker import RealBroker
 from venus.adapters.under.control import (
     pause,
     progress,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.under.test_real_broker import RealBroker
 from tests.support.feed import (
     Change,
     Feed,
@@ -26,6 +25,7 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )  # fmt: skip
+from tests.support.real_broker import RealBroker
 from venus.adapters.under import following as session
 from venus.adapters.under.load import full_sync
 from venus.codec.batch import Batch, digest, encode
