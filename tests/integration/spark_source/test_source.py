@@ -181,7 +181,7 @@ def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: 
 
 
 MISTAKES: list[tuple[dict[str, str], str]] = [
-    ({"tabel": "x"}, "format venus has no option 'tabel' (did you mean table?)"),
+    ({"tables": "x"}, "format venus has no option 'tables' (did you mean table?)"),
     ({"table": "nothing"}, "no table is called 'nothing' in business main; there are: shop.items"),
     ({"columns": "id,nix"}, "shop.items has no column 'nix'; it has: id, label, amount"),
     ({"business": "other"}, "has no business 'other'; it has: main"),
