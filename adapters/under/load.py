@@ -114,6 +114,7 @@ class _Load:
         self._choose = choose
         self._snapshots = Snapshots(target.broker)
         self._began = time.monotonic()
+        self._resumed = 0
 
     def run(self) -> LoadReport:
         try:
@@ -200,6 +201,7 @@ class _Load:
             split: SplitResult(split_no=split, table_id=table_id, rows=rows, parked=parked, already=True)
             for split, table_id, rows, parked in kept
         }
+        self._resumed = len(done)
         tasks = self._tasks(plan)
         left = [t for t in tasks if t.split_no not in done]
         self._tell(plan, sum(r.rows for r in done.values()), len(done))
@@ -239,7 +241,7 @@ class _Load:
         return LoadReport(
             target=target.name, offset=plan.snapshot.offset, parked=sum(parked.values()), warnings=tuple(warnings),
             rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
-            seconds=time.monotonic() - self._began, resumed_splits=sum(r.already for r in results),
+            seconds=time.monotonic() - self._began, resumed_splits=self._resumed,
             left_out=tuple(remark.line for remark in remarks(list(plan.placed.values()))),
         )  # fmt: skip
 

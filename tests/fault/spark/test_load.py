@@ -82,7 +82,7 @@ def test_whatever_happens_to_a_worker_every_row_is_loaded_once(
 
     report = full_sync(settings, "a", runner=runner)
 
-    assert report.rows == {"shop.items": ROWS}
+    assert (report.rows, report.resumed_splits) == ({"shop.items": ROWS}, 0)
     assert len(runner.results) == 10  # eight splits, two of them by two attempts each
     assert sum(r.already for r in runner.results) == 3  # after the commit, and of each pair of rivals one
     assert len(list(tmp_path.iterdir())) == len(FAULTS)
@@ -95,7 +95,7 @@ def test_the_workers_of_a_cluster_die(database: str, broker: FakeDelivery, feed:
 
     report = load("local-cluster[2,1,1024]", broker, database, tmp_path, *FAULTS)
 
-    assert (report["rows"], report["already"]) == ({"shop.items": ROWS}, 3)
+    assert report == {"rows": {"shop.items": ROWS}, "resumed": 0, "already": 3}
     check(database, broker, feed)
 
 
