@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,18 @@ from tests.support.oracle_standin import StandIn
 from venus.adapters.dialects.contract import Source
 
 PLACES = ("postgresql", "sqlite", "mariadb", "oracle-standin")
+
+
+#: What adds little to the stand-in of an Oracle, whose dictionary is slow: left to `make test-all`.
+_SLOW = re.compile(r"10 MB|large_transaction|names_of_tables.*-(?!select|Mixed Case|co:lon)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow on one dialect only."""
+    for item in items:
+        if "oracle-standin" in item.name and _SLOW.search(item.name.replace("oracle-standin", "")):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=PLACES)

@@ -1,5 +1,5 @@
 -- Oracle's dictionary, as far as VENUS asks it, on top of MariaDB's information_schema. Made once for a server, in a
--- schema of its own: what an application finds in APP is its own.
+-- schema of its own: what an application finds in APP is its own, and nothing but APP is looked at.
 
 CREATE TABLE PRODUCT_COMPONENT_VERSION AS SELECT 'Oracle stand-in' AS PRODUCT, '19.0.0.0.0' AS VERSION;
 
@@ -21,7 +21,7 @@ CREATE TABLE DDL_TRIGGERS (NAME VARCHAR(30) PRIMARY KEY);
 CREATE VIEW ALL_TABLES AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, 'NO' AS PARTITIONED, table_rows AS NUM_ROWS,
        'N' AS TEMPORARY, 'NO' AS NESTED, 'N' AS SECONDARY, 'NO' AS DROPPED
-  FROM information_schema.tables WHERE table_type = 'BASE TABLE';
+  FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP';
 
 CREATE VIEW ALL_TAB_COLS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
@@ -36,7 +36,7 @@ SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NA
        COALESCE(numeric_scale, NULLIF(datetime_precision, 0)) AS DATA_SCALE,
        CASE is_nullable WHEN 'YES' THEN 'Y' ELSE 'N' END AS NULLABLE, NULL AS COLLATION, CASE WHEN extra LIKE '%INVISIBLE%' THEN 'YES' ELSE 'NO' END AS HIDDEN_COLUMN,
        'NO' AS VIRTUAL_COLUMN, ordinal_position AS INTERNAL_COLUMN_ID, column_default AS DATA_DEFAULT
-  FROM information_schema.columns;
+  FROM information_schema.columns WHERE table_schema = 'APP';
 
 CREATE VIEW ALL_CONSTRAINTS AS
 SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
@@ -51,24 +51,25 @@ SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
   LEFT JOIN information_schema.referential_constraints r
     ON r.constraint_schema = t.constraint_schema AND r.constraint_name = t.constraint_name AND r.table_name = t.table_name
   LEFT JOIN information_schema.check_constraints c
-    ON c.constraint_schema = t.constraint_schema AND c.constraint_name = t.constraint_name AND c.table_name = t.table_name;
+    ON c.constraint_schema = t.constraint_schema AND c.constraint_name = t.constraint_name AND c.table_name = t.table_name
+ WHERE t.table_schema = 'APP';
 
 CREATE VIEW ALL_CONS_COLUMNS AS
 SELECT table_schema AS OWNER, CONCAT(table_name, '_', constraint_name) AS CONSTRAINT_NAME,
        table_name AS TABLE_NAME, column_name AS COLUMN_NAME, ordinal_position AS POSITION
-  FROM information_schema.key_column_usage;
+  FROM information_schema.key_column_usage WHERE table_schema = 'APP';
 
 CREATE VIEW ALL_INDEXES AS
 SELECT DISTINCT table_schema AS OWNER, CASE index_name WHEN 'PRIMARY' THEN CONCAT(table_name, '_PRIMARY') ELSE index_name END AS INDEX_NAME,
        table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, 'NORMAL' AS INDEX_TYPE,
        CASE non_unique WHEN 0 THEN 'UNIQUE' ELSE 'NONUNIQUE' END AS UNIQUENESS, 'VALID' AS STATUS
-  FROM information_schema.statistics;
+  FROM information_schema.statistics WHERE table_schema = 'APP';
 
 CREATE VIEW ALL_IND_COLUMNS AS
 SELECT table_schema AS INDEX_OWNER, CASE index_name WHEN 'PRIMARY' THEN CONCAT(table_name, '_PRIMARY') ELSE index_name END AS INDEX_NAME,
        table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
        seq_in_index AS COLUMN_POSITION, 'ASC' AS DESCEND
-  FROM information_schema.statistics;
+  FROM information_schema.statistics WHERE table_schema = 'APP';
 
 -- MariaDB has neither of these: no index computes anything, and no column has a sequence of its own.
 CREATE TABLE ALL_IND_EXPRESSIONS (INDEX_OWNER VARCHAR(30), INDEX_NAME VARCHAR(61), COLUMN_POSITION INT,
@@ -82,16 +83,16 @@ CREATE TABLE ALL_SEQUENCES (SEQUENCE_OWNER VARCHAR(30), SEQUENCE_NAME VARCHAR(30
 
 CREATE VIEW ALL_TAB_COMMENTS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, NULLIF(table_comment, '') AS COMMENTS
-  FROM information_schema.tables WHERE table_type = 'BASE TABLE';
+  FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP';
 
 CREATE VIEW ALL_COL_COMMENTS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
        NULLIF(column_comment, '') AS COMMENTS
-  FROM information_schema.columns;
+  FROM information_schema.columns WHERE table_schema = 'APP';
 
 CREATE VIEW ALL_OBJECTS AS
 SELECT table_schema AS OWNER, table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, create_time AS LAST_DDL_TIME
-  FROM information_schema.tables WHERE table_type = 'BASE TABLE';
+  FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP';
 
 CREATE VIEW USER_TRIGGERS AS
 SELECT trigger_name AS TRIGGER_NAME, 'ENABLED' AS STATUS, event_object_schema AS TABLE_OWNER,
