@@ -143,7 +143,7 @@ class TableSchema:
     @property
     def is_heartbeat(self) -> bool:
         """Whether this is VENUS's own heartbeat row, which measures lag and is no table of the application."""
-        return (self.namespace, self.name) == ("venus", "heartbeat") or self.name == "venus_heartbeat"
+        return (self.namespace, self.name) == ("venus", "heartbeat") or self.name.lower() == "venus_heartbeat"
 
     @property
     def wire_columns(self) -> tuple[Column, ...]:

@@ -297,6 +297,6 @@ def heartbeat_of(section: TableChanges, layout: Layout) -> int | None:
     """Return the source's clock in the heartbeat row, Unix microseconds."""
     if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
         return None
-    names = [c.name for c in layout.columns]
+    names = [c.name.lower() for c in layout.columns]
     value = to_columns(section.record_ids, section.rows, layout)[names.index("beat_at")][-1]
     return int(value) if isinstance(value, str) and value.isdecimal() else None

@@ -174,13 +174,14 @@ class Subscriber:
             raise Unavailable("this subscriber is closed")
 
     def _wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
-        self._check()
         end = time.monotonic() + timeout_s
-        while not done():
+        while not done():  # what has arrived counts, even if the stream has failed behind it
+            self._check()
             left = end - time.monotonic()
             if left <= 0:
                 return False
             self._news.wait(left)
+        if self._closing:
             self._check()
         return True
 
