@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -202,3 +203,24 @@ def test_a_row_that_the_target_refuses_is_judged_after_the_decision(database: st
         caught_up(database, real)
     assert query(database, "SELECT count(*), min(key) FROM venus.quarantine")[0][0] == 1
     assert query(database, "SELECT state FROM venus.target_table WHERE name = 'items'") == [("HALTED",)]
+
+
+def test_a_refused_row_that_is_rolled_back_halts_nothing(
+    database: str, real: Undecided, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings = loaded(real, feed, database, items())
+    query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
+    with following(settings, "a"):
+        was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))
+        first = feed.batch_no + 1
+        half_cut(real, feed, large(600, 2100, "one of them refused"))
+        wait_for(lambda: "the target refuses a row of it" in caplog.text, "the hesitation")
+        with Admin(real.address) as admin:
+            refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
+        real.decide(Verdict.ROLLBACK, first, refs[first])
+        feed.model, feed.batch_no, feed.sequence, feed.committed = was
+        feed.cut(*large(600, 1600, "right"), batch_rows=200)
+        caught_up(database, real)
+    assert query(database, "SELECT state FROM venus.target_table WHERE name = 'items'") == [("ACTIVE",)]
+    assert rows_at(database, items()) == feed.model[1]
