@@ -136,7 +136,7 @@ class PostgresShop:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        assert self.errors == []
+        assert not self.errors, f"the application was disturbed: {self.errors!r}"
 
     def _use(self, number: int) -> None:
         draw = random.Random(number)
