@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from xxhash import xxh3_64_intdigest
 
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import Batch, digest, encode, encode_chunk
+from venus.codec.batch import Batch, digest, encode, encode_chunk, rows_digest
 from venus.codec.changes import TableChanges
 from venus.codec.packed import Packed
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, VenusError
@@ -207,7 +207,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         keys = [k for k in sorted(table) if k >= split.low and (not split.high or k < split.high) and k > request.after]
         parts = [keys[i : i + CHUNK_ROWS] for i in range(0, len(keys), CHUNK_ROWS)] or [[]]
         for number, part in enumerate(parts):
-            body = _chunk(split.table_id, table, part, number, len(keys), end=number == len(parts) - 1)
+            body = _chunk(split.table_id, table, part, number, keys, end=number == len(parts) - 1)
             yield broker_pb2.SnapshotChunk(digest=xxh3_64_intdigest(body), body=body)
 
     def RenewSnapshot(  # noqa: N802
@@ -237,7 +237,13 @@ def _splits(table_id: int, keys: list[bytes], wanted: int) -> list[broker_pb2.Sp
 
 
 def _chunk(
-    table_id: int, table: dict[bytes, tuple[int, int, bytes]], keys: list[bytes], number: int, rows: int, *, end: bool
+    table_id: int,
+    table: dict[bytes, tuple[int, int, bytes]],
+    keys: list[bytes],
+    number: int,
+    all_keys: list[bytes],
+    *,
+    end: bool,
 ) -> bytes:
     versions = sorted({table[k][1] for k in keys})
     sections, sequences = [], []
@@ -252,7 +258,8 @@ def _chunk(
         sequences.append(np.array([table[k][0] for k in own], dtype=np.uint64))
     return encode_chunk(
         chunk_no=number, sections=sections, sequences=sequences, last=keys[-1] if keys else b"", end=end,
-        rows=rows if end else 0, rows_digest=0,
+        rows=len(all_keys) if end else 0,
+        rows_digest=rows_digest(np.array([table[k][0] for k in all_keys], dtype=np.uint64)) if end else 0,
     )  # fmt: skip
 
 

@@ -7,18 +7,17 @@ any record_id it has seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import add
 
 import numpy as np
 import xxhash
 
 from venus.broker import full, keys
 from venus.broker.store import Store
+from venus.codec.chunk import add_digests, rows_digest
 from venus.codec.packed import Packed
 from venus.wire import broker_pb2, change_pb2
 
 _ROWS_MAX = 50_000
-_MASK = (1 << 64) - 1
 
 
 class Chunks:
@@ -69,23 +68,29 @@ class Chunks:
         tables, sequences = [], []
         for version in np.unique(headers.versions[headers.alive]).tolist():
             chosen = np.flatnonzero(headers.alive & (headers.versions == version))
-            where = chosen.tolist()
-            ids = [found[i][keys.ROW_PREFIX_BYTES :] for i in where]
-            rows = [values[i][full.HEADER_BYTES :] for i in where]
-            self._rows += len(where)
-            self._digest = (self._digest + sum(map(xxhash.xxh3_64_intdigest, map(add, ids, rows)))) & _MASK
-            record_ids, packed = Packed.of(ids), Packed.of(rows)
-            tables.append(
-                change_pb2.TableChanges(
-                    table_id=self._table_id,
-                    schema_version=version,
-                    count=len(where),
-                    record_ids=record_ids.data,
-                    record_id_sizes=record_ids.wire_sizes(),
-                    rows=packed.data,
-                    row_sizes=packed.wire_sizes(),
-                    inserts_only=True,
-                )
-            )
-            sequences.append(headers.sequences[chosen].astype("<u8").tobytes())
+            if len(chosen) < len(found):
+                where = chosen.tolist()
+                section = _section(self._table_id, version, [found[i] for i in where], [values[i] for i in where])
+            else:
+                section = _section(self._table_id, version, found, values)
+            tables.append(section)
+            numbers = headers.sequences[chosen]
+            self._rows += len(numbers)
+            self._digest = add_digests(self._digest, rows_digest(numbers))
+            sequences.append(numbers.astype("<u8", copy=False).tobytes())
         return tables, sequences
+
+
+def _section(table_id: int, version: int, found: Sequence[bytes], values: Sequence[bytes]) -> change_pb2.TableChanges:
+    record_ids = Packed.of([key[keys.ROW_PREFIX_BYTES :] for key in found])
+    rows = Packed.of([value[full.HEADER_BYTES :] for value in values])
+    return change_pb2.TableChanges(
+        table_id=table_id,
+        schema_version=version,
+        count=len(found),
+        record_ids=record_ids.data,
+        record_id_sizes=record_ids.wire_sizes(),
+        rows=rows.data,
+        row_sizes=rows.wire_sizes(),
+        inserts_only=True,
+    )

@@ -1,9 +1,10 @@
 """RocksDB behind one class: what the broker has on disk, and the only file that knows rocksdict.
 
 rocksdict 0.3.29 is used in raw mode and within narrow limits, because several of its calls are broken or unsafe
-(tests/integration/engine/test_rocksdict_defects.py pins each): iterators are only ever made by `iter()` and their
-`status()` is asked at the end; no iterate bounds; no `Snapshot` objects, a consistent view is a checkpoint; a
-write batch is used once. `write(sync)` would hold the interpreter's lock for the fsync, so a durable write is
+(tests/integration/engine/test_rocksdict_defects.py pins each): an iterator made by `iter()` is
+asked for its `status()` at the end, and one made by `items()` or `keys()`, which ends without a word at a damaged
+block, is checked by one of the former; no iterate bounds; no `Snapshot` objects, a consistent view is a checkpoint;
+a write batch is used once. `write(sync)` would hold the interpreter's lock for the fsync, so a durable write is
 `write` followed by `flush_wal(True)`.
 
 The log is opened so that a torn last record is forgotten (it was never acknowledged) and any other damage is
@@ -16,10 +17,11 @@ import gc
 import os
 import shutil
 import signal
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +46,10 @@ from venus.errors import Corruption, StorageError
 _OPEN_FILES_MAX = 256
 _WAL_BYTES_MAX = 128 << 20
 _CHECKPOINT_CACHE_BYTES = 8 << 20
+#: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
+_RUN_ROWS_MAX = 64
+_SMALL_BYTES = 4 << 10
+_COUNTED_AT_ONCE = 4096
 #: A test sets this to kill the process, without warning, at the n-th step of a write (before, written, flushed).
 KILL_AT_WRITE = "VENUS_KILL_AT_WRITE"
 
@@ -203,42 +209,51 @@ class Store:
         self, family: str, start: bytes, stop: bytes, *, rows_max: int, bytes_max: int
     ) -> tuple[list[bytes], list[bytes], bool]:
         """Read a run of keys and values at once; the last item says whether `stop` was reached."""
-        cursor = self._cursor(family, fill_cache=False)
-        cursor.seek(start)
-        valid, key, value, advance = cursor.valid, cursor.key, cursor.value, cursor.next
+        pairs = self._views[family].items(from_key=start, read_opt=self._no_cache)
         found_keys: list[bytes] = []
         found_values: list[bytes] = []
-        nbytes = 0
-        while valid():
-            at = key()
-            if stop and at >= stop:
-                return found_keys, found_values, True
-            if len(found_keys) >= rows_max or nbytes >= bytes_max:
-                return found_keys, found_values, False
-            content = value()
-            found_keys.append(at)
-            found_values.append(content)
-            nbytes += len(at) + len(content)
-            advance()
+        left, step = bytes_max, 1
+        while left > 0 and len(found_keys) < rows_max:
+            run = list(islice(pairs, min(step, rows_max - len(found_keys))))
+            if not run:
+                break
+            found_keys += [key for key, _ in run]
+            found_values += [value for _, value in run]
+            if stop and found_keys[-1] >= stop:
+                inside = bisect_left(found_keys, stop)
+                return found_keys[:inside], found_values[:inside], True
+            nbytes = sum(map(len, found_values[-len(run) :]))
+            left -= nbytes
+            step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
+        following = next(pairs, None)
+        if following is None:
+            self._ended(family, found_keys[-1] + b"\0" if found_keys else start)
+        return found_keys, found_values, following is None or (stop != b"" and following[0] >= stop)
+
+    def _ended(self, family: str, behind: bytes) -> None:
+        """Raise Corruption or StorageError unless there is really nothing behind this key."""
+        cursor = self._cursor(family, fill_cache=False)
+        cursor.seek(behind)
         self._check(cursor)
-        return found_keys, found_values, True
+        if cursor.valid():
+            raise StorageError(
+                f"cannot read {self.path}: a walk ended in front of a key", hint="start the broker again"
+            )
 
     def count(self, family: str, start: bytes, stop: bytes, *, every: int) -> tuple[int, list[bytes]]:
         """Count the keys of a range, and return each `every`-th of them."""
-        cursor = self._cursor(family, fill_cache=False)
-        cursor.seek(start)
-        valid, key, advance = cursor.valid, cursor.key, cursor.next
+        found = self._views[family].keys(from_key=start, read_opt=self._no_cache)
         counted = 0
         marks: list[bytes] = []
-        while valid():
-            at = key()
-            if stop and at >= stop:
+        last = b""
+        while run := list(islice(found, _COUNTED_AT_ONCE)):
+            last = run[-1]
+            inside = bisect_left(run, stop) if stop and last >= stop else len(run)
+            marks += run[-counted % every : inside : every]
+            counted += inside
+            if inside < len(run):
                 return counted, marks
-            if counted % every == 0:
-                marks.append(at)
-            counted += 1
-            advance()
-        self._check(cursor)
+        self._ended(family, last + b"\0" if last else start)
         return counted, marks
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:

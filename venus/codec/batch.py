@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from venus.codec import schema as schemas_codec
 from venus.codec.changes import TableChanges
-from venus.codec.chunk import Chunk, decode_chunk, encode_chunk, rows_digest
+from venus.codec.chunk import Chunk, add_digests, decode_chunk, encode_chunk, rows_digest
 from venus.codec.sections import changes_from_wire, changes_to_wire
 from venus.errors import ProtocolError
 from venus.model import BatchNo, Sequence, TableSchema
@@ -22,6 +22,7 @@ from venus.wire import change_pb2 as wire
 __all__ = [
     "Batch",
     "Chunk",
+    "add_digests",
     "changes_from_wire",
     "changes_to_wire",
     "decode",

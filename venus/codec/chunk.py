@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 from google.protobuf.message import DecodeError
 
 from venus.codec.changes import TableChanges
-from venus.codec.packed import Packed
 from venus.codec.sections import changes_from_wire, changes_to_wire
 from venus.errors import ProtocolError
 from venus.model import ChangeKind
@@ -89,7 +87,20 @@ def _check(chunk_no: int, sections: Seq[TableChanges], sequences: Seq[Sequences]
             raise ProtocolError(f"chunk {chunk_no}: {section.count} rows and {len(numbers)} Sequences")
 
 
-def rows_digest(record_ids: Packed, rows: Packed) -> int:
-    """Return the sum of xxh3_64(record_id + row) modulo 2^64: the same in any order and in any split."""
-    hash_of = xxhash.xxh3_64_intdigest
-    return sum(map(hash_of, map(bytes.__add__, record_ids.split(), rows.split()))) & _MASK_64
+def rows_digest(sequences: Sequences) -> int:
+    """Return a digest of the row versions with these Sequences: the same in any order and in any split.
+
+    A Sequence names one version of one row for ever, so the sum of the mixed Sequences (the finaliser of SplitMix64)
+    modulo 2^64 tells which rows these are; that their bytes are right is the business of the chunk's own digest.
+    """
+    mixed = sequences.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return int(mixed.sum(dtype=np.uint64))
+
+
+def add_digests(one: int, other: int) -> int:
+    """Return the digest of the rows of both."""
+    return (one + other) & _MASK_64

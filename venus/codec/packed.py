@@ -27,7 +27,7 @@ class Packed:
     @classmethod
     def of(cls, items: Iterable[bytes]) -> Packed:
         """Pack separate byte strings."""
-        parts = list(items)
+        parts = items if isinstance(items, list) else list(items)
         return cls(b"".join(parts), np.fromiter(map(len, parts), dtype=np.uint32, count=len(parts)))
 
     @classmethod

@@ -791,7 +791,7 @@ class ChunkBody(_message.Message):
     rows: _builtins.int
     """at the end: of the whole request"""
     rows_digest: _builtins.int
-    """at the end: sum of xxh3_64(record_id + row) mod 2^64, order-free"""
+    """at the end: sum of the mixed Sequences mod 2^64, order-free"""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[_change_pb2.TableChanges]:
         """one for each schema version met; rows only"""

@@ -13,8 +13,10 @@ from tests.integration.service.conftest import StartBroker
 from tests.support.batches import ITEMS, half, other_table
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
 from tests.support.proxy import Proxy
+from venus.broker import chunks
 from venus.broker.engine import Engine, ReadResult
 from venus.broker.serve import RunningBroker
+from venus.codec.batch import rows_digest
 from venus.codec.packed import Packed
 from venus.errors import DigestMismatch, OffsetDiverged, ProtocolError, SnapshotExpired, Unavailable, VenusError
 from venus.model import FULL
@@ -275,6 +277,18 @@ def test_splits_read_side_by_side_are_the_full_data(broker: RunningBroker) -> No
         snapshots.close(snapshot.snapshot_id)
         with pytest.raises(SnapshotExpired):
             snapshots.renew(snapshot.snapshot_id)
+
+
+def test_a_split_that_arrives_with_other_rows_is_refused(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.address, 1, 2, rows=500)
+    wait_for(lambda: materialised(broker, 1_000))
+    monkeypatch.setattr(chunks, "rows_digest", lambda sequences: rows_digest(sequences[1:]))
+    with Snapshots(broker.address) as snapshots:
+        snapshot = snapshots.open(BUSINESS)
+        with pytest.raises(ProtocolError, match="a split of 1000 rows arrived with 1000, or with other ones"):
+            list(snapshots.read_split(snapshot.snapshot_id, snapshot.splits[0]))
 
 
 def test_a_split_goes_on_after_its_connection_was_cut(broker: RunningBroker) -> None:
