@@ -6,6 +6,8 @@ conformance suite. A driver is imported only when its database is asked for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -34,14 +36,19 @@ class _SourceModule(Protocol):
     def open_source(self, settings: Settings) -> Source: ...
 
 
-def open_source(settings: Settings) -> Source:
-    """Connect to the source that `[source] url` names."""
+class _Asked(Protocol):
+    def ask(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None: ...
+
+
+def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -> Source:
+    """Connect to the source that `[source] url` names; `type_map`: what `--type-map` asks for."""
     dialect = dialect_of(settings.source.url.get_secret_value())
     if settings.source.mode == "inline" and dialect not in INLINE:
         hint = f"it is there for {', '.join(INLINE)}; elsewhere leave out --mode and [source] mode"
         raise ConfigError(f"[source] mode: inline is not there for {dialect}", hint=hint)
-    if settings.source.type_map and dialect not in TYPE_MAP:
-        raise ConfigError(f"[source.type_map] is not there for {dialect}", hint=f"it is for {', '.join(TYPE_MAP)}")
+    for option, given in (("[source.type_map]", settings.source.type_map), ("--type-map", type_map)):
+        if given and dialect not in TYPE_MAP:
+            raise ConfigError(f"{option} is not there for {dialect}", hint=f"it is for {', '.join(TYPE_MAP)}")
     try:
         module = cast(_SourceModule, import_module(f"venus.adapters.dialects.{dialect}.source"))
     except ModuleNotFoundError as e:
@@ -50,7 +57,14 @@ def open_source(settings: Settings) -> Source:
         raise ConfigError(
             f"[source] url: the driver {e.name} is not installed", hint=f"pip install 'venus-cdc[{dialect}]'"
         ) from e
-    return module.open_source(settings)
+    source = module.open_source(settings)
+    if type_map:
+        try:
+            cast(_Asked, source).ask(type_map, settings.source.tables, settings.source.exclude)
+        except BaseException:
+            source.close()
+            raise
+    return source
 
 
 def dialect_of(url: str) -> str:

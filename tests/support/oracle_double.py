@@ -9,6 +9,13 @@ https://python-oracledb.readthedocs.io/en/latest/ :
   Precision": a NUMBER is fetched as int or float by default; with var(decimal.Decimal) as Decimal.
 - user_guide/lob_data.html, "Fetching LOBs as Strings and Bytes": CLOB and BLOB are fetched as LOB objects by default;
   with var(DB_TYPE_LONG) and var(DB_TYPE_LONG_RAW) as str and bytes, up to 1 GB.
+- api_manual/lob.html, LOB.read(offset, amount), LOB.size(), LOB.getchunksize(): offsets begin at 1; they are bytes of a
+  BLOB and UCS-2 code points of a CLOB; "the offset and amount will have to be chosen carefully to avoid splitting a
+  character". What comes of a split is not said: the double gives either a decoding error or U+FFFD (`replaces`).
+- api_manual/cursor.html, Cursor.var(DB_TYPE_CLOB): a variable of a LOB type gives locators, whatever
+  api_manual/defaults.html, Defaults.fetch_lobs, says.
+- user_guide/lob_data.html: a NULL is None, an empty LOB a locator of size 0. As DB_TYPE_LONG an empty one is taken for
+  None here: nothing says that it is not.
 - user_guide/exception_handling.html: an exception's args[0] has code, full_code ("ORA-01555", "DPY-4011"), message,
   isrecoverable; messages end with a line that names a help page.
 - api_manual/cursor.html: Cursor.rowcount, arraysize, executemany with a sequence of sequences or mappings.
@@ -23,6 +30,7 @@ from types import SimpleNamespace
 from typing import Any
 
 NUMBER, CLOB, NCLOB, BLOB, VARCHAR = "number", "clob", "nclob", "blob", "varchar"
+LONG, LONG_NVARCHAR, LONG_RAW = "long", "long nvarchar", "long raw"
 
 
 class Error(Exception):
@@ -52,9 +60,33 @@ class Lob:
     """A LOB object: what comes if nobody asks for anything else."""
 
     content: str | bytes
+    replaces: bool = False
+    error: Error | None = None  # of the read behind the first piece: its row has gone meanwhile
+    read_at: list[tuple[int, int]] = field(default_factory=list)
+
+    def _units(self) -> bytes:
+        return self.content if isinstance(self.content, bytes) else self.content.encode("utf-16-le", "surrogatepass")
+
+    def size(self) -> int:
+        return len(self._units()) // self._width
+
+    @property
+    def _width(self) -> int:
+        return 1 if isinstance(self.content, bytes) else 2
+
+    def getchunksize(self) -> int:
+        return 8132
 
     def read(self, offset: int = 1, amount: int | None = None) -> str | bytes:
-        return self.content[offset - 1 : None if amount is None else offset - 1 + amount]
+        if self.error is not None and self.read_at:
+            raise self.error
+        start, width = offset - 1, self._width
+        amount = self.size() - start if amount is None else amount
+        self.read_at.append((offset, amount))
+        found = self._units()[start * width : (start + amount) * width]
+        if isinstance(self.content, bytes):
+            return found
+        return found.decode("utf-16-le", "replace" if self.replaces else "strict")
 
 
 @dataclass(slots=True)
@@ -62,6 +94,7 @@ class Answer:
     """What a statement gives: column types and rows of what is stored, or an error."""
 
     types: Sequence[str] = ()
+    names: Sequence[str] = ()
     rows: Sequence[Sequence[Any]] = ()
     rowcount: int = 0
     error: Error | None = None
@@ -78,9 +111,9 @@ class Module:
     DB_TYPE_CLOB: str = CLOB
     DB_TYPE_NCLOB: str = NCLOB
     DB_TYPE_BLOB: str = BLOB
-    DB_TYPE_LONG: str = "long"
-    DB_TYPE_LONG_NVARCHAR: str = "long nvarchar"
-    DB_TYPE_LONG_RAW: str = "long raw"
+    DB_TYPE_LONG: str = LONG
+    DB_TYPE_LONG_NVARCHAR: str = LONG_NVARCHAR
+    DB_TYPE_LONG_RAW: str = LONG_RAW
     Error: type[Error] = Error
 
     def connect(self) -> Connection:
@@ -138,12 +171,13 @@ class Cursor:
         module.said.append((text, binds))
         answer = module.answer(text)
         self.rowcount = answer.rowcount
-        kinds = [self._kind(t) for t in answer.types]
+        names = answer.names or [""] * len(answer.types)
+        kinds = [self._kind(n, t) for n, t in zip(names, answer.types, strict=True)]
         self.rows = [tuple(_fetched(k, v) for k, v in zip(kinds, row, strict=True)) for row in answer.rows]
 
-    def _kind(self, stored: str) -> Any:
+    def _kind(self, name: str, stored: str) -> Any:
         handler = self.connection.outputtypehandler
-        return (handler and handler(self, SimpleNamespace(type_code=stored))) or stored
+        return (handler and handler(self, SimpleNamespace(name=name, type_code=stored))) or stored
 
     def executemany(self, text: str, rows: Sequence[Any]) -> None:
         self.connection.module.said.append((text, list(rows)))
@@ -168,4 +202,6 @@ def _fetched(kind: Any, stored: Any) -> Any:
         return int(stored) if "." not in stored else float(stored)
     if kind is Decimal:
         return Decimal(stored)
-    return Lob(stored) if kind in (CLOB, NCLOB, BLOB) else stored
+    if kind in (CLOB, NCLOB, BLOB):
+        return stored if isinstance(stored, Lob) else Lob(stored)
+    return stored or None if kind in (LONG, LONG_NVARCHAR, LONG_RAW) else stored

@@ -50,7 +50,8 @@ def statements(version: Version, *, cluster: bool) -> list[str]:
 
 
 _ASKED = """
-What `[source.type_map]` can ask for instead, by column (`"APP.STUDENT.ACTIVE" = "boolean"`; not for a key):
+What `[source.type_map]` (`"APP.STUDENT.ACTIVE" = "boolean"`) and `--type-map APP.STUDENT.ACTIVE=boolean` can ask for
+instead, by column, not for a key; `usual` is the way of the table above:
 
 """
 #: A column of every type, as the dictionary spells them: name, type, scale.
@@ -86,7 +87,9 @@ def running() -> list[str]:
     ]  # fmt: skip
     asked += [sampling.sample(everything()), statement("sampling", "room"), statement("sampling", "blockers")]
     kept = [statement("registry", name, log=access.log) for name in statement.blocks("registry")]
-    return [*SESSION, *asked, *cut, *kept]
+    recorded = overrides.Recorded(owner="APP", table="EXAM", column="PASSED", to="boolean")
+    ways = [overrides.own_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.rows_of(recorded))]
+    return [*SESSION, *asked, *cut, *kept, *ways, statement("overrides", "recorded")]
 
 
 def inline_statements(version: Version) -> list[str]:

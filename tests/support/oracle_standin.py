@@ -18,6 +18,8 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from tests.support.mariadb import MariaServer
+from tests.support.oracle_double import Lob
+from venus.adapters.dialects.oracle.lobs import LOCATOR
 
 SCHEMA = "APP"
 DICTIONARY = "DICTIONARY"
@@ -45,6 +47,7 @@ ADAPTATIONS = (
     (r"ESCAPE '\\'", "ESCAPE '|'"),
     (r"VENUS\\_%", "VENUS|_%"),
     (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
+    (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
     (r"SYSDATE - 3 / 86400", "NOW() - INTERVAL 3 SECOND"),
     (r"SYS_EXTRACT_UTC\(SYSTIMESTAMP\), 'YYYY-MM-DD HH24:MI:SS.FF6'", "UTC_TIMESTAMP(), 'YYYY-MM-DD HH24:MI:SS'"),
     (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS'\)", rf"DATE_FORMAT(\1, '{_MOMENT}')"),
@@ -59,6 +62,10 @@ _SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30))
 _RAISE = """CREATE PROCEDURE RAISE_APPLICATION_ERROR(N NUMBER(9), T VARCHAR(200)) AS
   BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = T; END"""
 PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREATE VIEW'), ('UNLIMITED TABLESPACE')"
+
+#: What tests write into the dictionary.
+_FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
+           "ALL_TAB_IDENTITY_COLS")  # fmt: skip
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {
@@ -115,13 +122,28 @@ class Cursor:
             raise _error(e) from e
 
     def fetchall(self) -> list[Any]:
-        return list(self.raw.fetchall())
+        return self.fetched(self.raw.fetchall())
 
     def fetchmany(self, size: int) -> list[Any]:
-        return list(self.raw.fetchmany(size))
+        return self.fetched(self.raw.fetchmany(size))
+
+    def fetched(self, rows: Sequence[Any]) -> list[Any]:
+        """Give locators where an Oracle would, with their lengths as an Oracle counts them."""
+        named = [column[0] for column in self.raw.description or ()]
+        located = [n for n, name in enumerate(named) if name.startswith(LOCATOR)]
+        return [_located(row, located) for row in rows] if located else list(rows)
 
     def close(self) -> None:
         self.raw.close()
+
+
+def _located(row: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    values = list(row)
+    for n in places:
+        if values[n] is not None:
+            values[n] = Lob(values[n])
+            values[n - 1] = values[n].size()
+    return tuple(values)
 
 
 def _check_binds(text: str, binds: Mapping[str, Any] | Sequence[Any] | None) -> None:
@@ -147,6 +169,7 @@ class Connection:
 
     raw: Any
     said: list[str]
+    outputtypehandler: Any = None  # MariaDB's driver fetches decimals and texts as they are
 
     def cursor(self) -> Cursor:
         return Cursor(self.raw.cursor(), self.said)
@@ -161,6 +184,16 @@ class Connection:
         self.raw.close()
 
 
+def session(said: list[str] | None = None, **where: Any) -> Connection:
+    """Open a session with the settings of an Oracle's."""
+    raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, **where)
+    cursor = raw.cursor()
+    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    # a CHAR comes with its blanks, as from an Oracle
+    cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',PAD_CHAR_TO_FULL_LENGTH')")
+    return Connection(raw, [] if said is None else said)
+
+
 @dataclass(slots=True)
 class StandIn:
     """A Driver of the Oracle dialect; `said` is every statement that the dialect said."""
@@ -171,12 +204,7 @@ class StandIn:
     said: list[str] = field(default_factory=list)
 
     def connect(self) -> Connection:
-        raw = self.server.connect(SCHEMA, client_flag=CLIENT.FOUND_ROWS)
-        cursor = raw.cursor()
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        # a CHAR comes with its blanks, as from an Oracle
-        cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',PAD_CHAR_TO_FULL_LENGTH')")
-        return Connection(raw, self.said)
+        return session(self.said, host="127.0.0.1", port=self.server.port, user="root", database=SCHEMA)
 
     def prepare(self) -> None:
         """Make an empty schema, and the dictionary if this server has none yet."""
@@ -190,6 +218,6 @@ class StandIn:
             for statement in _VIEWS.read_text(encoding="utf-8").split(";\n"):
                 if statement.strip():
                     self.server.execute(statement, DICTIONARY)
-        for table in ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS"):
+        for table in _FILLED:
             self.server.execute(f"DELETE FROM {table}", DICTIONARY)
         self.server.execute(f"INSERT INTO SESSION_PRIVS VALUES {PRIVILEGES}", DICTIONARY)

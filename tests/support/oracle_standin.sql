@@ -92,7 +92,8 @@ SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NA
 
 CREATE VIEW ALL_OBJECTS AS
 SELECT table_schema AS OWNER, table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, create_time AS LAST_DDL_TIME
-  FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP';
+  FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP'
+UNION ALL SELECT 'SYS', 'DBMS_LOB', 'PACKAGE', NULL;
 
 CREATE VIEW USER_TRIGGERS AS
 SELECT trigger_name AS TRIGGER_NAME, 'ENABLED' AS STATUS, event_object_schema AS TABLE_OWNER,

@@ -25,31 +25,52 @@ ModeOption = Annotated[
     Mode | None,
     typer.Option(help="inline: the paper's own columns in the application's tables, Oracle only. [default: log]"),
 ]
+TypeMapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type-map",
+        metavar="TABLE.COLUMN=TYPE",
+        help="How a column travels instead of its usual way, Oracle only; may be repeated. Recorded at the source when"
+        " the triggers are installed, and goes before [source.type_map]; `usual` takes it back. The types:"
+        " docs/oracle/TYPES.md",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")]
 
 
 @contextmanager
-def opened_source(settings: Settings) -> Iterator[Source]:
-    """Open the configured source, and close it whatever happens."""
+def opened_source(settings: Settings, type_map: list[str] | None = None) -> Iterator[Source]:
+    """Open the configured source, and close it whatever happens; `type_map` as `--type-map` has it."""
     from venus.adapters.dialects.registry import open_source
     from venus.config import require_source
 
     require_source(settings)
-    source = open_source(settings)
+    source = open_source(settings, dict(map(_way, type_map or ())))
     try:
         yield source
     finally:
         source.close()
 
 
-def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+def _way(asked: str) -> tuple[str, str]:
+    """Split what --type-map was given."""
+    name, _, to = asked.rpartition("=")
+    if not to.strip() or not all(name.strip().rpartition(".")[::2]):
+        hint = "write TABLE.COLUMN=TYPE, as in --type-map APP.STUDENT.ACTIVE=boolean"
+        raise ConfigError(f"--type-map {asked}: a column and a type are needed", hint=hint)
+    return name.strip(), to.strip()
+
+
+def check(
+    ctx: typer.Context, type_map: TypeMapOption = None, config: ConfigOption = None, as_json: JsonOption = False
+) -> int:
     """Say what is missing or cannot be carried, at the source and at every target. Reads only.
 
     Exit code 3 if VENUS would refuse to install.
     """
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
-    with opened_source(settings) as source:
+    with opened_source(settings, type_map) as source:
         check_patterns(settings, source)
         names = [schema.qualified for schema in source.tables(settings.source.tables, settings.source.exclude)]
         findings = source.check(settings.source.tables, settings.source.exclude)
@@ -68,6 +89,7 @@ def install_triggers(
     ctx: typer.Context,
     dry_run: DryRun = False,
     mode: ModeOption = None,
+    type_map: TypeMapOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -79,7 +101,7 @@ def install_triggers(
     if mode is not None:
         settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
     include, exclude = settings.source.tables, settings.source.exclude
-    with opened_source(settings) as source:
+    with opened_source(settings, type_map) as source:
         check_patterns(settings, source)
         refuse_if_blocked(source.check(include, exclude))
         if dry_run:

@@ -46,8 +46,11 @@ def check(
     yield from sampling.blocker_findings(session, dictionary.user)
     seen: set[str] = set()
     asked: set[str] = set()
+    may_measure = bool(session.rows(statement("dictionary", "lob_package")))
     for at in chosen(dictionary.listed(), include, exclude):
         table = dictionary.table(at, as_inline=options.inline)
+        if not may_measure and any(r.mapping.located for r in table.readings.values()):
+            yield _no_lob_package(table, dictionary.user)
         yield from _table(table, version)
         yield from sampling.rows_findings(session, table, dictionary.user)
         seen |= {c.name.upper() for c in table.schema.columns}
@@ -82,6 +85,13 @@ def _table(table: Table, version: Version) -> Iterator[Finding]:
         yield Finding(where=where, message=reason, remedy=remedy, blocks=True)
     for remark in table.remarks:
         yield Finding(where=where, message=remark)
+
+
+def _no_lob_package(table: Table, user: str) -> Finding:
+    """Name what is granted to everybody by default, and taken back by those who harden a database."""
+    message = "it has LOB columns, whose lengths this user may not ask for"
+    remedy = f"GRANT EXECUTE ON SYS.DBMS_LOB TO {quoted(user)};"
+    return Finding(where=table.schema.qualified, message=message, remedy=remedy, blocks=True)
 
 
 def _choices(table: Table, version: Version) -> str:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle.address import connect_arguments
 from venus.adapters.dialects.oracle.codes import Action, action_of
+from venus.adapters.dialects.oracle.lobs import LOCATOR, Lob, whole
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
 
 Row = tuple[Any, ...]
@@ -132,7 +133,7 @@ def _own_options(url: sa.URL) -> tuple[sa.URL, Options]:
 
 
 def output_handler(module: Any) -> Callable[..., Any]:
-    """Return the function that says how a column is fetched: decimals exactly, LOBs with their row."""
+    """Return the function that says how a column is fetched: decimals exactly, LOBs with their row or as locators."""
     wanted = {
         module.DB_TYPE_NUMBER: Decimal,
         module.DB_TYPE_CLOB: module.DB_TYPE_LONG,
@@ -142,7 +143,9 @@ def output_handler(module: Any) -> Callable[..., Any]:
 
     def handler(cursor: Any, *described: Any) -> Any:
         # python-oracledb describes a column by one object, cx_Oracle by name, type, size, precision and scale
-        kind = described[0].type_code if len(described) == 1 else described[1]
+        name, kind = (described[0].name, described[0].type_code) if len(described) == 1 else described[:2]
+        if name.startswith(LOCATOR):
+            return cursor.var(kind, arraysize=cursor.arraysize)  # whatever the driver's defaults.fetch_lobs says
         return cursor.var(wanted[kind], arraysize=cursor.arraysize) if kind in wanted else None
 
     return handler
@@ -237,6 +240,11 @@ class Session:
             cursor.execute(text, binds) if binds else cursor.execute(text)
             while rows := cursor.fetchmany(piece):
                 yield rows
+
+    def lob(self, locator: Lob, length: int) -> Any:
+        """Read the content of a LOB in pieces, before the next rows are fetched."""
+        with self._translated():
+            return whole(locator, length)
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:

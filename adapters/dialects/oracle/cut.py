@@ -6,21 +6,27 @@ A row that commits late has a number among them but is not on the list, and wait
 
 from __future__ import annotations
 
+import logging
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.inline import Polled
-from venus.adapters.dialects.oracle.reading import Access, cursor_after, place_of, portions, sections_of
+from venus.adapters.dialects.oracle.reading import Access, UnfitRow, cursor_after, place_of, portions, sections_of
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.changes import TableChanges, marker
 from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
 
+logger = logging.getLogger(__name__)
+
+#: The reason of a table that waits for a row to be corrected begins so.
+UNFIT = "cannot be carried: "
 #: Numbers bound in one trip of the exact delete.
 DELETE_ROWS = 10_000
 
@@ -54,6 +60,7 @@ class OracleCut:
         claims: Seq[Claim],
         ddl_numbers: Seq[int],
         fills: Mapping[int, tuple[FillState, Access]],
+        on_halt: Callable[[int, int | None], None],
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -61,6 +68,8 @@ class OracleCut:
         self._claims = claims
         self._ddl_numbers = ddl_numbers
         self._fills = fills
+        self._on_halt = on_halt
+        self._halted: dict[int, str] = {}
         self._read = False
 
     @property
@@ -76,21 +85,43 @@ class OracleCut:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
             if (place := claim.place) is None:
                 continue
-            pieces = self._reader.stream(claim.access.changes_sql, place, claim.access.piece)
-            for portion in portions(pieces, claim.access, rows_max=rows_max, bytes_max=bytes_max):
-                yield from sections_of(portion, claim.access, bytes_max=bytes_max)
+            try:
+                yield from self._changes(claim.access, place, rows_max=rows_max, bytes_max=bytes_max)
+            except UnfitRow as why:
+                self._halt(claim.access, why)
         self._read = True
+
+    def _changes(
+        self, access: Access, place: dict[str, int], *, rows_max: int, bytes_max: int
+    ) -> Iterator[TableChanges]:
+        # one that is left in the middle would still hold the session's cursor
+        with closing(self._reader.stream(access.changes_sql, place, access.piece)) as pieces:
+            for portion in portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max):
+                yield from sections_of(portion, access, bytes_max=bytes_max)
+
+    def _halt(self, access: Access, why: UnfitRow) -> None:
+        """Leave a table out: what it has shipped in this cut comes again when it goes on."""
+        schema = access.layout.schema
+        self._halted[schema.table_id] = f"{UNFIT}{why}"
+        logger.warning("%s halts at %s; the other tables go on: correct it or exclude it", schema.qualified, why)
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         """Read the next key range of a table."""
-        if fill.table_id not in self._fills:
+        if fill.table_id not in self._fills or fill.table_id in self._halted:
             return [], fill
         access = self._fills[fill.table_id][1]
         sql, place = (access.fill_next_sql, place_of(fill.cursor)) if fill.cursor else (access.fill_sql, {})
-        pieces = self._reader.stream(sql, {**place, "lines": rows_max}, min(access.piece, rows_max))
-        rows = next(portions(pieces, access, rows_max=rows_max, bytes_max=bytes_max), [])
-        pieces.close()  # behind the byte limit there may be more: the next chunk reads it again
-        return list(sections_of(rows, access, bytes_max=bytes_max)) if rows else [], replace(
+        binds = {**place, "lines": rows_max}
+        try:
+            # behind the byte limit there may be more: the next chunk reads it again
+            with closing(self._reader.stream(sql, binds, min(access.piece, rows_max))) as pieces:
+                found = portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max)
+                rows = next(found, [])
+            sections = list(sections_of(rows, access, bytes_max=bytes_max)) if rows else []
+        except UnfitRow as why:
+            self._halt(access, why)
+            return [], fill
+        return sections, replace(
             fill,
             cursor=cursor_after(rows[-1], access.layout.key_count) if rows else fill.cursor,
             rows_done=fill.rows_done + len(rows),
@@ -120,16 +151,27 @@ class OracleCut:
                 last = batches[-1]
                 binds = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no}
                 self._writer.run(statement("registry", "advance"), binds)
-            for claim in self._claims:
-                if claim.polled:
-                    self._advance(claim.access.layout.schema.qualified, claim.polled)
-                else:
-                    self._delete(statement("cut", "delete", log=claim.access.log), claim.numbers)
-            self._delete(statement("registry", "ddl_done"), self._ddl_numbers)
+            self._forget_log()
             for fill in fills:
-                if fill.table_id in self._fills:
+                if fill.table_id in self._fills and fill.table_id not in self._halted:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
+            for table_id, reason in self._halted.items():
+                registry.set_state(self._writer, table_id, registry.PAUSED, reason)
             self._writer.run(statement("registry", "forget_batches"), {"below": forget_batches_below})
+        seen = {c.access.layout.schema.table_id: None if c.polled else len(c.numbers) for c in self._claims}
+        for table_id in self._halted:
+            self._on_halt(table_id, seen.get(table_id, 0))
+
+    def _forget_log(self) -> None:
+        """Remove exactly what was read and shipped."""
+        for claim in self._claims:
+            if claim.access.layout.schema.table_id in self._halted:
+                continue
+            if claim.polled:
+                self._advance(claim.access.layout.schema.qualified, claim.polled)
+            else:
+                self._delete(statement("cut", "delete", log=claim.access.log), claim.numbers)
+        self._delete(statement("registry", "ddl_done"), self._ddl_numbers)
 
     def _advance(self, name: str, polled: Polled) -> None:
         binds = {"name": name, "last": polled.last, "hi": polled.highest}

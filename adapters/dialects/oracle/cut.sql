@@ -11,14 +11,14 @@ SELECT {table_id} AS TABLE_ID, SEQ FROM {log}
 -- changes --
 -- One row for each key that the log names: the key, the row if it is there, whether it is, whether only INSERTs were
 -- noted.
-SELECT {log_key}, {others}CASE WHEN T.{first_key} IS NULL THEN 0 ELSE 1 END, G.FRESH
+SELECT {log_key}, {others}CASE WHEN T.{first_key} IS NULL THEN 0 ELSE 1 END, G.FRESH{lobs}
   FROM (SELECT {keys}, CASE WHEN MIN(OP) = 'I' AND MAX(OP) = 'I' THEN 1 ELSE 0 END AS FRESH
           FROM {log} WHERE SEQ <= :hi GROUP BY {keys}) G
   LEFT JOIN {table} T ON {joined}
 
 -- fill --
 -- The next rows in key order, through the key's index.
-SELECT * FROM (SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH FROM {table} T {after}ORDER BY {order}) WHERE ROWNUM <= :lines
+SELECT * FROM (SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH{lobs} FROM {table} T {after}ORDER BY {order}) WHERE ROWNUM <= :lines
 
 -- delete --
 DELETE FROM {log} WHERE SEQ = :1

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping as Map
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from venus.adapters.dialects.oracle import inline, structure
+from venus.adapters.dialects.oracle import inline, overrides, structure
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.names import HEARTBEAT
-from venus.adapters.dialects.oracle.overrides import overridden, wanted
+from venus.adapters.dialects.oracle.overrides import USUAL, Recorded, overridden, wanted
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, mapping_of
+from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping
 from venus.adapters.dialects.oracle.versions import Version
-from venus.errors import UnsupportedType
+from venus.errors import ConfigError, UnsupportedType
 from venus.model import Column, TableSchema
 
 NOTHING: Map[str, str] = MappingProxyType({})
@@ -33,6 +34,11 @@ class Listed:
     name: str
     partitioned: bool
     rows: int
+
+    @property
+    def qualified(self) -> str:
+        """OWNER.TABLE."""
+        return f"{self.owner}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +88,14 @@ class Dictionary:
         self.schemas = tuple(schemas) or (user,)
         self._structures: dict[str, structure.SchemaRows] = {}
         self._inline: frozenset[tuple[str, str]] | None = None
-        self.type_map: Map[str, str] = NOTHING
+        self._recorded: list[Recorded] | None = None
+        self.type_map: Map[str, str] = NOTHING  # of the configuration
+        self.asked: Map[str, str] = NOTHING  # of this command: goes before what is recorded
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
         self._structures.clear()
-        self._inline = None
+        self._inline = self._recorded = None
         found = []
         for owner in dict.fromkeys((*self.schemas, self.user)):
             rows = self._session.rows(statement("dictionary", "tables"), {"owner": owner})
@@ -97,9 +105,25 @@ class Dictionary:
     def inline_tables(self) -> frozenset[tuple[str, str]]:
         """Return the tables that have the paper's columns, as the registry says; read once."""
         if self._inline is None:
-            made = {row[0] for row in self._session.rows(statement("dictionary", "own_objects"))}
-            self._inline = inline.read_tables(self._session) if "VENUS_POLLED" in made else frozenset()
+            self._inline = inline.read_tables(self._session) if self._has("VENUS_POLLED") else frozenset()
         return self._inline
+
+    def recorded(self) -> list[Recorded]:
+        """Return the columns that travel in another way since `install-triggers --type-map`; read once."""
+        if self._recorded is None:
+            self._recorded = overrides.read_recorded(self._session) if self._has(overrides.TABLE) else []
+        return self._recorded
+
+    def _has(self, own: str) -> bool:
+        return own in {row[0] for row in self._session.rows(statement("dictionary", "own_objects"))}
+
+    def _ways(self, listed: Listed) -> dict[str, str]:
+        """Return how columns of a table travel instead of their usual way."""
+        recorded = {r.name: r.to for r in self.recorded()}
+        found: dict[str, str] = {}
+        for asked in (self.type_map, recorded, self.asked):
+            found |= wanted(asked, listed.owner, listed.name)
+        return found
 
     def has_inline_columns(self, listed: Listed) -> bool:
         """Whether the paper's columns are there already."""
@@ -118,12 +142,43 @@ class Dictionary:
         own = [row[0] for row in rows if row[0] in inline.COLUMNS]
         if has_columns or as_inline:
             rows, keys = inline.without_columns(rows)
-        found = described(listed, rows, keys, known, number_max, self.type_map)
+        found = described(listed, rows, keys, known, number_max, self._ways(listed))
         if has_columns or as_inline:
             found = replace(found, keyed=replace(found.keyed, style=Style.INLINE))
         if as_inline and not has_columns and own:
             found = replace(found, refused=(*found.refused, f"it has a column {own[0]} of its own"))
         return replace(found, schema=structure.completed(found.schema, self.structures(listed.owner)))
+
+    def to_record(self, included: Seq[Listed]) -> list[Recorded]:
+        """Return what this command asks for, column by column. Raises ConfigError for what is no column, or a key's."""
+        found: list[Recorded] = []
+        for name in self.asked:
+            fitting = self._columns_named(name, included)
+            found += fitting
+            if not fitting:
+                hint = "captured are " + ", ".join([at.qualified for at in included][:12])
+                raise ConfigError(f"--type-map {name}: {self._no_such(name, included)}", hint=hint)
+        return found
+
+    def _columns_named(self, name: str, included: Seq[Listed]) -> list[Recorded]:
+        found = []
+        for at in included:
+            for column, to in wanted({name: self.asked[name]}, at.owner, at.name).items():
+                table = self.table(at)
+                exact = next((c.name for c in table.schema.columns if c.name.upper() == column), None)
+                if exact in table.schema.key:
+                    raise ConfigError(f"--type-map {name}: a column of the key travels in its usual way only")
+                if exact is not None:
+                    found.append(Recorded(owner=at.owner, table=at.name, column=exact, to=to))
+        return found
+
+    def _no_such(self, name: str, included: Seq[Listed]) -> str:
+        place, _, column = name.rpartition(".")
+        here = [at for at in included if place.upper() in (at.name.upper(), at.qualified.upper())]
+        if not here:
+            return f"no table {place} is captured{nearest(place, [at.qualified for at in included])}"
+        columns = [c.name for c in self.table(here[0]).schema.columns]
+        return f"{here[0].qualified} has no column {column}{nearest(column, columns)}"
 
     def structures(self, owner: str) -> structure.SchemaRows:
         """Return what a schema's tables are besides their rows, as it was when they were listed."""
@@ -134,10 +189,9 @@ class Dictionary:
 
 def described(
     listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
-    type_map: Map[str, str] = NOTHING,
+    asked: Map[str, str] = NOTHING,
 ) -> Table:  # fmt: skip
-    """Make a table of what the dictionary said. Pure."""
-    asked = wanted(type_map, listed.owner, listed.name)
+    """Make a table of what the dictionary said; `asked` by upper-case column. Pure."""
     readings: dict[str, Reading] = {}
     refused, remarks, columns = [], [], []
     numbers = {c.name: c.number for c in known.columns} if known else {}
@@ -145,8 +199,8 @@ def described(
     for row in rows:
         name, declared = row[0], _declared(row)
         try:
-            to = asked.get(name.upper())
-            reading = Reading(declared=declared, mapping=overridden(declared, to) if to else mapping_of(declared))
+            to = asked.get(name.upper(), USUAL)
+            reading = Reading(declared=declared, mapping=overridden(declared, to, f"{listed.qualified}.{name}"))
         except UnsupportedType as e:
             refused.append(f"column {name}: {e}")
             continue
@@ -179,6 +233,13 @@ def described(
     keyed = Keyed(owner=listed.owner, name=listed.name, key=tuple(key_columns))
     return Table(schema=schema, keyed=keyed, readings=readings, listed=listed, refused=tuple(refused),
                  remarks=tuple(remarks))  # fmt: skip
+
+
+def nearest(name: str, known: Seq[str]) -> str:
+    """Return ` (did you mean APP.STUDENT?)`, or nothing."""
+    by_name = {k.upper(): k for k in known} | {k.rpartition(".")[2].upper(): k for k in known}
+    found = get_close_matches(name.upper(), by_name, n=1, cutoff=0.5)
+    return f" (did you mean {by_name[found[0]]}?)" if found else ""
 
 
 def with_id(table: Table, table_id: int) -> Table:

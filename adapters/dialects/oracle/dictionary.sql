@@ -63,5 +63,9 @@ SELECT NAME, LINE, POSITION, TEXT FROM USER_ERRORS WHERE NAME = :name ORDER BY S
 -- Directly or by a role: the triggers touch nothing but VENUS's own objects, so a role is enough for making them.
 SELECT PRIVILEGE FROM SESSION_PRIVS
 
+-- lob_package --
+-- ALL_OBJECTS shows what this user may execute.
+SELECT OBJECT_NAME FROM ALL_OBJECTS WHERE OWNER = 'SYS' AND OBJECT_NAME = 'DBMS_LOB' AND OBJECT_TYPE = 'PACKAGE'
+
 -- quota --
 SELECT TABLESPACE_NAME, BYTES, MAX_BYTES FROM USER_TS_QUOTAS

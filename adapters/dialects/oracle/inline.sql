@@ -105,11 +105,11 @@ SELECT C.TABLE_ID, P.LAST_SEQUENCE, L.SEQUENCE
  WHERE L.SEQUENCE > P.LAST_SEQUENCE
 
 -- changes --
-SELECT {columns}, CASE WHEN T.ISDELETED = 0 THEN 1 ELSE 0 END, 0
+SELECT {columns}, CASE WHEN T.ISDELETED = 0 THEN 1 ELSE 0 END, 0{lobs}
   FROM {table} T WHERE T.SEQUENCE > :last AND T.SEQUENCE <= :hi
 
 -- fill --
-SELECT * FROM (SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH
+SELECT * FROM (SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH{lobs}
                  FROM {table} T WHERE T.ISDELETED = 0{after} ORDER BY {order}) WHERE ROWNUM <= :lines
 
 -- advance --

@@ -15,7 +15,7 @@ from typing import Any
 import tenacity
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, inline, names, registry
+from venus.adapters.dialects.oracle import ddl, inline, names, overrides, registry
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen, with_id
@@ -90,7 +90,7 @@ class Installer:
         captured = registry.read_tables(self._session) if "VENUS_CAPTURED_TABLE" in here.kinds else {}
         listed = self._dictionary.listed()
         by_name = {(t.owner, t.name): t for t in listed}
-        steps = list(self._own(here))
+        steps = [*self._own(here), *self._asked(here, chosen(listed, include, exclude))]
         lines = []
         for known in captured.values():
             lines.append(self._view_line(known.schema))
@@ -128,6 +128,19 @@ class Installer:
         exists = there is not None and there.enabled and there.valid
         yield Step(shown=_step("VENUS", f"trigger {made.name}", made.sql, exists), kind="make", name=made.name)
         yield from _checked_and_enabled("VENUS", [made.name], exists)
+
+    def _asked(self, here: Objects, included: Seq[Listed]) -> Iterator[Step]:
+        """Record how columns travel that this command asks for, before their table's row in the registry."""
+        if not self._dictionary.asked:
+            return
+        made = overrides.own_table(self._version)
+        yield _run("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
+        before = {r.name: r.to for r in self._dictionary.recorded()}
+        for recorded in self._dictionary.to_record(included):
+            for what, sql in overrides.rows_of(recorded):
+                yield _run(
+                    f"{recorded.owner}.{recorded.table}", what, sql, exists=before.get(recorded.name) == recorded.to
+                )
 
     def _first(self, table: Table, at: Listed, here: Objects) -> Iterator[Step]:
         if table.keyed.style is Style.INLINE:
@@ -261,7 +274,7 @@ class Installer:
 def _is_own(name: str, kind: str) -> bool:
     if kind == "TRIGGER":
         return is_trigger(name) or name == names.DDL_TRIGGER
-    own = ("VENUS_CHECKPOINT", "VENUS_BATCH", "VENUS_CAPTURED_TABLE", names.HEARTBEAT, "VENUS_DDL")
+    own = (overrides.TABLE, "VENUS_CHECKPOINT", "VENUS_BATCH", "VENUS_CAPTURED_TABLE", names.HEARTBEAT, "VENUS_DDL")
     paper = [table for _, table in inline.TABLES]
     return name in (*own, *paper, "VENUS_SEQ", "VENUS_LOG") or (kind == "TABLE" and name.startswith("VENUS_L_"))
 

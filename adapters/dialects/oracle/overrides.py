@@ -1,18 +1,30 @@
-"""How a column can travel instead of its usual way: `[source.type_map]`, by table and column. A table; pure.
+"""How a column can travel instead of its usual way, by table and column. A table; pure but for what reads it.
 
-Exact or not at all here too: a value that does not fit what was asked for stops the capture of it by name.
+Three may ask: `[source.type_map]`, VENUS_TYPE_MAP at the source (what `install-triggers --type-map` has recorded), and
+`--type-map` of the command itself; the later goes before the earlier. Exact or not at all here too: a value that does
+not fit what was asked for halts its table by name.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
 
-from venus.adapters.dialects.oracle.types import MOMENT, Declared, Mapping
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.ddl import Made
+from venus.adapters.dialects.oracle.lobs import INLINE
+from venus.adapters.dialects.oracle.names import literal
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.types import MOMENT, Declared, Mapping, mapping_of
+from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType
 
+#: The way back from what was asked for before.
+USUAL = "usual"
+TABLE = "VENUS_TYPE_MAP"
 _NINE = f"{MOMENT}.FF9"
 
 
@@ -24,13 +36,25 @@ class Override:
     mapping: Mapping
 
 
-def _as(to: str, pattern: str, kind: Kind, text: str, *, select: str = "{c}", length: int = 0, note: str) -> Override:
+def _as(
+    to: str,
+    pattern: str,
+    kind: Kind,
+    text: str,
+    *,
+    select: str = "{c}",
+    length: int = 0,
+    located: bool = False,
+    note: str,
+) -> Override:
     mapping = Mapping(
         pattern=pattern,
         becomes=kind.name,
         logical=lambda _: LogicalType(kind=kind, length=length),
         select=lambda _: select,
         text=text,
+        wide=located,
+        located=located,
         note=note,
     )
     return Override(to=to, mapping=mapping)
@@ -48,18 +72,58 @@ OVERRIDES = (
         "text", _ZONED, Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE} TZR')", note="all nine digits and the zone"
     ),
     _as("uuid", "RAW", Kind.UUID, "uuid", note="16 bytes; anything else is refused"),
-    _as("json", "N?VARCHAR2|N?CLOB", Kind.JSON, "text", note="the target refuses what is no JSON"),
+    _as("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses what is no JSON"),
+    _as("json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses what is no JSON"),
 )
 
 
-def overridden(declared: Declared, to: str) -> Mapping:
+def overridden(declared: Declared, to: str, column: str = "") -> Mapping:
     """Return how a type travels when asked for. Raises ConfigError with the ways there are."""
+    if to == USUAL:
+        return mapping_of(declared)
     ways = [o for o in OVERRIDES if re.fullmatch(o.mapping.pattern, declared.data_type)]
     for way in ways:
         if way.to == to:
             return way.mapping
-    known = ", ".join(way.to for way in ways) or "none"
-    raise ConfigError(f"[source.type_map]: {declared.spelled} cannot travel as {to!r}", hint=f"ways there are: {known}")
+    known = ", ".join([*(way.to for way in ways), USUAL])
+    where = f"column {column}: " if column else ""
+    raise ConfigError(f"{where}{declared.spelled} cannot travel as {to!r}", hint=f"ways there are: {known}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One row of VENUS_TYPE_MAP."""
+
+    owner: str
+    table: str
+    column: str
+    to: str
+
+    @property
+    def name(self) -> str:
+        """OWNER.TABLE.COLUMN."""
+        return f"{self.owner}.{self.table}.{self.column}"
+
+
+def own_table(version: Version) -> Made:
+    """Return the table that keeps what somebody asked for."""
+    return Made(kind="TABLE", name=TABLE, sql=statement("overrides", "table", name_bytes=str(version.identifier_bytes)))
+
+
+def rows_of(recorded: Recorded) -> Iterator[tuple[str, str]]:
+    """Yield the statements that record one way, instead of what was recorded before."""
+    parts = {
+        "namespace": literal(recorded.owner), "name": literal(recorded.table), "column": literal(recorded.column)
+    }  # fmt: skip
+    yield f"column {recorded.column}: as recorded before", statement("overrides", "forget", **parts)
+    way = f"column {recorded.column} travels as {recorded.to}"
+    yield way, statement("overrides", "record", to=literal(recorded.to), **parts)
+
+
+def read_recorded(session: Session) -> list[Recorded]:
+    """Return what was asked for when the triggers were installed; the table must be there."""
+    rows = session.rows(statement("overrides", "recorded"))
+    return [Recorded(owner=r[0], table=r[1], column=r[2], to=r[3]) for r in rows]
 
 
 def wanted(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ In a row's path this lies between the snapshot and the batches; from here on nob
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from venus.adapters.dialects.limits import ROW_BYTES_MAX
+from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
 from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Reading, Table
@@ -21,15 +23,24 @@ from venus.adapters.dialects.oracle.names import log_keys, log_table, quoted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.values import texts
 from venus.codec.changes import TableChanges
-from venus.codec.columns import from_columns, keys_from_columns
+from venus.codec.columns import Value, from_columns, keys_from_columns
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
+from venus.errors import ProtocolError, SourceError
+from venus.model import Column
 
 #: Rows fetched at a time, and where one may be large: what is held exceeds a section's limit by so many at most.
 PIECE_ROWS = 2000
 WIDE_PIECE_ROWS = 16
 #: What a value without a length of its own counts.
 VALUE_BYTES = 10
+
+#: Reads a LOB of this length by its locator.
+ReadLob = Callable[[Any, int], Any]
+
+
+class UnfitRow(Exception):
+    """A row that cannot be carried exactly, or not in one message; the text names its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +49,13 @@ class Access:
 
     layout: Layout
     readings: tuple[Reading, ...]  # in wire order
+    lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow behind all other columns
     log: str  # empty: the table itself says what has changed
     changes_sql: str
     fill_sql: str
     fill_next_sql: str
     table_sql: str
+    lobs_sql: str
     wide: bool
 
     @property
@@ -58,25 +71,31 @@ def access_to(table: Table) -> Access:
     key, others = layout.columns[: layout.key_count], layout.columns[layout.key_count :]
     key_at = [f"T.{quoted(c.name)}" for c in key]
     columns = [r.expression(f"T.{quoted(c.name)}") for r, c in zip(readings, layout.columns, strict=True)]
+    located = tuple(n for n, r in enumerate(readings) if r.mapping.located)
+    beside = "".join(lobs.beside(f"T.{quoted(layout.columns[n].name)}", n + 1) for n in located)
     is_inline = table.keyed.style is Style.INLINE
-    changes = _inline_changes(table, columns) if is_inline else _log_changes(table, layout, readings, key_at, columns)
+    changes = _inline_changes if is_inline else _log_changes
     listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
-    parts = {"columns": listed, "table": table.keyed.sql, "order": ", ".join(key_at)}
+    parts = {"columns": listed, "lobs": beside, "table": table.keyed.sql, "order": ", ".join(key_at)}
     behind = _behind(key_at, readings)
     file, after = ("inline", f" AND {behind}") if is_inline else ("cut", f"WHERE {behind} ")
     return Access(
         layout=layout,
         readings=readings,
+        lobs=located,
         log="" if is_inline else log_table(table.schema.table_id),
-        changes_sql=changes,
+        changes_sql=changes(table, layout, readings, key_at, columns, beside),
         fill_sql=statement(file, "fill", **parts, after=""),
         fill_next_sql=statement(file, "fill", **parts, after=after),
         table_sql=table.keyed.sql,
+        lobs_sql=beside,
         wide=any(table.readings[c.name].mapping.wide for c in others),
     )
 
 
-def _log_changes(table: Table, layout: Layout, readings: Seq[Reading], key_at: Seq[str], columns: Seq[str]) -> str:
+def _log_changes(
+    table: Table, layout: Layout, readings: Seq[Reading], key_at: Seq[str], columns: Seq[str], beside: str
+) -> str:
     logged = log_keys(layout.key_count)
     return statement(
         "cut",
@@ -86,13 +105,16 @@ def _log_changes(table: Table, layout: Layout, readings: Seq[Reading], key_at: S
         keys=", ".join(logged),
         log_key=", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
         others="".join(f"{c}, " for c in columns[layout.key_count :]),
+        lobs=beside,
         first_key=quoted(layout.columns[0].name),
         joined=" AND ".join(f"{at} = G.{k}" for at, k in zip(key_at, logged, strict=True)),
     )
 
 
-def _inline_changes(table: Table, columns: Seq[str]) -> str:
-    return statement("inline", "changes", columns=", ".join(columns), table=table.keyed.sql)
+def _inline_changes(
+    table: Table, _layout: Layout, _readings: Seq[Reading], _key_at: Seq[str], columns: Seq[str], beside: str
+) -> str:
+    return statement("inline", "changes", columns=", ".join(columns), table=table.keyed.sql, lobs=beside)
 
 
 def _behind(key_at: Seq[str], readings: Seq[Reading]) -> str:
@@ -105,25 +127,64 @@ def _behind(key_at: Seq[str], readings: Seq[Reading]) -> str:
     return "(" + " OR ".join(ways) + ")"
 
 
-def portions(pieces: Iterator[list[Row]], access: Access, *, rows_max: int, bytes_max: int) -> Iterator[list[Row]]:
-    """Regroup fetched pieces into portions of bounded number and weight, at least one row each."""
+def portions(
+    pieces: Iterator[list[Row]], access: Access, read_lob: ReadLob, *, rows_max: int, bytes_max: int
+) -> Iterator[list[Row]]:
+    """Regroup fetched pieces into portions of bounded number and weight, at least one row each.
+
+    Large LOBs are read here, so no more of them are held than a portion may weigh. Raises UnfitRow.
+    """
     rows: list[Row] = []
     weight = 0
     fixed = VALUE_BYTES * len(access.layout.columns)
     for piece in pieces:
-        for row in piece:
-            weighs = fixed + sum(len(v) for v in row if isinstance(v, str | bytes))
+        for fetched in piece:
+            large = _large(fetched, access)
+            weighs = fixed + sum(len(v) for v in fetched if isinstance(v, str | bytes))
+            weighs += sum(length for _, length, _ in large)
             if rows and (len(rows) >= rows_max or weight + weighs > bytes_max):
                 yield rows
                 rows, weight = [], 0
-            rows.append(row)
+            rows.append(_whole(fetched, access, large, read_lob))
             weight += weighs
     if rows:
         yield rows
 
 
+def _large(row: Row, access: Access) -> list[tuple[int, int, Any]]:
+    """Return place, length and locator of what did not come with its row, which may also be empty LOBs."""
+    beside = row[len(access.layout.columns) + 2 :]
+    pairs = zip(access.lobs, beside[::2], beside[1::2], strict=True)
+    return [(n, int(length), lob) for n, length, lob in pairs if length is not None and row[n] is None]
+
+
+def _whole(row: Row, access: Access, large: Seq[tuple[int, int, Any]], read_lob: ReadLob) -> Row:
+    if not access.lobs:
+        return row
+    values = list(row[: len(access.layout.columns) + 2])
+    if (total := sum(length for _, length, _ in large)) > ROW_BYTES_MAX:
+        raise _too_large(access, row, total)
+    for n, length, lob in large:
+        values[n] = read_lob(lob, length) if length else b"" if access.layout.binary[n] else ""
+    return tuple(values)
+
+
+def _too_large(access: Access, row: Row, nbytes: int) -> UnfitRow:
+    limit = f"a row can have {ROW_BYTES_MAX >> 20} MiB"
+    return UnfitRow(f"row {key_for_people(access, row)}: {nbytes / (1 << 20):.1f} MiB, {limit}")
+
+
+def key_for_people(access: Access, row: Row) -> str:
+    """Name a row."""
+    names = (c.name for c in access.layout.columns)
+    return ", ".join(f"{name}={value}" for name, value in zip(names, row[: access.layout.key_count], strict=False))
+
+
 def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:
-    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first."""
+    """Turn rows (key, other columns, is there, only inserted) into sections within the limit, tombstones first.
+
+    Raises UnfitRow.
+    """
     gone = [row for row in rows if not row[-2]]
     there = [row for row in rows if row[-2]] if gone else rows
     for part, deleted in ((gone, True), (there, False)):
@@ -134,6 +195,8 @@ def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[
 def _divided(rows: list[Row], access: Access, deleted: bool, bytes_max: int) -> Iterator[TableChanges]:
     """Halve what came out heavier than it looked; a single row stays whole."""
     section = _section(access, rows, deleted=deleted)
+    if len(rows) == 1 and section.nbytes > ROW_BYTES_MAX:
+        raise _too_large(access, rows[0], section.nbytes)
     if section.nbytes <= bytes_max or len(rows) == 1:
         yield section
         return
@@ -146,14 +209,14 @@ def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
     layout = access.layout
     count = layout.key_count if deleted else len(layout.columns)
     columns = list(zip(*rows, strict=True))
-    values = [
-        texts(reading.mapping.text, column, described.type.scale)
-        for reading, column, described in zip(access.readings, columns[:count], layout.columns, strict=False)
-    ]
-    if deleted:
-        record_ids, packed = keys_from_columns(values, layout), Packed(b"", np.zeros(len(rows), dtype=np.uint32))
-    else:
-        record_ids, packed = from_columns(values, layout)
+    values = _texts(access, columns[:count], rows)
+    try:
+        if deleted:
+            record_ids, packed = keys_from_columns(values, layout), Packed(b"", np.zeros(len(rows), dtype=np.uint32))
+        else:
+            record_ids, packed = from_columns(values, layout)
+    except ProtocolError as error:
+        raise UnfitRow(str(error)) from error
     return TableChanges(
         table_id=layout.schema.table_id,
         schema_version=layout.schema.version,
@@ -162,6 +225,25 @@ def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
         is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
         inserts_only=not deleted and all(columns[-1]),
     )
+
+
+def _texts(access: Access, columns: Seq[Row], rows: list[Row]) -> list[list[Value]]:
+    found = []
+    for reading, column, described in zip(access.readings, columns, access.layout.columns, strict=False):
+        try:
+            found.append(texts(reading.mapping.text, column, described.type.scale))
+        except SourceError:
+            _name_unfit(access, reading, column, described, rows)
+            raise
+    return found
+
+
+def _name_unfit(access: Access, reading: Reading, column: Row, described: Column, rows: list[Row]) -> None:
+    for value, row in zip(column, rows, strict=True):
+        try:
+            texts(reading.mapping.text, [value], described.type.scale)
+        except SourceError as error:
+            raise UnfitRow(f"row {key_for_people(access, row)}: column {described.name}: {error}") from error
 
 
 def cursor_after(row: Row, key_count: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from venus.adapters.dialects.contract import (
 from venus.adapters.dialects.oracle import inline, registry, sampling, structure
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
-from venus.adapters.dialects.oracle.cut import Claim, OracleCut
+from venus.adapters.dialects.oracle.cut import UNFIT, Claim, OracleCut
 from venus.adapters.dialects.oracle.dictionary import Dictionary, chosen
 from venus.adapters.dialects.oracle.install import Installer, objects
 from venus.adapters.dialects.oracle.names import log_table
@@ -70,6 +71,7 @@ class OracleSource:
         self._mark: Row | None = None
         self._sees_blockers = True
         self._fingerprints: dict[int, str] = {}
+        self._halted_at: dict[int, int] = {}  # log rows of a table when a row of it could not be carried
 
     def close(self) -> None:
         """Let go of the sessions."""
@@ -77,6 +79,16 @@ class OracleSource:
         self._writer.close()
 
     # -- dictionary and installation ---------------------------------------------------------------------
+
+    def ask(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None:
+        """Have columns travel in another way than the configuration says; `install` records it at the source.
+
+        Raises ConfigError for what is no column of a table to capture, is in a key, or has no such way.
+        """
+        dictionary = self._database()[1]
+        dictionary.asked = type_map
+        dictionary.to_record(chosen(dictionary.listed(), include, exclude))
+        self._writer.rollback()
 
     def _database(self) -> tuple[Version, Dictionary]:
         if self._known is None:
@@ -254,6 +266,7 @@ class OracleSource:
     def refresh_schemas(self) -> list[TableSchema]:
         """Compare the dictionary with the registry; store what has changed."""
         self._reader.rollback()
+        self._retry_halted()
         noted = self._writer.rows(statement("registry", "ddl_rows"))
         found = self._compare_all()
         altered = {(owner, name) for _, event, owner, name in noted if event == "ALTER"}
@@ -267,6 +280,21 @@ class OracleSource:
         self._adopt(self._compare_all())
         now = [a.layout.schema for a in self._accesses.values()]
         return [s for s in now if (s.table_id, s.version) not in known]
+
+    def _retry_halted(self) -> None:
+        """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
+        tables = [c.table for c in registry.read_tables(self._writer).values()]
+        halted = [t for t in tables if t.state == registry.PAUSED and t.reason.startswith(UNFIT)]
+        waiting = self.backlog() if halted else {}
+        for table_id in (t.schema.table_id for t in halted):
+            if self._halted_at.get(table_id) != waiting[table_id][0]:
+                self._halted_at.pop(table_id, None)
+                self.set_table_state(table_id, registry.ACTIVE, "")
+        self._writer.rollback()
+
+    def _note_halt(self, table_id: int, seen: int | None) -> None:
+        """Remember how many log rows the snapshot saw; a table that is captured inline is asked now."""
+        self._halted_at[table_id] = self.backlog()[table_id][0] if seen is None else seen
 
     def _store(self, how: Comparison, altered: set[tuple[str, str]]) -> None:
         known, table = how.captured.schema, how.table
@@ -330,6 +358,7 @@ class OracleSource:
             claims=claims,
             ddl_numbers=ddl_numbers,
             fills=filling,
+            on_halt=self._note_halt,
         )
 
     @staticmethod

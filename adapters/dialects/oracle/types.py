@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from venus.adapters.dialects.oracle.lobs import INLINE
 from venus.errors import UnsupportedType
 from venus.model import Kind, LogicalType
 
@@ -49,6 +50,8 @@ class Mapping:
     bind: str = ":{n}"
     log_type: str = ""  # of a key column in the log table; empty = not in a key
     wide: bool = False
+    #: A LOB: a large value is read by its locator (lobs.py).
+    located: bool = False
     note: str = ""
 
 
@@ -90,6 +93,7 @@ def _timestamp(kind: Kind) -> Callable[[Declared], LogicalType]:
 
 _TO_MOMENT = f"TO_TIMESTAMP(:{{n}}, '{MOMENT}.FF')"
 _TEXT_NOTE = "'' is NULL"
+_LOB_NOTE = "a larger one by its locator, in pieces; an empty one is not NULL; in all a row has at most 15 MiB"
 
 MAPPINGS = (
     Mapping(pattern=r"NUMBER", becomes="INT for scale 0 up to 18 digits, else DECIMAL", logical=_number, select=_plain,
@@ -120,14 +124,19 @@ MAPPINGS = (
             select=_always("TO_CHAR({c})"), text="days", note="digits after the sixth are cut off"),
     Mapping(pattern=r"RAW", becomes="BYTES", logical=_of(Kind.BYTES), select=_plain, text="octets",
             log_type="{declared}"),
-    Mapping(pattern=r"BLOB|LONG RAW", becomes="BYTES", logical=_of(Kind.BYTES, length=0), select=_plain,
-            text="octets", wide=True, note="below 1 GiB, which the driver fetches in one piece"),
-    Mapping(pattern=r"N?CLOB|LONG", becomes="TEXT", logical=_of(Kind.TEXT, length=0), select=_plain, text="text",
-            wide=True, note="below 1 GiB, which the driver fetches in one piece"),
+    Mapping(pattern=r"BLOB", becomes="BYTES", logical=_of(Kind.BYTES, length=0), select=_always(INLINE),
+            text="octets", wide=True, located=True, note=_LOB_NOTE),
+    Mapping(pattern=r"N?CLOB", becomes="TEXT", logical=_of(Kind.TEXT, length=0), select=_always(INLINE), text="text",
+            wide=True, located=True, note=_LOB_NOTE),
+    Mapping(pattern=r"LONG RAW", becomes="BYTES", logical=_of(Kind.BYTES, length=0), select=_plain, text="octets",
+            wide=True, note="has no locator: fetched in one piece"),
+    Mapping(pattern=r"LONG", becomes="TEXT", logical=_of(Kind.TEXT, length=0), select=_plain, text="text", wide=True,
+            note="has no locator: fetched in one piece"),
     Mapping(pattern=r"XMLTYPE", becomes="TEXT", logical=_of(Kind.TEXT, length=0),
-            select=_always("XMLSERIALIZE(CONTENT {c} AS CLOB)"), text="text", wide=True),
+            select=_always("XMLSERIALIZE(CONTENT {c} AS CLOB)"), text="text", wide=True, note="fetched in one piece"),
     Mapping(pattern=r"JSON", becomes="JSON", logical=_of(Kind.JSON, length=0),
-            select=_always("JSON_SERIALIZE({c} RETURNING CLOB)"), text="text", wide=True, note="21c and later"),
+            select=_always("JSON_SERIALIZE({c} RETURNING CLOB)"), text="text", wide=True,
+            note="21c and later; fetched in one piece"),
     Mapping(pattern=r"BOOLEAN", becomes="BOOL", logical=_of(Kind.BOOL, length=0), select=_plain, text="truth",
             note="23ai and later"),
     Mapping(pattern=r"U?ROWID", becomes="TEXT", logical=_of(Kind.TEXT, length=0), select=_plain, text="text",

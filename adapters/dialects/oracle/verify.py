@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import closing
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.connection import Driver, Session, driver_of
 from venus.adapters.dialects.oracle.dictionary import Reading
 from venus.adapters.dialects.oracle.names import log_keys, quoted
-from venus.adapters.dialects.oracle.reading import Access, access_to, sections_of
+from venus.adapters.dialects.oracle.reading import PIECE_ROWS, Access, UnfitRow, access_to, portions, sections_of
 from venus.adapters.dialects.oracle.registry import INSTALLING
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.statements import statement
@@ -32,6 +33,8 @@ from venus.errors import Refused
 from venus.model import Kind, LogicalType, Sequence
 
 SECTION_BYTES = 1 << 30
+#: Rows read at a time weigh no more than this, or are one.
+PORTION_BYTES = 16 << 20
 #: Keys asked for with one statement: each is a condition of its own, and its values are binds.
 KEYS_AT_ONCE = 100
 
@@ -129,9 +132,16 @@ class OracleReader:
             r.expression(f"T.{quoted(c.name)}") for r, c in zip(access.readings, access.layout.columns, strict=True)
         ]
         columns = ", ".join(f"{expression} AS V{n}" for n, expression in enumerate(read, 1))
-        text = statement("verify", "rows", columns=columns, table=access.table_sql, where=where)
-        for rows in self._session.stream(text, binds, access.piece):
-            yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
+        parts = {"columns": columns, "lobs": access.lobs_sql, "table": access.table_sql, "where": where}
+        pieces = self._session.stream(statement("verify", "rows", **parts), binds, access.piece)
+        limits = {"rows_max": PIECE_ROWS, "bytes_max": PORTION_BYTES}
+        try:
+            with closing(pieces):
+                for rows in portions(pieces, access, self._session.lob, **limits):
+                    yield from sections_of(rows, access, bytes_max=SECTION_BYTES)
+        except UnfitRow as unfit:
+            hint = "correct the row, or exclude the table"
+            raise Refused(f"{subject.schema.qualified}: {unfit}", hint=hint) from unfit
 
     def _keyed(self, subject: Subject, columns: Seq[str], keys: Seq[Key]) -> tuple[str, dict[str, Any]]:
         """Return the condition that a row, of the table or of its log, has one of these keys."""

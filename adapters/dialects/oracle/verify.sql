@@ -4,7 +4,7 @@
 SET TRANSACTION READ ONLY
 
 -- rows --
-SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH FROM {table} T WHERE {where}
+SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH{lobs} FROM {table} T WHERE {where}
 
 -- estimate --
 SELECT COUNT(*) FROM {table} T

@@ -1,0 +1,20 @@
+-- How columns travel that somebody asked for with `install-triggers --type-map`; there only where somebody did.
+
+-- table --
+-- TRAVELS_AS: one of the ways of docs/oracle/TYPES.md, or usual. It goes before [source.type_map].
+CREATE TABLE VENUS_TYPE_MAP (
+  NAMESPACE    VARCHAR2({name_bytes})  NOT NULL,
+  NAME         VARCHAR2({name_bytes})  NOT NULL,
+  COLUMN_NAME  VARCHAR2({name_bytes})  NOT NULL,
+  TRAVELS_AS   VARCHAR2(30)            NOT NULL,
+  CONSTRAINT VENUS_TYPE_MAP_PK PRIMARY KEY (NAMESPACE, NAME, COLUMN_NAME)
+);
+
+-- recorded --
+SELECT NAMESPACE, NAME, COLUMN_NAME, TRAVELS_AS FROM VENUS_TYPE_MAP
+
+-- forget --
+DELETE FROM VENUS_TYPE_MAP WHERE NAMESPACE = {namespace} AND NAME = {name} AND COLUMN_NAME = {column}
+
+-- record --
+INSERT INTO VENUS_TYPE_MAP (NAMESPACE, NAME, COLUMN_NAME, TRAVELS_AS) VALUES ({namespace}, {name}, {column}, {to})

@@ -1,0 +1,100 @@
+"""Rows with large objects on the stand-in: read by locators that the driver's double makes, halted if too large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support import oracle_double
+from tests.support.follower import Follower
+from tests.support.oracle_standin import StandInError
+from venus.adapters.dialects.limits import ROW_BYTES_MAX
+from venus.adapters.dialects.oracle.connection import SnapshotLost
+from venus.adapters.dialects.oracle.source import OracleSource
+
+pytestmark = pytest.mark.integration
+
+TABLES = (
+    'CREATE TABLE "DOC" ("ID" NUMBER(9) PRIMARY KEY, "NOTE" CLOB, "SCAN" BLOB)',
+    'CREATE TABLE "OTHER" ("ID" NUMBER(9) PRIMARY KEY)',
+)
+
+
+@pytest.fixture
+def shop(application: Any, source: OracleSource) -> Follower:
+    for statement in TABLES:
+        application.execute(statement)
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    return follower
+
+
+def standing(source: OracleSource) -> tuple[str, str]:
+    return next((t.state, t.reason) for t in source.registered() if t.schema.name == "DOC")
+
+
+def test_large_values_are_read_by_their_locators(shop: Follower, application: Any) -> None:
+    note, scan = "größe 🙂" * 200_000, bytes(range(256)) * 20_000
+    application.execute('INSERT INTO "DOC" VALUES (1, %s, %s), (2, NULL, %s)', (note, scan, b"\x00"))
+    shop.drain()
+    assert shop.rows("DOC") == {
+        ("1",): {"ID": "1", "NOTE": note, "SCAN": scan},
+        ("2",): {"ID": "2", "NOTE": None, "SCAN": b"\x00"},
+    }
+
+
+def test_a_row_that_is_too_large_halts_its_table_until_it_is_corrected(
+    shop: Follower, source: OracleSource, application: Any
+) -> None:
+    application.execute('INSERT INTO "DOC" VALUES (7, NULL, REPEAT(%s, %s))', ("x", ROW_BYTES_MAX + 1))
+    application.execute('INSERT INTO "DOC" VALUES (8, %s, NULL)', ("small",))
+    application.execute('INSERT INTO "OTHER" VALUES (1)')
+    shop.drain()
+    assert standing(source) == ("PAUSED", "cannot be carried: row ID=7: 15.0 MiB, a row can have 15 MiB")
+    assert list(shop.rows("OTHER")) == [("1",)]
+    assert source.backlog()[shop.table_id("DOC")][0] == 2, "its log rows wait"
+
+    source.refresh_schemas()
+    assert standing(source)[0] == "PAUSED", "nothing was corrected"
+    application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 7', (b"less",))
+    source.refresh_schemas()
+    shop.drain()
+    assert standing(source) == ("ACTIVE", "")
+    assert {key: row["SCAN"] for key, row in shop.rows("DOC").items()} == {("7",): b"less", ("8",): None}
+    assert source.backlog()[shop.table_id("DOC")][0] == 0
+
+
+def test_a_fill_halts_too_and_goes_on_where_it_was(shop: Follower, source: OracleSource, application: Any) -> None:
+    application.executemany('INSERT INTO "DOC" VALUES (%s, NULL, %s)', [(n, b"x") for n in range(20)])
+    shop.drain()
+    source.restart_fill(shop.table_id("DOC"))
+    assert shop.cut(fill_rows=10) is not None
+    application.execute('UPDATE "DOC" SET "SCAN" = REPEAT(%s, %s) WHERE "ID" = 15', ("x", ROW_BYTES_MAX + 1))
+    shop.drain(fill_rows=10)
+    assert standing(source)[0] == "PAUSED"
+    application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 15', (b"y",))
+    source.refresh_schemas()
+    shop.drain(fill_rows=10)
+    assert [row["SCAN"] for row in shop.rows("DOC").values()].count(b"x") == 19
+    assert all(t.fill.done for t in source.registered())
+
+
+def test_a_lob_whose_row_has_gone_takes_the_cut_back_and_nothing_is_lost(
+    shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.execute('INSERT INTO "DOC" VALUES (1, NULL, REPEAT(%s, %s))', ("x", 3_000_000))
+
+    def gone(self: Any, offset: int = 1, amount: int | None = None) -> bytes:
+        raise StandInError("ORA-22922: nonexistent LOB value")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(oracle_double.Lob, "read", gone)
+        cut = source.open_cut([])
+        assert cut is not None
+        with pytest.raises(SnapshotLost, match="ORA-22922"):
+            list(cut.sections(rows_max=10, bytes_max=1 << 20))
+        cut.rollback()
+    shop.drain()
+    assert shop.rows("DOC")["1",]["SCAN"] == b"x" * 3_000_000

@@ -1,0 +1,96 @@
+"""`install-triggers --type-map` on the stand-in: recorded at the source, found there by every session."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.oracle_standin import StandIn
+from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.source import OracleSource
+from venus.adapters.dialects.registry import open_source
+from venus.config import Settings, Source
+from venus.errors import ConfigError
+
+pytestmark = pytest.mark.integration
+
+EVERYTHING: tuple[tuple[str, ...], tuple[str, ...]] = (("*",), ())
+
+
+@pytest.fixture
+def flags(application: Any) -> Any:
+    application.execute(
+        'CREATE TABLE "FLAGS" ("ID" NUMBER(9) PRIMARY KEY, "ON" NUMBER(1), "DAY" DATE, "Mixed" RAW(16))'
+    )
+    application.execute("""INSERT INTO "FLAGS" VALUES (1, 1, '2026-11-21', X'000102030405060708090a0b0c0d0e0f')""")
+    return application
+
+
+def read(standin: StandIn, configured: dict[str, str] | None = None) -> dict[str, Any]:
+    """Read the one row as another process does."""
+    with closing(OracleSource(standin, Options(type_map=configured or {}))) as source:
+        follower = Follower(source)
+        source.restart_fill(follower.table_id("FLAGS"))
+        follower.drain()
+        (row,) = follower.rows("FLAGS").values()
+        return row
+
+
+def test_what_was_asked_for_is_recorded_and_goes_before_the_configuration(
+    flags: Any, source: OracleSource, standin: StandIn
+) -> None:
+    source.ask({"flags.on": "boolean", "APP.FLAGS.DAY": "date", "FLAGS.MIXED": "uuid"}, *EVERYTHING)
+    assert not any(step.exists for step in source.install_plan(*EVERYTHING) if "travels as" in step.what)
+    source.install(*EVERYTHING)
+    row = {"ID": "1", "ON": "t", "DAY": "2026-11-21", "Mixed": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
+    assert read(standin) == row
+    assert read(standin, {"FLAGS.ON": "text"}) == row
+    source.ask({"FLAGS.ON": "usual"}, *EVERYTHING)
+    made = [step.what for step in source.install(*EVERYTHING) if not step.exists]
+    assert made == ["column ON: as recorded before", "column ON travels as usual"]
+    assert read(standin, {"FLAGS.ON": "text"}) == row | {"ON": "1"}
+    assert {c.name: c.type.kind.name for t in source.registered() for c in t.schema.columns}["ON"] == "INT"
+
+
+def test_a_dry_run_and_a_check_record_nothing(flags: Any, source: OracleSource, standin: StandIn) -> None:
+    source.ask({"FLAGS.ON": "boolean"}, *EVERYTHING)
+    assert not any(finding.blocks for finding in source.check(*EVERYTHING))
+    source.install_plan(*EVERYTHING)
+    with closing(OracleSource(standin)) as another:
+        another.install(*EVERYTHING)
+    assert read(standin)["ON"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "to", "said"),
+    [
+        ("FLAGS.OF", "boolean", r"--type-map FLAGS.OF: APP.FLAGS has no column OF \(did you mean ON\?\)"),
+        ("PUPIL.ON", "boolean", "--type-map PUPIL.ON: no table PUPIL is captured$"),
+        ("FLAG.ON", "boolean", r"no table FLAG is captured \(did you mean APP.FLAGS\?\)"),
+        ("HR.FLAGS.ON", "boolean", r"no table HR.FLAGS is captured"),
+        ("FLAGS.ON", "bool", r"column APP.FLAGS.ON: NUMBER\(1\) cannot travel as 'bool'"),
+        ("flags.id", "text", "a column of the key travels in its usual way only"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(
+    asked: str, to: str, said: str, flags: Any, source: OracleSource
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        source.ask({asked: to}, *EVERYTHING)
+
+
+def test_another_source_has_no_such_option() -> None:
+    settings = Settings(source=Source.model_validate({"url": "sqlite:///shop.db"}))
+    with pytest.raises(ConfigError, match="--type-map is not there for sqlite"):
+        open_source(settings, {"T.C": "boolean"})
+
+
+def test_uninstalling_takes_the_record_away(flags: Any, source: OracleSource) -> None:
+    source.ask({"FLAGS.ON": "boolean"}, *EVERYTHING)
+    source.install(*EVERYTHING)
+    source.uninstall()
+    flags.execute("SELECT table_name FROM information_schema.tables WHERE table_name = 'VENUS_TYPE_MAP'")
+    assert flags.fetchall() == ()

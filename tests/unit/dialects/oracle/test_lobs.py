@@ -1,0 +1,156 @@
+"""How LOBs are read, on a double of the driver that does what its documentation says (api_manual/lob.html)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support import oracle_double as double
+from tests.support.oracle_double import Answer, Lob, Module, error
+from tests.support.oracle_scripts import everything
+from venus.adapters.dialects.limits import ROW_BYTES_MAX
+from venus.adapters.dialects.oracle import lobs
+from venus.adapters.dialects.oracle.check import check
+from venus.adapters.dialects.oracle.connection import ModuleDriver, Options, Session, SnapshotLost
+from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described
+from venus.adapters.dialects.oracle.reading import Access, UnfitRow, access_to, portions, sections_of
+from venus.adapters.dialects.oracle.versions import named
+from venus.errors import SourceError
+
+PIECE = lobs.PIECE_UNITS // 8132 * 8132
+
+
+@pytest.fixture
+def module() -> Module:
+    return Module()
+
+
+@pytest.fixture
+def session(module: Module) -> Session:
+    return Session(ModuleDriver("db/shop", double.Error, module, module.connect))
+
+
+def document() -> Table:
+    """Describe a table with a key, a CLOB and a BLOB."""
+    rows: list[tuple[object, ...]] = [
+        ("ID", "NUMBER", None, 22, 0, None, 10, 0, "N", None),
+        ("NOTE", "CLOB", None, 4000, 0, None, None, None, "Y", None),
+        ("SCAN", "BLOB", None, 4000, 0, None, None, None, "Y", None),
+    ]
+    return described(Listed(owner="APP", name="DOC", partitioned=False, rows=0), rows, [("DOC_PK", "P", "ID")])
+
+
+def fetched(module: Module, session: Session, access: Access, *rows: list[Any]) -> list[tuple[Any, ...]]:
+    """Fetch rows (id, note, scan) as the driver gives what the changes' query asks for."""
+    names = ["V1", "V2", "V3", "V4", "V5", "VENUS_LENGTH_2", "VENUS_LOB_2", "VENUS_LENGTH_3", "VENUS_LOB_3"]
+    types = [double.NUMBER, double.CLOB, double.BLOB, double.NUMBER, double.NUMBER]
+    types += [double.NUMBER, double.CLOB, double.NUMBER, double.BLOB]
+    module.answers["SELECT "] = [Answer(names=names, types=types, rows=[_as_stored(*row) for row in rows])]
+    pieces = session.stream(access.changes_sql, {"hi": 1}, access.piece)
+    return [row for part in portions(pieces, access, session.lob, rows_max=100, bytes_max=1 << 20) for row in part]
+
+
+def _as_stored(number: str, note: Any, scan: Any) -> list[Any]:
+    row: list[Any] = [number]
+    beside: list[Any] = []
+    for lob in (note, scan):
+        lob = Lob(lob) if isinstance(lob, str | bytes) else lob
+        row.append(lob.content if lob is not None and lob.size() <= lobs.INLINE_UNITS else None)
+        beside += [None, None] if lob is None else [str(lob.size()), lob]
+    return [*row, "1", "0", *beside]
+
+
+def test_small_ones_come_with_their_row_without_a_read(module: Module, session: Session) -> None:
+    note, scan = Lob("größe"), Lob(b"\x00\xff")
+    assert fetched(module, session, access_to(document()), ["1", note, scan]) == [(1, "größe", b"\x00\xff", 1, 0)]
+    assert note.read_at == scan.read_at == []
+
+
+def test_a_large_one_is_read_in_pieces(module: Module, session: Session) -> None:
+    scan = Lob(bytes(range(256)) * (10 << 12))
+    ((*_, found, _, _),) = fetched(module, session, access_to(document()), ["1", None, scan])
+    assert found == scan.content
+    assert [offset for offset, _ in scan.read_at] == list(range(1, scan.size() + 1, PIECE))
+    assert all(amount <= PIECE for _, amount in scan.read_at)
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["a split raises", "a split gives U+FFFD"])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_character_of_two_units_is_never_read_by_halves(
+    before: int, replaces: bool, module: Module, session: Session
+) -> None:
+    text = "a" * before + "🙂" * PIECE + "\ufffd" * 3 + "é"
+    note = Lob(text, replaces=replaces)
+    ((_, found, *_),) = fetched(module, session, access_to(document()), ["1", note, None])
+    assert found == text
+    assert note.size() == before + 2 * PIECE + 4
+
+
+def test_an_empty_one_is_not_null(module: Module, session: Session) -> None:
+    rows = fetched(module, session, access_to(document()), ["1", "", b""], ["2", None, None])
+    assert [row[1:3] for row in rows] == [("", b""), (None, None)]
+
+
+def test_what_no_message_can_carry_is_refused_before_it_is_read(module: Module, session: Session) -> None:
+    half = b"x" * (ROW_BYTES_MAX // 2 + 1)
+    note, scan = Lob(half.decode()), Lob(half)
+    with pytest.raises(UnfitRow, match=r"row ID=7: 15\.0 MiB, a row can have 15 MiB"):
+        fetched(module, session, access_to(document()), ["7", note, scan])
+    assert note.read_at == scan.read_at == []
+
+
+def test_a_row_that_is_too_large_in_utf_8_is_refused_too(module: Module, session: Session) -> None:
+    access = access_to(document())
+    rows = fetched(module, session, access, ["7", "€" * (ROW_BYTES_MAX // 3 + 1), None])
+    with pytest.raises(UnfitRow, match="row ID=7"):
+        list(sections_of(rows, access, bytes_max=1 << 20))
+
+
+@pytest.mark.parametrize("code", ["ORA-22922", "ORA-22924", "ORA-01555"])
+def test_a_lob_that_has_gone_meanwhile_opens_the_snapshot_again(code: str, module: Module, session: Session) -> None:
+    scan = Lob(b"x" * (3 * PIECE), error=error(code, "nonexistent LOB value"))
+    with pytest.raises(SnapshotLost, match=code) as raised:
+        fetched(module, session, access_to(document()), ["1", None, scan])
+    assert raised.value.retryable
+
+
+def test_a_lob_that_ends_early_is_not_taken_for_whole() -> None:
+    with pytest.raises(SourceError, match="a LOB of length 20 ended at 10"):
+        lobs.whole(Lob(b"x" * 10), 20)
+
+
+def test_portions_weigh_a_lob_before_it_is_read(module: Module, session: Session) -> None:
+    access = access_to(document())
+    scans = [Lob(b"x" * (1 << 20)) for _ in range(3)]
+    names = ["V1", "V2", "V3", "V4", "V5", "VENUS_LENGTH_2", "VENUS_LOB_2", "VENUS_LENGTH_3", "VENUS_LOB_3"]
+    types = [double.NUMBER, double.CLOB, double.BLOB, double.NUMBER, double.NUMBER]
+    types += [double.NUMBER, double.CLOB, double.NUMBER, double.BLOB]
+    rows = [_as_stored(str(n), None, scan) for n, scan in enumerate(scans)]
+    module.answers["SELECT "] = [Answer(names=names, types=types, rows=rows)]
+    pieces = session.stream(access.changes_sql, {"hi": 1}, access.piece)
+    first = next(portions(pieces, access, session.lob, rows_max=100, bytes_max=1 << 20))
+    assert len(first) == 1
+    assert scans[1].read_at == []
+
+
+def test_a_table_without_lobs_asks_for_none() -> None:
+    table = everything()
+    kept = [n for n in table.readings if not table.readings[n].mapping.located]
+    columns = tuple(c for c in table.schema.columns if c.name in kept)
+    sql = access_to(replace(table, schema=replace(table.schema, columns=columns))).changes_sql
+    assert "DBMS_LOB" not in sql
+
+
+def test_the_grant_that_hardened_databases_lack_is_named(module: Module, session: Session) -> None:
+    listed = [["APP", "DOC", "NO", "3"]]
+    columns = [["ID", "NUMBER", None, "22", "0", None, "10", "0", "N", None],
+               ["SCAN", "BLOB", None, "4000", "0", None, None, None, "Y", None]]  # fmt: skip
+    module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 4, rows=listed), Answer()]
+    module.answers["SELECT C.COLUMN_NAME"] = [Answer(types=[double.VARCHAR] * 10, rows=columns)]
+    dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
+    found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if "LOB" in f.message]
+    assert [(f.where, f.remedy, f.blocks) for f in found] == [
+        ("APP.DOC", 'GRANT EXECUTE ON SYS.DBMS_LOB TO "VENUS";', True)
+    ]
