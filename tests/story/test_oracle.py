@@ -1,0 +1,137 @@
+"""An operator's way from the Oracle dialect to the last day, with the commands as subprocesses (scenarios 1 to 6, 41).
+
+The database is the stand-in (tests/support/oracle_standin.py), not an Oracle: everything is as in production but the
+driver, and what a real Oracle does is vouched for by nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from tests.support.feed import query
+from tests.support.mariadb import MariaServer, catalogue
+from tests.support.oracle_driver import driver_folder, python_path
+from tests.support.oracle_standin import SCHEMA, StandIn
+from tests.support.pipeline import Pipeline, with_password
+from tests.support.postgres import Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+QUIET = ("--quiet", "0.5", "--wait", "120")
+TABLES = (
+    'CREATE TABLE "STUDENT" ("ID" NUMBER(9) PRIMARY KEY, "NAME" VARCHAR2(40) NOT NULL, "ACTIVE" NUMBER(1),'
+    ' "PHOTO" BLOB, "ESSAY" CLOB)',
+    'CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(9) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL, "GRADE" NUMBER(5,2),'
+    ' "SEEN" DATE, PRIMARY KEY ("STUDENT_ID", "COURSE"), FOREIGN KEY ("STUDENT_ID") REFERENCES "STUDENT" ("ID"))',
+    """INSERT INTO "STUDENT" VALUES (1, 'Ann', 1, x'00ff', NULL), (2, 'Bob', 0, NULL, REPEAT('größe 🙂', 100000))""",
+    """INSERT INTO "ENROLL" VALUES (1, 'Math', 9.5, '2026-11-20 08:30:00'), (2, 'Math', NULL, NULL)""",
+    # what an Oracle's dictionary says of a sequence and of a column that is numbered by it
+    "INSERT INTO DICTIONARY.ALL_SEQUENCES VALUES ('APP', 'STUDENT_SEQ', 120, 1, 1, 999999999, 'N'),"
+    " ('APP', 'TICKETS', 105, 5, 1, 999999999, 'N')",
+    "INSERT INTO DICTIONARY.ALL_TAB_IDENTITY_COLS VALUES ('APP', 'STUDENT', 'ID', 'BY DEFAULT', 'STUDENT_SEQ')",
+)
+
+
+@pytest.fixture
+def application(mariadb_oracle_server: MariaServer) -> Iterator[Any]:
+    """Make a school, and open a session that commits by itself."""
+    StandIn(mariadb_oracle_server).prepare()
+    with closing(mariadb_oracle_server.connect(SCHEMA, autocommit=True)) as connection:
+        cursor = connection.cursor()
+        for statement in TABLES:
+            cursor.execute(statement)
+        yield cursor
+
+
+@pytest.fixture
+def pipeline(
+    application: Any, mariadb_oracle_server: MariaServer, postgres_server: Server, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Pipeline]:  # fmt: skip
+    target = postgres_server.create_database()
+    source = f"oracle+cx_oracle://root@127.0.0.1:{mariadb_oracle_server.port}/?service_name=SCHOOL"
+    made = Pipeline(folder=tmp_path, source=source, targets={"main": with_password(target)})
+    made.environ["PYTHONPATH"] = python_path(tmp_path / "driver")
+    monkeypatch.syspath_prepend(driver_folder(tmp_path / "driver"))
+    monkeypatch.delitem(sys.modules, "cx_Oracle", raising=False)
+    made.configure()
+    try:
+        yield made
+    finally:
+        made.close()
+        sys.modules.pop("cx_Oracle", None)
+        postgres_server.drop_database(target)
+
+
+def test_a_type_that_means_nothing_is_refused_in_one_line(
+    pipeline: Pipeline, mariadb_oracle_server: MariaServer
+) -> None:
+    untouched = catalogue(mariadb_oracle_server, SCHEMA)
+    for asked, said in (
+        ("ACTIVE=boolean", "venus: --type-map ACTIVE=boolean: a column and a type are needed"),
+        ("STUDENT.ACTIVE=bool", "venus: column APP.STUDENT.ACTIVE: NUMBER(1) cannot travel as 'bool'"),
+    ):
+        refused = pipeline.venus("install-triggers", "--type-map", asked, code=2).err
+        assert refused.splitlines()[0] == said
+    assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
+
+
+def test_an_operator_goes_all_the_way_to_the_cut_over(
+    pipeline: Pipeline, application: Any, mariadb_oracle_server: MariaServer
+) -> None:
+    untouched = catalogue(mariadb_oracle_server, SCHEMA)
+    asked = ("--type-map", "STUDENT.ACTIVE=boolean")
+    assert pipeline.ask("check", *asked)["blocks"] == 0
+    assert "travels as boolean" in pipeline.venus("install-triggers", "--dry-run", *asked).out
+    assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
+    created = pipeline.ask("install-triggers", *asked)["created"]
+    assert {"table": "APP.STUDENT", "what": "column ACTIVE travels as boolean"} in created
+    assert pipeline.ask("install-triggers", *asked)["created"] == []
+
+    pipeline.start_broker()
+    pipeline.ask("migrate", "--target", "main")
+    pipeline.start("sync", "sync", "--target", "main")
+    application.execute("""INSERT INTO "STUDENT" VALUES (3, 'Carl', 1, REPEAT('x', 600000), NULL)""")
+    application.execute("""UPDATE "ENROLL" SET "GRADE" = 10 WHERE "STUDENT_ID" = 2""")
+    application.execute("""INSERT INTO "ENROLL" VALUES (3, 'Art', 8, '2026-11-21 09:00:00')""")
+    pipeline.caught_up("main")
+    target = pipeline.targets["main"]
+    assert query(target, "SELECT id, active, length(photo), length(essay) FROM app.student ORDER BY id") == [
+        (1, True, 2, None), (2, False, None, 700_000), (3, True, 600_000, None),
+    ]  # fmt: skip
+    cut_over(pipeline, application, target)
+    assert pipeline.stop("sync") == 0
+    pipeline.ask("uninstall-triggers")
+    assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
+
+
+def cut_over(pipeline: Pipeline, application: Any, target: str) -> None:
+    """See what is in the way, rehearse, do it, and write as the application does from then on."""
+    query(target, "UPDATE app.enroll SET grade = 1 WHERE student_id = 2")
+    said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
+    assert "APP.ENROLL is not the same everywhere" in said
+    query(target, "UPDATE app.enroll SET grade = 10 WHERE student_id = 2")
+
+    rehearsal = pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET)
+    assert (rehearsal["blocks"], rehearsal["certificate"]["equal"]) == ([], True)
+    found = pipeline.ask("cutover", "--target", "main", *QUIET)["certificate"]
+    assert [t["hash"] for t in found["tables"]] == [t["hash"] for t in rehearsal["certificate"]["tables"]]
+    assert json.loads((pipeline.folder / "cutover-main.json").read_text()) == found
+    assert {c["next"] for c in found["counters"]} == {120, 105}
+    assert [f["orphans"] for f in found["foreign_keys"]] == [0]
+
+    assert query(target, "INSERT INTO app.student (name) VALUES ('new') RETURNING id") == [(120,)]
+    assert query(target, "SELECT nextval('app.tickets'), nextval('app.tickets')") == [(105, 110)]
+    with pytest.raises(psycopg2.errors.ForeignKeyViolation):
+        query(target, "INSERT INTO app.enroll VALUES (9, 'Math')")
+    application.execute("""DELETE FROM "ENROLL" WHERE "STUDENT_ID" = 3""")
+    pipeline.until(lambda: any("1 changes" in p for p in pipeline.status()["problems"]), "the late write to be seen")
+    assert query(target, "SELECT count(*) FROM app.enroll") == [(3,)]
