@@ -49,8 +49,10 @@ class Bounds:
             raise ConfigError(
                 f"{place}: values of this type ({column.source_type or column.type.kind.name}) have no order here"
             )
-        scalars = [_scalar(text, column, shape.types[0], place) for text in (low, high)]
-        return cls(shape=shape, low=scalars[0], high=scalars[1])
+        first, end = (_scalar(text, column, shape.types[0], place) for text in (low, high))
+        if first is not None and end is not None and pc.greater(first, end).as_py():
+            raise ConfigError(f"{place}: low {low!r} is above high {high!r}")
+        return cls(shape=shape, low=first, high=end)
 
     def within(
         self, record_ids: Packed, rows: Packed, numbers: Numbers, version: TableSchema

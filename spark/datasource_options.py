@@ -17,6 +17,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
 #: Options of Spark itself that come along.
 _FOREIGN = frozenset({"path", "header"})
 _STREAM_ONLY = frozenset({"group", "max_rows", "max_bytes", "whole_cuts", "idle_s"})
+_FULL_ONLY = frozenset({"low", "high"})
 STARTING_MISSING = 'say .option("starting", "latest"), "earliest", "full" or an offset'
 
 
@@ -75,6 +76,11 @@ class Options:
         made._check()
         if not made.starting and (only := sorted(_STREAM_ONLY & values.keys())):
             raise ConfigError(f"option {only[0]} is for streams, and option starting is missing", hint=STARTING_MISSING)
+        if made.starting and (only := sorted(_FULL_ONLY & values.keys())):
+            raise ConfigError(
+                f"option {only[0]} is for full data, and option starting makes this a stream",
+                hint="choose among the changes with filter()",
+            )
         return made
 
     def _check(self) -> None:

@@ -18,18 +18,29 @@ import pytest
 from tests.support.feed import wait_for
 from tests.support.pipeline import Pipeline, with_password
 from tests.support.postgres import Server, libpq
+from tests.support.sparks import CLUSTER, note_application
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.fault,
+    pytest.mark.slow,
+    pytest.mark.timeout(2400),
+    pytest.mark.usefixtures("executors_leave_nothing"),
+]
 #: A driver needs a minute to start on a machine that does other things as well.
 WAIT_S = 500.0
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
+@pytest.fixture(params=["", CLUSTER], ids=["local", "cluster"])
+def pipeline(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     url = postgres_server.create_database()
     made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(url)})
     made.environ = {"VENUS_SPARK__STAGE_ROWS_MIN": "50", "VENUS_SPARK__BATCH_ROWS_MAX": "2000"}
     made.configure()
+    if request.param:  # executors of a cluster start elsewhere
+        made.environ |= {"VENUS_SPARK__MASTER": request.param, "PYTHONPATH": str(Path(__file__).parents[2])}
+        with (tmp_path / "venus.toml").open("a") as file:
+            file.write('[spark.conf]\n"spark.driver.memory" = "512m"\n"spark.executor.memory" = "512m"\n')
     try:
         write(made, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
         made.venus("install-triggers")
@@ -76,13 +87,25 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
         wait_for(partial(moved, pipeline, round_no), "some of it", WAIT_S)
         found = driver(pipeline)
         if found is not None:
+            note(found, pipeline.folder)
             found.kill()
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
         expected = connection.execute("SELECT id, v FROM t ORDER BY id").fetchall()
     wait_for(lambda: rows(pipeline.targets["main"]) == expected, "everything", WAIT_S)
     pipeline.caught_up("main")
+    found = driver(pipeline)
+    assert found is not None
+    note(found, pipeline.folder)
     assert rows(pipeline.targets["main"]) == expected
     assert pipeline.status()["targets"][0]["unaccounted_rows"] == 0
+
+
+def note(process: psutil.Process, folder: Path) -> None:
+    """Note the applications of a driver that is going to be killed; its executors say theirs."""
+    for child in process.children(recursive=True):
+        with suppress(psutil.Error, ValueError, IndexError):
+            words = child.cmdline()
+            note_application(words[words.index("--app-id") + 1], folder)
 
 
 def moved(pipeline: Pipeline, round_no: int) -> bool:

@@ -19,6 +19,8 @@ from venus.spark.lake import LakeTarget
 from venus.spark.lake_follow import LakeReport, run_lake
 from venus.spark.lake_full import load_lake
 
+GIVE_UP_S = 120
+
 
 def kill_at(step: int, moment: str) -> None:
     """Die just before or just after the `step`-th call that the disk will remember."""
@@ -66,6 +68,7 @@ def main() -> None:
         mode, step, moment, goal = line.split()
         child = os.fork()
         if child == 0:
+            signal.alarm(GIVE_UP_S)  # what never comes to its end shall not hang whoever waits for the answer
             kill_at(int(step), moment)
             run(broker, Path(root), mode, int(goal))
             os._exit(0)

@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
+
 from tests.support.feed import settings_for
 from tests.support.load_faults import Faulty
+from tests.support.sparks import note_application
 from venus.adapters.under.load import full_sync
 from venus.config import Spark
 from venus.spark.runner import open_runner
@@ -41,6 +44,8 @@ def main() -> None:
     settings = settings_for(broker, {"a": url}).model_copy(update={"spark": spark})
     kind = KilledDriver if DRIVER in faults else Faulty
     with open_runner(settings) as runner:
+        if (context := SparkContext._active_spark_context) is not None:
+            note_application(context.applicationId, Path(folder))
         faulty = kind(runner, [f for f in faults if f != DRIVER], Path(folder))
         report = full_sync(settings, "a", runner=faulty)
     already = sum(r.already for r in faulty.results)

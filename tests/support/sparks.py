@@ -1,8 +1,14 @@
-"""A session of Spark for the tests: one for a whole worker of the test run, because its start takes seconds."""
+"""Sessions of Spark for the tests: one for a whole worker of the test run, because its start takes seconds.
+
+What runs on a cluster of this machine runs in a process of its own, and its executors leave folders inside PySpark.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +19,31 @@ from venus.spark.session import open_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: A whole cluster in processes of this machine: two executors with one core and 1024 MB each.
+CLUSTER = "local-cluster[2,1,1024]"
+APPLICATIONS = "applications"
+
 
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[SparkSession]:
     """Run Spark on two workers of this machine, made as the product makes it."""
     with open_session(Settings.model_validate({"spark": {"conf": {"spark.driver.memory": "512m"}}})) as session:
         yield session
+
+
+def note_application(name: str, folder: Path) -> None:
+    """Leave an application's name where `executors_leave_nothing` looks for it: its driver may be killed."""
+    with (folder / APPLICATIONS).open("a") as file:
+        file.write(f"{name}\n")
+
+
+@pytest.fixture
+def executors_leave_nothing(tmp_path: Path) -> Iterator[None]:
+    """Remove the folders of the applications that were noted, and no others: other tests run beside this one."""
+    yield
+    noted, found = tmp_path / APPLICATIONS, importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    work = Path(found.origin).parent / "work"  # where executors work, whatever one says
+    for name in noted.read_text().split() if noted.exists() else ():
+        shutil.rmtree(work / name, ignore_errors=True)

@@ -19,6 +19,7 @@ from venus.adapters.dialects.mysql.reading import Access, UnfitRow, sections_of
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, read_as
 from venus.adapters.dialects.mysql.values import DoesNotFit
+from venus.adapters.dialects.slicing import range_condition, where_of
 from venus.adapters.dialects.verifying import HEX_DIGITS, NULL, SEPARATOR, Buckets, Key, Slice, Style, Subject, style_of
 from venus.codec.changes import TableChanges
 from venus.config import Settings
@@ -115,7 +116,7 @@ class MysqlReader:
         return int(self._connection.row(statement("verify", "estimate", **names))[0])
 
     def cuts(self, subject: Subject, rows: int) -> list[int]:
-        parts = {"key": f"t.{quoted(subject.schema.key[0])}", "where": _where(subject), "rows": str(rows)}
+        parts = {"key": f"t.{quoted(subject.schema.key[0])}", "where": where_of(subject), "rows": str(rows)}
         found = self._connection.rows(statement("verify", "cuts", table=self._table(subject), **parts))
         return sorted({int(k) for (k,) in found})
 
@@ -176,16 +177,16 @@ class MysqlReader:
             bucket = self._bucket(subject, part)
             wanted = f"{bucket} IN ({', '.join(map(str, sorted(buckets)))})" if buckets else "TRUE"
             sampled = f"{bucket} < {part.sampled}" if part.sampled else "TRUE"
-            return f"{_where(subject)} AND {wanted} AND {sampled}"
+            return f"{where_of(subject)} AND {wanted} AND {sampled}"
         key = f"t.{quoted(subject.schema.key[0])}"
-        return f"{_where(subject)} AND ({' OR '.join(_between(key, *r) for r in part.ranges(buckets)) or 'FALSE'})"
+        return range_condition(subject, key, part, buckets)
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def scan(
         self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
     ) -> Iterator[TableChanges]:
-        where = self._condition(subject, part, buckets) if part.step else _where(subject)
+        where = self._condition(subject, part, buckets) if part.step else where_of(subject)
         yield from self._read(subject, where, f" LIMIT {rows_max}" if rows_max else "")
 
     def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
@@ -235,15 +236,6 @@ class MysqlReader:
 def open_reader(settings: Settings) -> MysqlReader:
     """Connect to the source of the settings."""
     return MysqlReader(settings.source.url.get_secret_value())
-
-
-def _where(subject: Subject) -> str:
-    return f"({subject.where})" if subject.where else "TRUE"
-
-
-def _between(key: str, low: int | None, high: int | None) -> str:
-    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
-    return f"({' AND '.join(conditions) or 'TRUE'})"
 
 
 def _keyed(subject: Subject, columns: Seq[str], keys: Seq[Key]) -> str:

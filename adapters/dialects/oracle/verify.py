@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.forms import key_forms
@@ -25,7 +25,8 @@ from venus.adapters.dialects.oracle.registry import INSTALLING
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.values import texts
-from venus.adapters.dialects.verifying import Buckets, Key, Slice, Style, Subject, style_of
+from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
+from venus.adapters.dialects.verifying import Key, Slice, Style, Subject, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint
 from venus.config import Settings
@@ -39,10 +40,8 @@ PORTION_BYTES = 16 << 20
 KEYS_AT_ONCE = 100
 
 
-class OracleReader:
+class OracleReader(ReadsRows):
     """One session that reads, and one that writes into the log."""
-
-    pushes_down = False
 
     def __init__(self, driver: Driver, source: OracleSource) -> None:
         self._session = Session(driver)
@@ -94,28 +93,16 @@ class OracleReader:
 
     def cuts(self, subject: Subject, rows: int) -> list[int]:
         parts = {"table": self._access(subject).table_sql, "key": f"T.{quoted(subject.schema.key[0])}"}
-        text = statement("verify", "cuts", where=_where(subject), rows=str(rows), **parts)
+        text = statement("verify", "cuts", where=where_of(subject), rows=str(rows), **parts)
         return sorted({int(k) for (k,) in self._session.rows(text)})
-
-    def buckets(self, subject: Subject, part: Slice) -> Buckets:
-        _not_here()
-
-    def hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
-        _not_here()
-
-    def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
-        _not_here()
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def scan(
         self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
     ) -> Iterator[TableChanges]:
-        where = _where(subject)
-        if part.step:
-            key = f"T.{quoted(subject.schema.key[0])}"
-            ranges = " OR ".join(_between(key, *r) for r in part.ranges(buckets)) or "1 = 0"
-            where = f"{where} AND ({ranges})"
+        key = f"T.{quoted(subject.schema.key[0])}"
+        where = range_condition(subject, key, part, buckets) if part.step else where_of(subject)
         if rows_max:
             where = f"{where} AND ROWNUM <= {rows_max}"
         yield from self._read(subject, where, {})
@@ -224,16 +211,3 @@ def _keys_of(subject: Subject, access: Access, rows: Seq[tuple[Any, ...]]) -> se
 def open_reader(settings: Settings) -> OracleReader:
     """Connect to the source of the settings."""
     return OracleReader(driver_of(settings.source.url.get_secret_value())[0], open_source(settings))
-
-
-def _not_here() -> NoReturn:
-    raise AssertionError("no checksum is asked of an Oracle")
-
-
-def _where(subject: Subject) -> str:
-    return f"({subject.where})" if subject.where else "1 = 1"
-
-
-def _between(key: str, low: int | None, high: int | None) -> str:
-    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
-    return f"({' AND '.join(conditions) or '1 = 1'})"

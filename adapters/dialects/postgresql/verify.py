@@ -19,6 +19,7 @@ from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.names import literal, log_keys, log_table
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.slicing import range_condition, where_of
 from venus.adapters.dialects.verifying import HEX_DIGITS, NULL, SEPARATOR, Buckets, Key, Slice, Style, Subject, style_of
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import from_copy
@@ -108,7 +109,7 @@ class PostgresReader:
 
     def cuts(self, subject: Subject, rows: int) -> list[int]:
         named = self._named(subject)
-        parts = {"relation": named.relation, "key": f"t.{named.columns[0]}", "where": _where(subject)}
+        parts = {"relation": named.relation, "key": f"t.{named.columns[0]}", "where": where_of(subject)}
         estimate = self.estimate(subject)
         if estimate <= EXACT_CUTS_ROWS:
             text = statement("verify", "cuts", rows=str(rows), **parts)
@@ -170,9 +171,9 @@ class PostgresReader:
         if not part.step:
             wanted = f"{self._bucket(subject, part)} = ANY (ARRAY{sorted(buckets)}::bigint[])" if buckets else "true"
             sampled = f"{self._bucket(subject, part)} < {part.sampled}" if part.sampled else "true"
-            return f"{_where(subject)} AND {wanted} AND {sampled}"
+            return f"{where_of(subject)} AND {wanted} AND {sampled}"
         key = f"t.{self._named(subject).columns[0]}"
-        return f"{_where(subject)} AND ({' OR '.join(_between(key, *r) for r in part.ranges(buckets)) or 'false'})"
+        return range_condition(subject, key, part, buckets)
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -185,14 +186,14 @@ class PostgresReader:
             "limit": f" LIMIT {rows_max}" if rows_max else "",
         }  # fmt: skip
         if part.step or rows_max:
-            where = self._condition(subject, part, buckets) if part.step else _where(subject)
+            where = self._condition(subject, part, buckets) if part.step else where_of(subject)
             yield from self._section(subject, statement("verify", "rows", where=where, **parts))
             return
         blocks = int(
             self._session.rows(statement("verify", "blocks", relation_name=named.relation_name))[0][0]
         )  # fmt: skip
         for low in range(0, blocks, PIECE_BLOCKS):
-            piece = f"t.ctid >= '({low},0)' AND t.ctid < '({low + PIECE_BLOCKS},0)' AND {_where(subject)}"
+            piece = f"t.ctid >= '({low},0)' AND t.ctid < '({low + PIECE_BLOCKS},0)' AND {where_of(subject)}"
             yield from self._section(subject, statement("verify", "rows", where=piece, **parts))
 
     def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
@@ -288,15 +289,6 @@ def key_values(subject: Subject, casts: Seq[str]) -> list[str]:
         f"decode(v{n}, 'hex')" if style_of(c.type) is Style.HEX else f"v{n}::{cast}"
         for n, (c, cast) in enumerate(zip(key, casts, strict=True), 1)
     ]
-
-
-def _where(subject: Subject) -> str:
-    return f"({subject.where})" if subject.where else "true"
-
-
-def _between(key: str, low: int | None, high: int | None) -> str:
-    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
-    return f"({' AND '.join(conditions) or 'true'})"
 
 
 def open_reader(settings: Settings) -> PostgresSourceReader:

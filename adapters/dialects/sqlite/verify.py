@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import connect, file_of, quoted, translated, write_transaction
 from venus.adapters.dialects.sqlite.dictionary import Dictionary
@@ -15,7 +16,7 @@ from venus.adapters.dialects.sqlite.reading import Access, Row, UnfitRow, access
 from venus.adapters.dialects.sqlite.refresh import compare, objects
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.triggers import log_columns, log_table
-from venus.adapters.dialects.verifying import Buckets, Key, Slice, Subject
+from venus.adapters.dialects.verifying import Key, Slice, Subject
 from venus.codec.changes import TableChanges
 from venus.config import Settings
 from venus.errors import SourceError
@@ -28,10 +29,8 @@ SECTION_BYTES = 1 << 30
 KEYS_AT_ONCE = 200
 
 
-class SqliteReader:
+class SqliteReader(ReadsRows):
     """One connection that reads, and writes nothing but the log."""
-
-    pushes_down = False
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -79,29 +78,17 @@ class SqliteReader:
 
     def cuts(self, subject: Subject, rows: int) -> list[int]:
         key = f"t.{quoted(subject.schema.key[0])}"
-        text = statement("verify", "cuts", key=key, table=_table(subject), where=_where(subject), rows=str(rows))
+        text = statement("verify", "cuts", key=key, table=_table(subject), where=where_of(subject), rows=str(rows))
         with translated(self._file):
             return sorted({int(k) for (k,) in self._connection.execute(text)})
-
-    def buckets(self, subject: Subject, part: Slice) -> Buckets:
-        _not_here()
-
-    def hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
-        _not_here()
-
-    def forms(self, subject: Subject, keys: Seq[Key]) -> list[tuple[Key, int, tuple[str, ...]]]:
-        _not_here()
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def scan(
         self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
     ) -> Iterator[TableChanges]:
-        where = _where(subject)
-        if part.step:
-            key = f"t.{quoted(subject.schema.key[0])}"
-            ranges = " OR ".join(_between(key, *r) for r in part.ranges(buckets)) or "0"
-            where = f"{where} AND ({ranges})"
+        key = f"t.{quoted(subject.schema.key[0])}"
+        where = range_condition(subject, key, part, buckets) if part.step else where_of(subject)
         yield from self._read(subject, where, [], rows_max)
 
     def find(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
@@ -166,21 +153,8 @@ def open_reader(settings: Settings) -> SqliteReader:
     return SqliteReader(file_of(settings.source.url.get_secret_value()))
 
 
-def _not_here() -> NoReturn:
-    raise AssertionError("SQLite computes no checksums")
-
-
 def _table(subject: Subject) -> str:
     return f"main.{quoted(subject.schema.name)}"
-
-
-def _where(subject: Subject) -> str:
-    return f"({subject.where})" if subject.where else "1"
-
-
-def _between(key: str, low: int | None, high: int | None) -> str:
-    conditions = [f"{key} >= {low}"] * (low is not None) + [f"{key} < {high}"] * (high is not None)
-    return f"({' AND '.join(conditions) or '1'})"
 
 
 def _keyed(subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import pytest
 
 from tests.support.delivery import CHUNK_ROWS, FakeDelivery
 from tests.support.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
 from tests.support.load_faults import FAULTS, Faulty
 from tests.support.spark_load import DRIVER
+from tests.support.sparks import CLUSTER
 from venus.adapters.under.load import full_sync
 from venus.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Where the workers of a local cluster work: inside PySpark, whatever one says.
-WORK = Path(pyspark.__file__).parent / "work"
-
-pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.usefixtures("executors_leave_nothing"),
+]
 
 ROOT = Path(__file__).parents[3]
 #: Eight splits of three chunks.
 ROWS = 8 * 3 * CHUNK_ROWS
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    before = set(WORK.glob("app-*"))
-    yield
-    for made in set(WORK.glob("app-*")) - before:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def fill(feed: Feed) -> None:
@@ -93,14 +85,14 @@ def test_whatever_happens_to_a_worker_every_row_is_loaded_once(
 def test_the_workers_of_a_cluster_die(database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
     fill(feed)
 
-    report = load("local-cluster[2,1,1024]", broker, database, tmp_path, *FAULTS)
+    report = load(CLUSTER, broker, database, tmp_path, *FAULTS)
 
     assert report == {"rows": {"shop.items": ROWS}, "resumed": 0, "already": 3}
     check(database, broker, feed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize("master", ["local[2]", CLUSTER])
 def test_a_killed_driver_goes_on_where_it_was(
     master: str, database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:

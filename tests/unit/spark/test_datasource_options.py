@@ -34,6 +34,10 @@ def test_options_are_converted_and_their_case_does_not_matter() -> None:
         ({"table": "t", "address": "somewhere"}, "should be HOST:PORT"),
         ({"table": "t", "starting": "full", "whole_cuts": "perhaps"}, "should be true or false"),
         ({"table": "t", "max_bytes": "1"}, "option max_bytes is for streams"),
+        ({"table": "t", "starting": "full", "low": "1"}, "option low is for full data, and option starting"),
+        ({"table": "t", "starting": "12", "max_rows": "-1"}, "option max_rows: '-1' should be a whole number"),
+        ({"table": "t", "starting": "-2"}, "none of earliest, latest, full or an offset"),
+        ({"table": "t", "lease_s": "0"}, "must be 1 or more"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], said: str) -> None:
@@ -50,8 +54,9 @@ def test_a_range_of_record_ids_never_leaves_a_row_out() -> None:
     numbers = sorted({rng.randrange(-2000, 100_000) for _ in range(500)} | {-1, 0, 1, 9, 10, 99, 100})
     rows = section(schema, [put(n, "x") for n in numbers])
     ids = rows.record_ids.split()
-    for _ in range(200):
-        low, high = sorted(rng.sample(range(-100, 100_000), 2))
+    around_zero = [(low, high) for low in (-1999, -11, -1, 0, 1) for high in (-10, -1, 0, 1, 12, 2000) if low <= high]
+    some = [sorted(rng.sample(range(-100, 100_000), 2)) for _ in range(200)]
+    for low, high in (*around_zero, *some):
         bounds = Bounds.of(schema, str(low), str(high))
         assert bounds is not None
         split = bounds.clipped(broker_pb2.Split(table_id=1))
@@ -62,6 +67,30 @@ def test_a_range_of_record_ids_never_leaves_a_row_out() -> None:
             assert all(split.low <= i and (not split.high or i < split.high) for i in wanted)
             kept, _, _ = bounds.within(rows.record_ids, rows.rows, _numbers(len(ids)), schema)
             assert set(kept.split()) == wanted
+
+
+def test_a_bound_alone_leaves_no_row_out_either() -> None:
+    schema, numbers = keyed(INT), (-120, -7, -1, 0, 1, 7, 10, 120)
+    rows = section(schema, [put(n, "x") for n in numbers])
+    for bound in (-120, -8, -1, 0, 1, 9, 10, 121):
+        for low, high in ((str(bound), ""), ("", str(bound))):
+            bounds = Bounds.of(schema, low, high)
+            assert bounds is not None
+            split = bounds.clipped(broker_pb2.Split(table_id=1))
+            wanted = {n for n in numbers if (n >= bound if low else n < bound)}
+            ids = {i for i, n in zip(rows.record_ids.split(), numbers, strict=True) if n in wanted}
+
+            assert split is not None
+            assert all(split.low <= i and (not split.high or i < split.high) for i in ids)
+            kept, _, _ = bounds.within(rows.record_ids, rows.rows, _numbers(len(numbers)), schema)
+            assert set(kept.split()) == ids
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [(INT, "10", "9"), (INT, "-9", "-10"), (TEXT, "b", "a")])
+def test_bounds_that_contradict_each_other_are_refused(kind: LogicalType, low: str, high: str) -> None:
+    with pytest.raises(ConfigError, match=f"low '{low}' is above high '{high}'"):
+        Bounds.of(keyed(kind), low, high)
+    assert Bounds.of(keyed(kind), low, low) is not None
 
 
 def _numbers(count: int):  # type: ignore[no-untyped-def]

@@ -1,0 +1,124 @@
+"""Streams on a cluster whose workers and executors die in the middle of a micro-batch: exactly the changes.
+
+One driver runs both of them side by side, `format("venus")` and the apply of `venus sync --engine spark`, because a
+cluster takes its time to start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.feed import Feed, applied, gone, items, put, rows_at, settings_for, wait_for
+from tests.support.real_broker import RealBroker
+from tests.support.sparks import CLUSTER
+from venus.adapters.under.control import progress
+from venus.adapters.under.load import full_sync
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("executors_leave_nothing"),
+]
+
+ROOT = Path(__file__).parents[3]
+KEYS = range(300)
+WAIT_S = 240.0
+#: What happens to readers of the stream, and to tasks of the apply. No task may fail more than three times.
+CASES = [
+    pytest.param(CLUSTER, ["executor killed"], ["worker killed after commit"], id="cluster"),
+    pytest.param(CLUSTER, ["worker killed", "executor killed"], ["executor killed"], id="cluster-more",
+                 marks=pytest.mark.slow),
+    pytest.param("local[2]", ["worker killed", "exception"], ["worker killed after commit", "worker killed"],
+                 id="local", marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RealBroker]:
+    made = RealBroker(tmp_path / "data")
+    yield made
+    made.stop()
+
+
+@contextmanager
+def driver(master: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark_streams", master, str(folder)]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster start elsewhere
+    with (folder / "driver.log").open("wb") as log:
+        process = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE, stdout=log, stderr=log, env=environ)
+        try:
+            yield process
+            process.communicate(timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def live(feed: Feed, rng: random.Random, cuts: int) -> None:
+    for n in range(cuts):
+        keys = rng.sample(KEYS, 60)
+        feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
+                 put(n % 7, "other", n, table=2), batch_rows=25)  # fmt: skip
+
+
+def stream_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return what the query has been given, micro-batch by micro-batch."""
+    files = sorted((folder / "batches").glob("[0-9]*.json"), key=lambda path: int(path.stem))
+    return [row for file in files for row in json.loads(file.read_text())]
+
+
+def state_of(rows: list[dict[str, Any]]) -> dict[Any, Any]:
+    """Apply the changes of a stream."""
+    state: dict[Any, Any] = {}
+    for row in sorted(rows, key=lambda r: r["_offset"]):
+        if row["_deleted"]:
+            state.pop((str(row["id"]),), None)
+        else:
+            state[str(row["id"]),] = (row["label"], str(row["amount"]))
+    return state
+
+
+@pytest.mark.parametrize(("master", "of_stream", "of_apply"), CASES)
+def test_streams_are_exact_while_workers_and_executors_die(
+    master: str, of_stream: list[str], of_apply: list[str], database: str, broker: RealBroker, tmp_path: Path
+) -> None:
+    feed, rng = Feed(broker), random.Random(8)
+    feed.describe(items(), items(2, "others"))
+    feed.cut(put(1, "a", 1), put(1, "o", 1, table=2))
+    full_sync(settings_for(broker.address, {"a": database}), "a")
+    live(feed, rng, 6)
+
+    with driver(master, tmp_path, broker.address, database, ",".join(of_stream), ",".join(of_apply)) as process:
+
+        def followed() -> bool:
+            assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
+            seen = [row["_offset"] for row in stream_rows(tmp_path)]
+            return len(seen) >= feed.committed[1] and applied(database) == broker.next_offset
+
+        wait_for(followed, "the streams' catching up", WAIT_S)
+        live(feed, rng, 5)
+        wait_for(followed, "the streams' catching up", WAIT_S)
+
+    report, rows = json.loads((tmp_path / "report.json").read_text()), stream_rows(tmp_path)
+    happened = {f"stream: {fault}" for fault in of_stream} | {f"apply: {fault}" for fault in of_apply}
+    assert {path.name for path in tmp_path.glob("*: *")} == happened
+    offsets = [row["_offset"] for row in rows]
+    assert len(set(offsets)) == len(offsets) == feed.committed[1]
+    assert state_of(rows) == feed.model[1]
+    assert report["error"] == ""
+    assert report["staged"] >= 1
+    for schema in feed.schemas.values():
+        assert rows_at(database, schema) == feed.model[schema.table_id]
+    assert progress(settings_for(broker.address, {"a": database}), "a").unaccounted == 0

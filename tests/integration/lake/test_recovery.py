@@ -1,0 +1,203 @@
+"""The order of a lake's commit, and what whoever comes next makes of each half of it.
+
+No process is killed here: tests/fault/lake does that. These say which half was missing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, gone, items, put
+from tests.support.lakes import (
+    all_fresh,
+    current_rows,
+    history,
+    lake_following,
+    lake_is_at,
+    manifest_of,
+    newest_rows,
+    settings_of,
+)
+from venus.config import Settings
+from venus.spark import lake_load
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_follow import run_lake
+from venus.spark.lake_full import load_lake
+from venus.spark.lake_layout import hidden, point
+from venus.spark.lake_manifest import Manifest
+
+pytestmark = pytest.mark.integration
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def settings(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> Settings:
+    """Load a lake of two tables."""
+    made = settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(20)), put(1, "other", 1, table=2))
+    load_lake(LakeTarget(made, "lake"), lambda *_: None)
+    return made
+
+
+def follow(settings: Settings, offset: int) -> None:
+    with lake_following(settings):
+        lake_is_at(settings, offset)
+        all_fresh(settings)
+
+
+def seen(root: Path) -> dict[str, str]:
+    """Return what a reader sees: files of the history, and where links lead."""
+    found = {path.name: "" for path in (root / "history").rglob("*.parquet") if not path.name.startswith(".")}
+    return found | {path.name: os.readlink(path) for path in (root / "current").iterdir()}
+
+
+def test_nothing_is_seen_before_the_manifest_names_it(
+    settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, before = tmp_path / "lake", seen(tmp_path / "lake")
+    feed.cut(put(1, "new", 1), gone(2))
+    save = Manifest.save
+
+    def killed(_: Manifest, path: Path) -> None:
+        raise Killed
+
+    monkeypatch.setattr(Manifest, "save", killed)
+    with pytest.raises(Killed):
+        run_lake(settings, "lake", threading.Event())
+    at_the_commit = seen(root)
+    monkeypatch.setattr(Manifest, "save", save)
+    follow(settings, broker.next_offset)
+
+    def killed_at_a_state(manifest: Manifest, path: Path) -> None:
+        if any(t.base.offset == manifest.offset for t in manifest.tables.values()):
+            raise Killed
+        save(manifest, path)
+
+    after = seen(root)
+    feed.cut(put(3, "three", 3))
+    monkeypatch.setattr(Manifest, "save", killed_at_a_state)
+    with pytest.raises(Killed):
+        run_lake(settings, "lake", threading.Event())
+    at_the_refresh = seen(root)
+    monkeypatch.setattr(Manifest, "save", save)
+    follow(settings, broker.next_offset)
+
+    assert at_the_commit == before
+    links = {name for name in after if name.startswith("shop.")}
+    assert {name: at_the_refresh[name] for name in links} == {name: after[name] for name in links}
+    assert current_rows(root, items()) == feed.model[1]
+
+
+def test_what_the_manifest_names_is_put_in_its_place(
+    settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path
+) -> None:
+    """As after a kill behind the manifest's renaming: files hidden yet, the link still leading to the state before."""
+    root, target = tmp_path / "lake", LakeTarget(settings, "lake")
+    feed.cut(put(1, "new", 1), gone(2))
+    follow(settings, broker.next_offset)
+    manifest = manifest_of(settings)
+    table = manifest.tables[1]
+    (file,) = (root / "history/shop.items").rglob("*.parquet")
+    manifest.publish = [target.layout.inside(file)]
+    manifest.save(target.layout.manifest)
+    file.rename(hidden(file))
+    point(target.layout.current(table.folder), target.layout.version(table.folder, table.previous))
+    lost = len(history(root, "shop.items")), current_rows(root, items()) == feed.model[1]
+
+    assert target.recovered() is not None
+
+    assert lost == (0, False)
+    assert history(root, "shop.items")["_offset"].to_pylist() == [21, 22]
+    assert current_rows(root, items()) == newest_rows(settings, items()) == feed.model[1]
+
+
+def test_what_no_manifest_names_is_removed(
+    settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path
+) -> None:
+    """A writer may be gone for good: others write other files, and its own would lie there for ever."""
+    root, target = tmp_path / "lake", LakeTarget(settings, "lake")
+    for n in range(3):
+        feed.cut(put(1, "new", n))
+        follow(settings, broker.next_offset)
+    folder, before = root / "history/shop.others/version=1", seen(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    hidden(folder / "00000000000000000007.parquet").write_bytes(b"half of a file")
+    state = root / "versions/shop.items/00000000000000000099"
+    state.mkdir()
+    (state / "part-00000-99.parquet").write_bytes(b"a state of which nobody has heard")
+    table = manifest_of(settings).tables[1]
+
+    assert target.recovered() is not None
+
+    assert not list(root.rglob("*.tmp"))
+    assert {path.name for path in state.parent.iterdir()} == {table.base.folder, table.previous}
+    assert seen(root) == before
+
+
+def test_a_load_goes_on_with_the_splits_it_has_not(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
+    read_split, finished = lake_load.read_split, list[str]()
+
+    def killed_in_the_middle(job: Any) -> int:
+        if len(finished) == 2:
+            raise Killed
+        rows = read_split(job)
+        finished.append(job.path.name)
+        return rows
+
+    monkeypatch.setattr(lake_load, "read_split", killed_in_the_middle)
+    settings = settings.model_copy(update={"apply": settings.apply.model_copy(update={"load_workers": 1})})
+    monkeypatch.setattr(lake_load, "SPLITS_PER_WORKER", 4)
+    monkeypatch.setattr("venus.spark.lake_full.SPLITS_PER_WORKER", 4)
+    with pytest.raises(Killed):
+        load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    read = broker.splits_read
+    (folder,) = (tmp_path / "lake/versions/shop.items").iterdir()
+    inodes = {name: (folder / name).stat().st_ino for name in finished}
+    monkeypatch.setattr(lake_load, "read_split", read_split)
+
+    loaded = load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+
+    assert (read, broker.splits_read, broker.snapshots_opened) == (2, 4, 1)
+    assert {name: (folder / name).stat().st_ino for name in finished} == inodes
+    assert loaded.rows == {"shop.items": 1000}
+    assert current_rows(tmp_path / "lake", items()) == feed.model[1]
+
+
+def test_a_split_that_was_half_written_is_read_again(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a file has no name of its own: its rows are not taken for the split's."""
+    settings = settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(lake_load, "publish", killed)
+    with pytest.raises(Killed):
+        load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    left = [path.name for path in (tmp_path / "lake/versions").rglob("*") if path.is_file()]
+    monkeypatch.undo()
+
+    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+
+    assert left
+    assert all(name.endswith(".tmp") for name in left)
+    assert not list((tmp_path / "lake").rglob("*.tmp"))
+    assert current_rows(tmp_path / "lake", items()) == feed.model[1]

@@ -1,0 +1,166 @@
+"""The readers of streams as Spark calls them, without Spark: where micro-batches end, and what a piece of one holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from tests.support.brokers import business_status
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed, gone, items, put, wait_for
+from tests.support.real_broker import RealBroker
+from venus.spark.datasource import VenusSource
+from venus.spark.streaming import ChangesReader
+from venus.spark.streaming_ranges import RangesReader
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+Latest = Callable[[dict[str, Any], ReadLimit], dict[str, Any]]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RealBroker]:
+    made = RealBroker(tmp_path / "data")
+    yield made
+    made.stop()
+
+
+def changes_reader(broker: RealBroker, **options: object) -> ChangesReader:
+    texts = {"address": broker.address, "table": "shop.items", "starting": "earliest"}
+    source = VenusSource(texts | {name: str(value) for name, value in options.items()})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, ChangesReader)
+    return reader
+
+
+def ends(start: dict[str, Any], latest: Latest, limit: ReadLimit, until: int) -> list[int]:
+    """Return where micro-batches end, one after the other; an attempt that finds nothing yet is repeated."""
+    found: list[int] = []
+
+    def next_one() -> bool:
+        nonlocal start
+        end = latest(start, limit)
+        if end["offset"] != start["offset"]:
+            start = end
+            found.append(end["offset"])
+        return bool(found) and found[-1] >= until
+
+    wait_for(next_one, f"offset {until}")
+    return found
+
+
+def cuts_of(feed: Feed, broker: RealBroker) -> list[int]:
+    """Commit cuts of several batches each, and return where they end; the last one is large."""
+    found = []
+    for n, rows in enumerate((40, 40, 7, 40, 13, 400)):
+        feed.cut(*(put(i, "x" * 10, n) for i in range(rows)), batch_rows=9)
+        found.append(broker.next_offset)
+    return found
+
+
+def test_micro_batches_end_where_cuts_end_whatever_the_limit(broker: RealBroker) -> None:
+    feed = Feed(broker)
+    feed.describe(items())
+    cuts = cuts_of(feed, broker)
+    last = cuts[-1]
+    for options, limit in (
+        ({}, ReadMaxRows(60)), ({}, ReadMaxRows(5)), ({}, ReadAllAvailable()), ({"max_bytes": 700}, ReadMaxRows(10**6)),
+    ):  # fmt: skip
+        reader = changes_reader(broker, **options)
+        found = ends(reader.initialOffset(), reader.latestOffset, limit, last)
+        reader.stop()
+        assert set(found) <= set(cuts), (options, limit)
+        assert len(found) >= 3 or isinstance(limit, ReadAllAvailable)
+    ranges = RangesReader(
+        {"address": broker.address, "business": "main", "offset": "0", "epoch": "0", "rows_max": "60"}
+    )
+    found = ends(ranges.initialOffset(), ranges.latestOffset, ReadAllAvailable(), last)
+    ranges.stop()
+    assert set(found) <= set(cuts)
+    assert len(found) >= 3
+
+
+def test_half_a_cut_is_waited_for() -> None:
+    """The other half has not arrived yet: a target would show a transaction in part."""
+    fake = FakeDelivery()
+    fake.start()
+    feed = Feed(fake)
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    fake.hold_from = fake.next_offset + 18
+    feed.cut(*(put(i, "b", i) for i in range(40)), batch_rows=9)
+    ranges = RangesReader({"address": fake.address, "business": "main", "offset": "0", "epoch": "1", "rows_max": "5"})
+
+    first = ends(ranges.initialOffset(), ranges.latestOffset, ReadAllAvailable(), 1)
+    start = {"offset": 1, "epoch": 1}
+    waits = [ranges.latestOffset(start, ReadAllAvailable())["offset"] for _ in range(5)]
+    fake.release()
+    rest = ends(start, ranges.latestOffset, ReadAllAvailable(), 41)
+    ranges.stop()
+    fake.stop()
+
+    assert (first, waits, rest) == ([1], [1] * 5, [41])
+
+
+def test_parts_of_cuts_only_if_they_are_asked_for(broker: RealBroker) -> None:
+    feed = Feed(broker)
+    feed.describe(items())
+    cuts = cuts_of(feed, broker)
+    reader = changes_reader(broker, whole_cuts="false")
+
+    found = ends(reader.initialOffset(), reader.latestOffset, ReadMaxRows(20), cuts[-1])
+    reader.stop()
+
+    assert not set(found) <= set(cuts)
+    assert max(b - a for a, b in pairwise([0, *found])) <= 20
+
+
+def test_every_change_is_in_one_piece_of_a_micro_batch(broker: RealBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("venus.spark.streaming.PIECE_OFFSETS_MIN", 10)
+    feed = Feed(broker)
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, "x", i) for i in range(50)), put(1, "other", 1, table=2), batch_rows=30)
+    feed.truncate(1, put(3, "behind", 3))
+    feed.cut(*(gone(i) for i in range(20)), *(put(i, "y", i) for i in range(20, 60)), batch_rows=35)
+    reader = changes_reader(broker, splits=7)
+    start = reader.initialOffset()
+
+    end = {"from": 0, "offset": broker.next_offset, "epoch": 0}
+    pieces = reader.partitions(start, end)
+    rows = [row for piece in pieces for batch in reader.read(piece) for row in batch.to_pylist()]
+    again = [row for piece in pieces for batch in reader.read(piece) for row in batch.to_pylist()]
+    reader.stop()
+
+    assert len(pieces) == 7
+    assert sorted(row["_offset"] for row in rows) == [o for o in range(broker.next_offset) if o != 50]
+    assert again == rows
+    assert [row["_gone_before"] for row in rows if row["_gone_before"] is not None] == [52]
+
+
+def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
+    """What Spark has committed is acknowledged, and not before: the broker keeps the rest for the group."""
+    feed = Feed(broker)
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(30)))
+    reader = changes_reader(broker, group="lab")
+
+    def acknowledged() -> int:
+        return next(c.acknowledged for c in business_status(broker.address).consumers if c.group == "lab")
+
+    start = reader.initialOffset()
+    feed.cut(put(1, "y", 1))
+    (end,) = ends(start, reader.latestOffset, ReadMaxRows(5), broker.next_offset)[-1:]
+    before = acknowledged()
+    reader.commit({"offset": end, "epoch": 1})
+    wait_for(lambda: acknowledged() == end, "the acknowledgement")
+    reader.stop()
+    feed.cut(put(2, "z", 2))
+    restarted = changes_reader(broker, group="lab", starting="latest").initialOffset()
+
+    assert before == start["offset"] == 0
+    assert restarted["offset"] == end

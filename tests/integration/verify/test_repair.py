@@ -1,0 +1,136 @@
+"""What a repair does and what it leaves alone: keys go into the source's log, the rest is the ordinary way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, run_at, whole_way
+from venus.adapters.verify.findings import Result, Verdict
+from venus.adapters.verify.repair import repair
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+NAMES = ("waiting", "unapplied", "halfway", "many", "parent")
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
+    source, target = postgres_server.create_database(), postgres_server.create_database()
+    for name in NAMES:
+        run_at(
+            source, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, 100) n",
+        )  # fmt: skip
+    with whole_way(tmp_path_factory.mktemp("way"), source, target) as made:
+        made.install()
+        made.load()
+        made.start()
+        made.caught_up()
+        yield made
+    postgres_server.drop_database(source)
+    postgres_server.drop_database(target)
+
+
+def wrong(way: WholeWay, table: str, count: int, **options: Any) -> Result:
+    found = way.verify(tables=(table,), **options)
+    assert len(found.differences) == count
+    return found
+
+
+def target_rows(way: WholeWay, table: str) -> list[tuple[Any, ...]]:
+    return way.at_target(f"SELECT id, v FROM {table} ORDER BY id")
+
+
+def source_rows(way: WholeWay, table: str) -> list[tuple[Any, ...]]:
+    return run_at(way.source, f"SELECT id, v FROM {table} ORDER BY id")
+
+
+def test_nothing_is_written_to_the_target(way: WholeWay) -> None:
+    """The keys wait in the log while nobody captures; what is wrong stays wrong, and is said to be."""
+    way.caught_up()
+    way.at_target("UPDATE waiting SET v = 'damaged' WHERE id <= 3", "DELETE FROM waiting WHERE id = 4")
+    found, before = wrong(way, "waiting", 4), target_rows(way, "waiting")
+    way.stop("capture")
+
+    done = repair(way.settings, "main", found, wait_s=0.3)
+
+    assert target_rows(way, "waiting") == before
+    assert way.log_rows() == 4
+    assert (done.emitted, done.repaired) == ({"public.waiting": 4}, 0)
+    assert {(s.key["id"], s.reason) for s in done.left} == {
+        (str(n), "its change waits in the source's log") for n in (1, 2, 3, 4)
+    }
+    way.start("capture")
+    way.caught_up()
+    assert target_rows(way, "waiting") == source_rows(way, "waiting")
+
+
+def test_a_row_that_nobody_applies_is_left_and_named(way: WholeWay) -> None:
+    way.caught_up()
+    way.at_target("UPDATE unapplied SET v = 'damaged' WHERE id <= 2")
+    found = wrong(way, "unapplied", 2)
+    way.stop("apply")
+
+    done = repair(way.settings, "main", found, wait_s=0.3)
+
+    assert {s.key["id"] for s in done.left} == {"1", "2"}
+    assert all(s.reason for s in done.left)
+    assert done.repaired == 0
+    way.start("apply")
+    way.until(lambda: way.verify(tables=("unapplied",)).verdict is Verdict.SAME, "the repair")
+
+
+def test_a_capture_fault_is_repaired_when_the_full_data_has_it(way: WholeWay) -> None:
+    """Compared were source and full data: the target, which stands still, is not waited for."""
+    way.caught_up()
+    run_at(
+        way.source, "SET session_replication_role = replica", "UPDATE halfway SET v = 'past' WHERE id = 5",
+        "DELETE FROM halfway WHERE id = 6",
+    )  # fmt: skip
+    found = wrong(way, "halfway", 2, leg="source")
+    way.stop("apply")
+
+    done = repair(way.settings, "main", found, wait_s=60.0)
+
+    assert (done.left, done.repaired) == ([], 2)
+    way.start("apply")
+    way.caught_up()
+    assert target_rows(way, "halfway") == source_rows(way, "halfway")
+
+
+def test_many_keys_go_in_several_transactions(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("venus.adapters.verify.repair.KEYS_AT_ONCE", 7)
+    way.caught_up()
+    way.at_target("UPDATE many SET v = 'damaged' WHERE id <= 30", "UPDATE parent SET v = 'damaged' WHERE id <= 9")
+    found = way.verify(tables=("many", "parent"))
+
+    done = repair(way.settings, "main", found, wait_s=60.0)
+
+    assert (done.left, done.repaired) == ([], 39)
+    assert done.emitted == {"public.many": 30, "public.parent": 9}
+    for table in ("many", "parent"):
+        assert target_rows(way, table) == source_rows(way, table)
+
+
+def test_keys_whose_rows_have_come_and_gone_since_they_were_compared(way: WholeWay) -> None:
+    """A repair ships what is there by then, also what no trigger has noted: a deletion, a new row, another value."""
+    way.caught_up()
+    way.at_target(
+        "UPDATE parent SET v = 'damaged' WHERE id IN (50, 51)", "DELETE FROM parent WHERE id IN (52, 53)",
+        "INSERT INTO parent VALUES (900, 'ghost'), (901, 'ghost')",
+    )  # fmt: skip
+    found = wrong(way, "parent", 6)
+    run_at(
+        way.source, "SET session_replication_role = replica", "DELETE FROM parent WHERE id IN (50, 52)",
+        "UPDATE parent SET v = 'newer' WHERE id IN (51, 53)", "INSERT INTO parent VALUES (900, 'real')",
+    )  # fmt: skip
+
+    done = repair(way.settings, "main", found, wait_s=60.0)
+
+    assert (done.left, done.repaired) == ([], 6)
+    assert target_rows(way, "parent") == source_rows(way, "parent")
+    assert way.verify(tables=("parent",), leg="all").verdict is Verdict.SAME

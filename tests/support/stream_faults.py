@@ -1,0 +1,125 @@
+"""What may happen in a worker of Spark in the middle of a micro-batch, made to happen there, each once.
+
+To `format("venus")` while it hands rows to Spark, to `venus sync --engine spark` while its tasks lay rows down.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from venus.adapters.running import Runner
+from venus.adapters.under import stagetask
+from venus.adapters.under.stagetask import StageReceipt, StageTask, stage_range
+from venus.spark import streaming
+from venus.spark.datasource import VenusSource
+from venus.spark.streaming import ChangesReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+#: Pieces of a micro-batch as small as this, so that several workers have one each.
+PIECE_OFFSETS = 40
+
+
+def next_of(faults: Sequence[str], folder: Path, place: str) -> str:
+    """Return the next fault that has not happened in this place, "" if all have; each is handed out once."""
+    for fault in faults:
+        try:
+            os.close(os.open(folder / f"{place}: {fault}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        return fault
+    return ""
+
+
+def happen(fault: str) -> None:
+    """Come to grief; nothing of this process, or of its executor, is tidied up."""
+    if fault == "exception":
+        raise RuntimeError("planned")
+    if fault == "worker killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "executor killed":
+        os.kill(next(p.pid for p in psutil.Process().parents() if p.name() == "java"), signal.SIGKILL)
+
+
+class FaultyReader(ChangesReader):
+    """Reads as ever, in small pieces; the first attempts do not come to the end of theirs."""
+
+    def __init__(self, source: VenusSource, schema: StructType, faults: Sequence[str], folder: Path) -> None:
+        super().__init__(source._read_options(), schema)
+        self._faults, self._folder = tuple(faults), folder
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        streaming.PIECE_OFFSETS_MIN = PIECE_OFFSETS
+        return super().partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(partition):
+            yield batch.slice(0, 1)
+            happen(next_of(self._faults, self._folder, "stream"))
+            yield batch.slice(1)
+
+
+def faulty_source(faults: Sequence[str], folder: Path) -> type[VenusSource]:
+    """Return the source with faults in its readers."""
+
+    class FaultySource(VenusSource):
+        @classmethod
+        def name(cls) -> str:
+            return "venus_faulty"
+
+        def streamReader(self, schema: StructType) -> FaultyReader:  # noqa: N802
+            return FaultyReader(self, schema, faults, folder)
+
+    return FaultySource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyStage:
+    """A piece of a micro-batch, and what may happen to an attempt to lay it down."""
+
+    task: StageTask
+    faults: tuple[str, ...]
+    folder: str
+
+
+def stage_faulty(faulty: FaultyStage) -> StageReceipt:
+    """Lay a piece down, or come to grief: behind its rows, before or after their commit."""
+    fault = next_of(faulty.faults, Path(faulty.folder), "apply")
+    if fault.endswith(" after commit"):
+        stage_range(faulty.task)
+        happen(fault.removesuffix(" after commit"))
+    original: Callable[..., None] = stagetask._put
+
+    def put(*arguments: Any) -> None:
+        original(*arguments)
+        happen(fault)
+
+    stagetask._put = put  # type: ignore[assignment]
+    try:
+        return stage_range(faulty.task)
+    finally:
+        stagetask._put = original
+
+
+class FaultyStages:
+    """A runner whose first tasks meet a fault each."""
+
+    def __init__(self, runner: Runner, faults: Sequence[str], folder: Path) -> None:
+        self._runner, self._faults, self._folder = runner, tuple(faults), str(folder)
+
+    def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
+        """Run the pieces."""
+        assert function is stage_range
+        yield from self._runner.run(
+            stage_faulty, [FaultyStage(task=task, faults=self._faults, folder=self._folder) for task in tasks]
+        )
