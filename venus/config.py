@@ -125,7 +125,7 @@ class Broker(_Section):
 class Capture(_Section):
     """The upper adapter."""
 
-    poll_min_ms: Milliseconds = 2.0
+    poll_min_ms: Milliseconds = 1.0
     poll_max_ms: Milliseconds = 50.0
     batch_rows_max: Count = 5000
     batch_bytes_max: Count = 1 << 20

@@ -76,10 +76,12 @@ class PostgresCut:
         claims: Seq[Claim],
         captured: Seq[Captured],
         captured_at_us: int,
+        epoch: int,
         fills: Seq[FillState],
         pace: FillPace,
     ) -> None:
         self._connection = connection
+        self._epoch = epoch  # as the snapshot has it
         self._claims = claims
         self._captured = {c.schema.table_id: c for c in captured}
         self._captured_at_us = captured_at_us
@@ -94,11 +96,13 @@ class PostgresCut:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        plan = cutsql.KEYED_PLAN
         for claim in self._claims:
             schema = claim.schema
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
-            self._connection.run(cutsql.plan(claim.rows, claim.pages))
+            if (wanted := cutsql.plan(claim.rows, claim.pages)) != plan:
+                self._connection.run(plan := wanted)
             text = cutsql.changes(claim.table, schema, inserts_only=claim.inserts_only)
             copy = CopyStream if claim.rows > cutsql.SMALL_CLAIM_ROWS else SmallCopy
             with copy(self._connection, text) as stream:
@@ -145,30 +149,34 @@ class PostgresCut:
     ) -> None:
         assert self._consumed, "a cut is committed before its sections were read"
         connection = self._connection
+        if epoch != self._epoch:
+            connection.rollback()
+            raise self._fenced(epoch)
         try:
-            self._advance(epoch, batches)
-            connection.commit(self._records(batches, fills, forget_batches_below))
+            connection.commit(self._records(epoch, batches, fills, forget_batches_below))
+        except Conflict as conflict:
+            connection.rollback()
+            if epoch != connection.row(statement("registry", "epoch"))[0]:
+                raise self._fenced(epoch) from conflict
+            raise
         except BaseException:
             connection.rollback()
             raise
 
-    def _advance(self, epoch: Epoch, batches: Seq[BatchRecord]) -> None:
-        """Move the checkpoint row on, before anything else: it is the fence, who raised the epoch has changed it."""
-        if not batches:
-            return
-        last = batches[-1]
-        values = {"next_sequence": int(last.last_sequence) + 1, "last_batch": int(last.batch_no), "epoch": int(epoch)}
-        try:
-            fenced = self._connection.row(statement("registry", "advance"), values)[0] != 1
-        except Conflict:
-            fenced = True
-        if fenced:
-            raise Fenced(f"source {self._connection.place}: another instance has raised the epoch above {epoch}")
+    def _fenced(self, epoch: Epoch) -> Fenced:
+        return Fenced(f"source {self._connection.place}: another instance has raised the epoch above {epoch}")
 
-    def _records(self, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> str:
-        """Return everything else of the local transaction as one string: one round trip, with the COMMIT."""
+    def _records(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> str:
+        """Return the local transaction as one string: one round trip, with the COMMIT.
+
+        The checkpoint comes first. It is the fence: whoever raised the epoch after our snapshot has changed that row,
+        and the server refuses to change it again.
+        """
         parts = []
         if batches:
+            last = batches[-1]
+            moved = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no, "epoch": epoch}
+            parts.append(self._connection.literal(statement("registry", "advance"), moved))
             parts.append(statement("registry", "add_batch", rows=registry.batch_rows(batches)))
         parts.append(self._connection.literal(statement("registry", "forget_batches"), {"below": int(below)}))
         for fill in fills:
@@ -221,7 +229,7 @@ def open_cut(
             logger.info("no cut now, the application has a table to itself: %s", busy)
             connection.rollback()
             return None
-        return PostgresCut(connection, claims, captured, head[1], fills, pace)
+        return PostgresCut(connection, claims, captured, head[1], head[6], fills, pace)
     except BaseException:
         connection.rollback()
         raise
@@ -266,7 +274,10 @@ def _lock(connection: Connection, captured: Seq[Captured], claims: Seq[Claim], f
     locked = ", ".join(t.from_sql for t in tables.values())
     usual_ms = int(connection.options.lock_timeout_s * 1000)
     oids = "'{" + ",".join(map(str, tables)) + "}'"
-    lock = statement("cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(usual_ms), oids=oids)
+    lock = statement(
+        "cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(usual_ms), oids=oids,
+        keyed_plan=cutsql.KEYED_PLAN,
+    )  # fmt: skip
     rewritten = connection.rows(lock)
     if rewritten:
         raise Conflict(

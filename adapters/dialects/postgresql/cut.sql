@@ -4,15 +4,16 @@
 BEGIN ISOLATION LEVEL REPEATABLE READ
 
 -- dirty --
--- Prepared once; one row for each log table that has something, and one (number 0) for the registry and the clock.
+-- Prepared once; one row for each log table that has something, and one (number 0) for the clock, the registry and
+-- whose epoch it is.
 PREPARE venus_dirty AS
 SELECT 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, NULL::boolean, NULL::boolean, NULL::boolean,
-       ({mark})
+       ({mark}), (SELECT epoch FROM venus.checkpoint WHERE id = 1)
 {tables}
 
 -- dirty_table --
 UNION ALL (SELECT {table_id}, count(*), bool_and(op = 'I'), coalesce(bool_or(op = 'T'), false),
-                  coalesce(bool_or(op = 'X'), false), ''
+                  coalesce(bool_or(op = 'X'), false), '', 0
              FROM (SELECT op FROM {log} LIMIT {limit}) x HAVING count(*) > 0)
 
 -- weigh --
@@ -25,6 +26,7 @@ SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X'),
 SET LOCAL lock_timeout = {give_way_ms};
 LOCK TABLE {tables} IN ACCESS SHARE MODE;
 SET LOCAL lock_timeout = {usual_ms};
+{keyed_plan};
 EXECUTE venus_rewritten ({oids})
 
 -- settled --
@@ -42,7 +44,8 @@ SELECT c.oid::regclass::text
  LIMIT 1
 
 -- keyed_plan --
--- Few keys, large table: through its key's index, whatever the planner believes of the log table.
+-- Few keys, large table: through its key's index, whatever the planner believes of the log table. Set with the lock,
+-- which saves nearly every cut a round trip.
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_nestloop = on;
 SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem TO DEFAULT
 

@@ -18,6 +18,8 @@ from venus.model import TableSchema
 SMALL_CLAIM_ROWS = 1000
 #: A descent to a row touches about this many pages that a pass over the table would not.
 _PAGES_PER_DESCENT = 4
+#: What a cut is opened with.
+KEYED_PLAN = statement("cut", "keyed_plan")
 
 
 def dirty(table_ids: list[int]) -> str:
@@ -43,7 +45,7 @@ def prepared(table_ids: list[int]) -> list[str]:
 def plan(rows: int, pages: int) -> str:
     """Return the planner's settings for a claim of so many rows."""
     bulk = rows > SMALL_CLAIM_ROWS and rows * _PAGES_PER_DESCENT >= pages
-    return statement("cut", "bulk_plan" if bulk else "keyed_plan")
+    return statement("cut", "bulk_plan") if bulk else KEYED_PLAN
 
 
 def changes(table: Table, schema: TableSchema, *, inserts_only: bool) -> str:

@@ -66,12 +66,13 @@ SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::fl
 
 -- prepare_advance --
 PREPARE venus_advance (bigint, bigint, bigint) AS
-WITH advanced AS (
-    UPDATE venus.checkpoint SET next_sequence = $1, last_batch = $2 WHERE id = 1 AND epoch = $3 RETURNING 1)
-SELECT count(*) FROM advanced
+UPDATE venus.checkpoint SET next_sequence = $1, last_batch = $2 WHERE id = 1 AND epoch = $3
 
 -- advance --
 EXECUTE venus_advance (%(next_sequence)s, %(last_batch)s, %(epoch)s)
+
+-- epoch --
+SELECT epoch FROM venus.checkpoint WHERE id = 1
 
 -- add_batch --
 INSERT INTO venus.batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES {rows}
