@@ -64,13 +64,17 @@ def log_table(table: Table, table_id: int) -> str:
 def functions(table: Table, table_id: int) -> Iterator[Function]:
     """Return the functions that the triggers call."""
     new, old = ("NEW", "OLD") if table.per_row else ("n", "o")
+    keys = log_keys(len(table.key))
     parts = {
         "function": names.function(table_id),
         "log": names.log_table(table_id),
-        "keys": ", ".join(log_keys(len(table.key))),
+        "keys": ", ".join(keys),
         "new_key": _columns(table.key, new),
         "old_key": _columns(table.key, old),
         "same_key": _same(table, new, old),
+        "gone_key": ", ".join(f"x.{k}" for k in keys),
+        "old_image": _image(table, old),
+        "new_image": _image(table, new),
         "key_changed": " OR ".join(_changed(k) for k in table.key),
         "index_differs": _index_differs(table),
         "truncating": f"venus.t{table_id:05}",
@@ -79,9 +83,9 @@ def functions(table: Table, table_id: int) -> Iterator[Function]:
     block = "row_function" if table.per_row else "statement_function"
     yield Function(name=names.function(table_id), sql=statement("triggers", block, **parts))
     if table.kind == "p":
-        keys = _columns(table.key, "x").replace("%", "%%").replace("'", "''")
+        quoted_key = _columns(table.key, "x").replace("%", "%%").replace("'", "''")
         name = names.partition_function(table_id)
-        sql = statement("triggers", "partition_function", partition_function=name, quoted_key=keys, **parts)
+        sql = statement("triggers", "partition_function", partition_function=name, quoted_key=quoted_key, **parts)
         yield Function(name=name, sql=sql)
 
 
@@ -135,6 +139,12 @@ def _same(table: Table, new: str, old: str) -> str:
             f"ROW({_columns(table.key, new)})::record OPERATOR(pg_catalog.*=) ROW({_columns(table.key, old)})::record"
         )
     return " AND ".join(f"{new}.{quoted(k.name)} OPERATOR({k.equals}) {old}.{quoted(k.name)}" for k in table.key)
+
+
+def _image(table: Table, of: str) -> str:
+    """Return the key, with its text where equal keys may differ in it."""
+    columns = [f"{of}.{quoted(k.name)}" for k in table.key]
+    return ", ".join(columns if table.identity_key else [*columns, *(f"concat({c})" for c in columns)])
 
 
 def _index_differs(table: Table) -> str:

@@ -25,8 +25,11 @@ BEGIN
   ELSIF TG_OP = 'DELETE' THEN
     INSERT INTO {log} (op, {keys}) SELECT 'D', {old_key} FROM o;
   ELSE
-    INSERT INTO {log} (op, {keys}) SELECT 'D', {old_key} FROM o WHERE NOT EXISTS (SELECT FROM n WHERE {same_key});
     INSERT INTO {log} (op, {keys}) SELECT 'U', {new_key} FROM n;
+    -- Old keys that are gone. Set against set, no join: a session keeps its first plan, and one that was made for a
+    -- single row would compare every old key with every new one when the next statement changes a million.
+    INSERT INTO {log} (op, {keys}) SELECT 'D', {gone_key}
+      FROM (SELECT {old_image} FROM o EXCEPT SELECT {new_image} FROM n) x ({keys});
   END IF;
   RETURN NULL;
 END $venus$
