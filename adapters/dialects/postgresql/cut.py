@@ -1,7 +1,7 @@
 """A cut of a PostgreSQL source: one REPEATABLE READ transaction from the first log row read to the local COMMIT.
 
-DELETE in a REPEATABLE READ transaction removes exactly the rows that its snapshot sees, so reading and exact delete
-are one statement, and nothing is removed unless the same transaction writes the batch rows and the checkpoint
+DELETE in a REPEATABLE READ transaction removes exactly the rows that its snapshot sees, so what is read and what is
+deleted are the same, in one statement or in two, and nothing is removed unless the same transaction writes the batch rows and the checkpoint
 (VENUS 3.3; capture.md 0). A late committer's log rows are not in the snapshot and wait for the next cut.
 """
 
@@ -103,9 +103,9 @@ class PostgresCut:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
             if (wanted := cutsql.plan(claim.rows, claim.pages)) != plan:
                 self._connection.run(plan := wanted)
-            text = cutsql.changes(claim.table, schema, inserts_only=claim.inserts_only)
-            copy = CopyStream if claim.rows > cutsql.SMALL_CLAIM_ROWS else SmallCopy
-            with copy(self._connection, text) as stream:
+            small = claim.rows <= cutsql.SMALL_CLAIM_ROWS
+            text = cutsql.changes(claim.table, schema, inserts_only=claim.inserts_only, taken=small)
+            with (SmallCopy if small else CopyStream)(self._connection, text) as stream:
                 yield from sections(
                     stream,
                     Layout.of(schema),
@@ -114,6 +114,8 @@ class PostgresCut:
                     rows_max=rows_max,
                     bytes_max=bytes_max,
                 )
+            if not small:
+                self._connection.run(cutsql.forget_log(schema))
         self._consumed = True
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:

@@ -58,9 +58,21 @@ SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = on; SET LOCAL work_mem = 
 -- The next rows in key order: through the index, never by sorting the table again for each chunk.
 SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off
 
+-- log_taken --
+-- Few rows: read and deleted at once.
+DELETE FROM {log} RETURNING op, {keys}
+
+-- log_read --
+-- Many rows: read first, which lets the first of them leave three times sooner, and deleted behind the last one. The
+-- snapshot is the same, so it is exactly these that go.
+SELECT op, {keys} FROM {log}
+
+-- forget_log --
+DELETE FROM {log}
+
 -- changes --
 COPY (
-WITH d AS (DELETE FROM {log} RETURNING op, {keys}),
+WITH d AS ({logged}),
      g AS ({groups})
 SELECT {absent}, {key_values}{others} FROM g LEFT JOIN {table} t ON {joined}
 ) TO STDOUT
@@ -68,7 +80,7 @@ SELECT {absent}, {key_values}{others} FROM g LEFT JOIN {table} t ON {joined}
 -- changes_by_text --
 -- Keys that may be equal without being the same text: tombstones for the texts that are gone, then the rows.
 COPY (
-WITH d AS (DELETE FROM {log} RETURNING op, {keys}),
+WITH d AS ({logged}),
      g AS MATERIALIZED ({groups})
 SELECT true, {key_values}{nulls} FROM g
  WHERE NOT EXISTS (SELECT FROM {table} t WHERE {joined} AND {same_text})

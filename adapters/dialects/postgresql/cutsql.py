@@ -48,12 +48,13 @@ def plan(rows: int, pages: int) -> str:
     return statement("cut", "bulk_plan") if bulk else KEYED_PLAN
 
 
-def changes(table: Table, schema: TableSchema, *, inserts_only: bool) -> str:
-    """Return the COPY that reads and deletes a table's log rows."""
+def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: bool) -> str:
+    """Return the COPY that reads a table's log rows, and deletes them if they are to be `taken`."""
     keys = log_keys(len(table.key))
+    log = names.log_table(schema.table_id)
     others = [quoted(c.name) for c in schema.wire_columns[len(schema.key) :]]
     parts = {
-        "log": names.log_table(schema.table_id),
+        "logged": statement("cut", "log_taken" if taken else "log_read", log=log, keys=", ".join(keys)),
         "keys": ", ".join(keys),
         "table": table.from_sql,
         "absent": f"t.{quoted(table.key[0].name)} IS NULL",
@@ -74,6 +75,11 @@ def changes(table: Table, schema: TableSchema, *, inserts_only: bool) -> str:
     )
     table_keys = ", ".join(f"t.{quoted(c.name)}" for c in table.key)
     return statement("cut", "changes_by_text", groups=groups, same_text=same_text, table_keys=table_keys, **parts)
+
+
+def forget_log(schema: TableSchema) -> str:
+    """Return what deletes the log rows that were read."""
+    return statement("cut", "forget_log", log=names.log_table(schema.table_id))
 
 
 def fill(table: Table, schema: TableSchema, cursor: bytes, limit: int) -> str:

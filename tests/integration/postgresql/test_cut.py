@@ -31,7 +31,7 @@ def plan_of(connection: Connection, rows: int, pages: int) -> str:
     """Explain the statement that a cut of so many rows runs."""
     (captured,) = [c for c in load(connection)[0] if c.schema.name == "big"]
     assert captured.table is not None
-    text = cutsql.changes(captured.table, captured.schema, inserts_only=False)
+    text = cutsql.changes(captured.table, captured.schema, inserts_only=False, taken=rows <= cutsql.SMALL_CLAIM_ROWS)
     query = re.sub(r"\) TO STDOUT$", "", text.strip().removeprefix("COPY ("))
     with connection.transaction():
         connection.run(cutsql.plan(rows, pages))
