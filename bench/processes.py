@@ -132,13 +132,22 @@ data_dir = "{home / "broker"}"
             used[name] = (int(fields[11]) + int(fields[12])) / tick
         return used
 
+    @property
+    def file(self) -> Path:
+        """The configuration."""
+        return self._file
+
+    def end(self, name: str) -> None:
+        """End one of them."""
+        process = self._running.pop(name)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
     def stop(self) -> None:
         """End them, the broker last."""
         for name in sorted(self._running, key=lambda n: n == "broker"):
-            process = self._running[name]
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                process.wait(60)
+            self.end(name)
         self._log.close()
 
 

@@ -76,7 +76,7 @@ class Bounds:
         if whole and self.low is not None and self.low.as_py() >= 0:
             low = max(low, _first_id(self.shape.schema, self.low))
             if self.high is not None:
-                end = _first_id(self.shape.schema, self.high) if self.high.as_py() >= 0 else low
+                end = _first_id(self.shape.schema, self.high)
                 high = min(high, end) if high else end
         if high and low >= high:
             return None

@@ -43,6 +43,7 @@ class Options:
     mode: str = "auto"
     sample: float = 1.0
     seed: int = 0
+    #: No more than so many rows a second, one slice at a time in this process; 0 = no limit.
     rows_per_s: float = 0.0
     wait_s: float = 30.0
     digest: str = "md5"

@@ -64,17 +64,29 @@ class Settling:
         return settled
 
     def until_right(self, keys: Seq[Key], wait_s: float) -> dict[Key, Decision]:
-        """Look at these keys until each is right at both ends, or `wait_s` are over; return those that are not."""
+        """Look at these keys until each is right at both ends, or `wait_s` are over; return those that are not.
+
+        A target that is right for where it stands is not enough: what was shipped has to have arrived there.
+        """
         suspects = look_again(self._ends, self._subject, keys)
         self._learn(suspects)
+        goals: dict[Key, int] = {}
         deadline, pause_s = self._monotonic() + wait_s, FIRST_PAUSE_S
         while True:
-            wrong = {k: d for k, d in self._decide(suspects).items() if d.reason or d.difference}
+            decisions = self._decide(suspects)
+            wrong = {s.key: decisions[s.key] for s in suspects if not self._is_done(s, decisions[s.key], goals)}
             if not wrong or self._monotonic() >= deadline:
                 return wrong
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
             suspects = look_again(self._ends, self._subject, list(wrong))
+
+    def _is_done(self, suspect: Suspect, decision: Decision, goals: dict[Key, int]) -> bool:
+        """Whether a row is right, and the target, if it is looked at, has what the queue had when the row was."""
+        if decision.reason or decision.difference:
+            return False
+        goal, reached = goals.setdefault(suspect.key, self._history.end), suspect.standing.reached
+        return reached is None or reached.offset >= goal
 
     def _learn(self, suspects: Seq[Suspect]) -> None:
         """Read what the full data has under these keys, and the increments from the first offset that matters."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Iterator
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.verifying import Slice
+from venus.adapters.dialects.verifying import Reader, Slice
+from venus.adapters.running import LocalRunner
 from venus.adapters.verify.calibration import disagreement, fitting_rows
 from venus.adapters.verify.findings import TableResult, Undecided
 from venus.adapters.verify.options import (
@@ -105,7 +107,9 @@ class Comparison:
             for part in slices
         ]  # fmt: skip
         suspects: list[Suspect] = []
-        results: Iterator[Compared] = self._runner_for(work).run(compare_slice, tasks)
+        # several workers would each go as fast as all of them may
+        runner = LocalRunner() if options.rows_per_s else self._runner_for(work)
+        results: Iterator[Compared] = runner.run(compare_slice, tasks)
         for done in results:
             result.rows += done.rows
             result.moved += done.moved
@@ -128,13 +132,21 @@ class Comparison:
             rows, reader = max(estimates, key=lambda pair: pair[0])
             slices: list[Slice] = []
             if by_range(self._subject.schema):
-                slice_rows = min(self._options.slice_rows, fitting_rows(reader, self._subject))
-                slices = range_slices(reader.cuts(self._subject, slice_rows))
+                slices = range_slices(reader.cuts(self._subject, self._slice_rows(reader)))
             sessions.end()
         except BaseException:
             close_opened()
             raise
+        if not slices and self._options.rows_per_s:
+            self._result.notes.append(
+                "--rows-per-s has no effect: without an integer in front of its key it is one slice"
+            )
         return slices or [whole_slice(rows)], rows
+
+    def _slice_rows(self, reader: Reader) -> int:
+        """Return the rows of a slice: what fits into memory, and with a limit of rows no more than a second's."""
+        fitting = min(self._options.slice_rows, fitting_rows(reader, self._subject))
+        return min(fitting, math.ceil(self._options.rows_per_s)) if self._options.rows_per_s else fitting
 
     def _calibrate(self) -> None:
         mode, places = self._options.mode, []

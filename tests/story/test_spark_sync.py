@@ -87,7 +87,7 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
         wait_for(partial(moved, pipeline, round_no), "some of it", WAIT_S)
         found = driver(pipeline)
         if found is not None:
-            note(found, pipeline.folder)
+            note(found, pipeline)
             found.kill()
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
         expected = connection.execute("SELECT id, v FROM t ORDER BY id").fetchall()
@@ -95,17 +95,24 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
     pipeline.caught_up("main")
     found = driver(pipeline)
     assert found is not None
-    note(found, pipeline.folder)
+    note(found, pipeline)
     assert rows(pipeline.targets["main"]) == expected
     assert pipeline.status()["targets"][0]["unaccounted_rows"] == 0
 
 
-def note(process: psutil.Process, folder: Path) -> None:
-    """Note the applications of a driver that is going to be killed; its executors say theirs."""
-    for child in process.children(recursive=True):
-        with suppress(psutil.Error, ValueError, IndexError):
-            words = child.cmdline()
-            note_application(words[words.index("--app-id") + 1], folder)
+def note(process: psutil.Process, pipeline: Pipeline) -> None:
+    """Note the application of a driver that is going to be killed, once it has executors: they say its name."""
+
+    def named() -> bool:
+        for child in process.children(recursive=True) if process.is_running() else ():
+            with suppress(psutil.Error, ValueError, IndexError):
+                words = child.cmdline()
+                note_application(words[words.index("--app-id") + 1], pipeline.folder)
+                return True
+        return not process.is_running()
+
+    if "VENUS_SPARK__MASTER" in pipeline.environ:
+        wait_for(named, "the executors", WAIT_S)
 
 
 def moved(pipeline: Pipeline, round_no: int) -> bool:

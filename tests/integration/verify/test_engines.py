@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.sparks import CLUSTER
 from tests.support.whole_way import WholeWay, found, run_at, whole_way
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.verify.run import Options, verify
-from venus.config import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
+ROOT = Path(__file__).parents[3]
 ROWS = 2_000
 PLANTED = {("item", ("7",), "missing", "apply"), ("item", ("1999",), "different", "apply")}
 
@@ -43,12 +48,19 @@ def test_by_processes(tmp_path: Path, database: str, second_database: str) -> No
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_by_spark(tmp_path: Path, database: str, second_database: str) -> None:
-    from venus.spark.runner import open_runner
-
+@pytest.mark.usefixtures("executors_leave_nothing")
+@pytest.mark.parametrize("master", ["local[2]", CLUSTER])
+def test_by_spark(master: str, tmp_path: Path, database: str, second_database: str) -> None:
+    legs = ("ends", "target")
     with whole_way(tmp_path, database, second_database) as way:
         prepared(way)
-        chosen = Settings.model_validate({"spark": {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}})
-        with open_runner(chosen) as runner:
-            compare(way, runner, "ends")
-            compare(way, runner, "target")
+        arguments = [master, way.broker.address, database, second_database, str(tmp_path), "500", *legs]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "tests.support.spark_verify", *arguments],
+            capture_output=True, text=True, timeout=280, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    for leg, said in json.loads(done.stdout).items():
+        assert {(table, tuple(key), kind, fault) for table, key, kind, fault in said["found"]} == PLANTED, leg
+        assert (said["rows"], said["undecided"]) == (ROWS, 0)

@@ -6,6 +6,7 @@ One PostgreSQL pipeline for the file; each test has a table of its own and leave
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -226,6 +227,9 @@ def test_conditions_samples_and_misspelt_options(way: WholeWay) -> None:
     limited = only(way, "partly", slice_rows=20, differences_max=1)
     assert len(limited.differences) == 1
     assert limited.tables[0].cut_short
+    began = time.monotonic()
+    assert only(way, "partly", rows_per_s=100.0).rows == 200
+    assert time.monotonic() - began >= 1.9, "it went faster than it may"
     with pytest.raises(ConfigError, match="--where"):
         only(way, "partly", where="id < 100", leg="target")
     with pytest.raises(ConfigError, match="no table is named 'sum'"):

@@ -14,7 +14,7 @@ from venus.adapters.verify.repair import repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-NAMES = ("waiting", "unapplied", "halfway", "many", "parent")
+NAMES = ("waiting", "unapplied", "halfway", "shipped", "many", "parent")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,26 @@ def test_a_row_that_nobody_applies_is_left_and_named(way: WholeWay) -> None:
     assert done.repaired == 0
     way.start("apply")
     way.until(lambda: way.verify(tables=("unapplied",)).verdict is Verdict.SAME, "the repair")
+
+
+def test_what_is_shipped_and_not_yet_applied_is_not_repaired(way: WholeWay) -> None:
+    """The target is right for where it stands, which is behind: nobody has mended it yet."""
+    way.caught_up()
+    run_at(way.source, "SET session_replication_role = replica", "UPDATE shipped SET v = 'past' WHERE id = 5")
+    found = wrong(way, "shipped", 1)
+    way.stop()
+
+    waits = repair(way.settings, "main", found, wait_s=0.3)
+    assert [(s.key, s.reason) for s in waits.left] == [({"id": "5"}, "its change waits in the source's log")]
+    way.start("capture")
+    done = repair(way.settings, "main", found, wait_s=2.0)
+    assert [s.key for s in done.left] == [{"id": "5"}]
+    assert target_rows(way, "shipped") != source_rows(way, "shipped")
+
+    way.start("apply")
+    again = repair(way.settings, "main", found, wait_s=60.0)
+    assert (again.left, again.repaired) == ([], 1)
+    assert target_rows(way, "shipped") == source_rows(way, "shipped")
 
 
 def test_a_capture_fault_is_repaired_when_the_full_data_has_it(way: WholeWay) -> None:

@@ -1,0 +1,247 @@
+"""How fast a target catches up by `venus sync --engine spark`, by plain `venus sync`, by bare staging + ON CONFLICT.
+
+`python -m bench.spark_sync [--rows 500000] [--rounds 2]`. One source transaction changes so many rows of a narrow
+table, half of them new and half there before. Both engines apply it to the same target, one after the other, each in
+a process that is up already: once while it comes (*burst*: source commit to target commit), once after all of it waits
+at the broker (*catching up*: from the end of a pause to the target's commit). The peer gets the same rows as text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench.processes import Postgres, Venus
+from bench.shapes import NARROW
+from venus.adapters.under.control import pause, resume
+from venus.config import load
+from venus.rpc.admin import Admin
+
+WAIT_S = 300.0
+ENGINES = ("local", "spark")
+PEER = "staging + ON CONFLICT"
+NAMES = [name for name, _, _ in NARROW.columns]
+
+
+class Bench:
+    """Source, broker and target; which engine applies changes from one measurement to the next."""
+
+    def __init__(self, home: Path) -> None:
+        self.postgres = Postgres(home)
+        self.source = self.postgres.connect("source").cursor()
+        self.target = self.postgres.connect("target").cursor()
+        self.venus = Venus(home, self.postgres)
+        self.settings = load(self.venus.file)
+        self._mark = 0
+        self._version = 0
+
+    def start(self) -> None:
+        """Install, load the empty tables, start what stays."""
+        for statement in (
+            NARROW.create, "CREATE TABLE mark (id integer PRIMARY KEY, n integer)", "INSERT INTO mark VALUES (1, 0)",
+        ):  # fmt: skip
+            self.source.execute(statement)
+        self.venus.run("install-triggers")
+        self.venus.start("broker", "broker")
+        self._until(self._broker_answers)
+        self.venus.run("migrate", "--target", "main")
+        self.venus.start("capture", "sync", "--capture-only")
+        self.target.execute(f"CREATE TABLE peer (LIKE {NARROW.name} INCLUDING ALL)")
+
+    def _broker_answers(self) -> bool:
+        try:
+            with Admin(self.settings.broker.listen) as admin:
+                admin.status()
+        except Exception:
+            return False
+        return True
+
+    def _next_offset(self) -> int:
+        with Admin(self.settings.broker.listen) as admin:
+            return int(admin.status("main").businesses[0].next_offset)
+
+    @contextmanager
+    def applying(self, engine: str) -> Iterator[None]:
+        """Have an engine apply; it is up when a first change has arrived."""
+        self.venus.start("apply", "sync", "--apply-only", "--target", "main", "--engine", engine)
+        try:
+            self.change([])
+            self.arrived()
+            yield
+        finally:
+            self.venus.end("apply")
+
+    def changes(self, rows: int) -> tuple[list[str], str]:
+        """Return the statements of the next burst, and the query of the rows that they leave behind."""
+        self._version += 1
+        half, version = rows // 2, self._version
+        first = (version - 1) * half + 1
+        there, new = (first, first + half - 1), (first + half, first + rows - 1)
+        made = [NARROW.insert(*new, version)]
+        # before the first one nothing is there yet
+        made += [NARROW.update(*there, version)] if version > 1 else [NARROW.insert(*there, version)]
+        return made, NARROW.rows(first, first + rows - 1, version)
+
+    def change(self, statements: list[str]) -> None:
+        """Run one transaction at the source, with a mark that shows when it has arrived."""
+        self._mark += 1
+        self.source.execute("BEGIN")
+        for statement in [*statements, f"UPDATE mark SET n = {self._mark}"]:
+            self.source.execute(statement)
+        self.source.execute("COMMIT")
+
+    def arrived(self) -> float:
+        """Wait for the mark; return the target's commit, Unix seconds."""
+        self._until(lambda: self._one(self.target, "SELECT n FROM mark") == self._mark)
+        return self._committed(self.target)
+
+    def burst(self, statements: list[str]) -> float:
+        """Return the seconds from the source's commit to the target's."""
+        self.change(statements)
+        arrived = self.arrived()
+        return arrived - self._committed(self.source)
+
+    def catching_up(self, statements: list[str], rows: int) -> float:
+        """Return the seconds from the end of a pause to the target's commit; everything waits at the broker by then."""
+        pause(self.settings, "main")
+        before = self._next_offset()
+        self.change(statements)
+        self._until(lambda: self._next_offset() > before + rows)
+        began = time.time()
+        resume(self.settings, "main")
+        return self.arrived() - began
+
+    def staging(self, text: bytes) -> float:
+        """COPY ready text into a staging table and merge it into a table that has had every burst before."""
+        columns, sets = ", ".join(NAMES), ", ".join(f"{n} = excluded.{n}" for n in NAMES[1:])
+        self.target.execute("CHECKPOINT")
+        began = time.monotonic()
+        self.target.execute("BEGIN")
+        self.target.execute(f"CREATE TEMP TABLE staging ON COMMIT DROP AS SELECT {columns} FROM peer LIMIT 0")
+        self.target.copy_expert(f"COPY staging ({columns}) FROM STDIN", io.BytesIO(text))
+        self.target.execute(f"INSERT INTO peer SELECT {columns} FROM staging ON CONFLICT (id) DO UPDATE SET {sets}")
+        self.target.execute("COMMIT")
+        return time.monotonic() - began
+
+    def text(self, query: str) -> bytes:
+        """Return the rows of a query as COPY text."""
+        out = io.BytesIO()
+        self.source.copy_expert(f"COPY ({query}) TO STDOUT", out)
+        return out.getvalue()
+
+    def check(self) -> None:
+        """Raise if source, target and peer are not equal."""
+        found = []
+        for cursor, name in ((self.source, NARROW.name), (self.target, NARROW.name), (self.target, "peer")):
+            texts = ", ".join(f"t.{n}::text" for n in NAMES)
+            cursor.execute(f"SELECT count(*), sum(hashtextextended(concat_ws('|', {texts}), 0)::numeric) FROM {name} t")
+            found.append(cursor.fetchone())
+        if len(set(found)) != 1:
+            raise RuntimeError(f"source, target and peer differ: {found}")
+
+    def cpu_s(self) -> float:
+        """Return the processor time of what applies: its process, and Spark's JVM and workers if it has them."""
+        process = psutil.Process(self.venus.pid("apply"))
+        times = [p.cpu_times() for p in (process, *process.children(recursive=True))]
+        return sum(t.user + t.system for t in times)
+
+    def _committed(self, cursor: Any) -> float:
+        return float(
+            self._one(cursor, "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark")
+        )  # fmt: skip
+
+    @staticmethod
+    def _one(cursor: Any, query: str) -> Any:
+        cursor.execute(query)
+        return cursor.fetchone()[0]
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            self.venus.check()
+            if time.monotonic() > end:
+                raise RuntimeError("waited in vain")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self.venus.stop()
+        for cursor in (self.source, self.target):
+            cursor.connection.close()
+        self.postgres.stop()
+
+
+def measure(bench: Bench, rows: int, rounds: int) -> dict[str, list[float]]:
+    """Return seconds by engine and way, of the peer, and the engines' processor time."""
+    found: dict[str, list[float]] = defaultdict(list)
+
+    def one(name: str, way: Callable[[list[str]], float], *, counts: bool) -> None:
+        statements, query = bench.changes(rows)
+        text = bench.text(query)
+        bench.target.execute("CHECKPOINT")
+        cpu = bench.cpu_s()
+        seconds = way(statements)
+        used = bench.cpu_s() - cpu
+        peer = bench.staging(text)
+        if counts:
+            found[name].append(seconds)
+            found[f"{name}, CPU"].append(used)
+            found[PEER].append(peer)
+
+    for engine in ENGINES:
+        with bench.applying(engine):
+            one("warming up", bench.burst, counts=False)
+            for _ in range(rounds):
+                one(f"{engine}, burst", bench.burst, counts=True)
+                one(f"{engine}, catching up", lambda s: bench.catching_up(s, rows), counts=True)
+            bench.check()
+    return found
+
+
+def report(console: Console, rows: int, found: dict[str, list[float]]) -> None:
+    """Print the medians, the rates and the ratios."""
+    median = {name: statistics.median(times) for name, times in found.items()}
+    table = Table(title=f"{rows:,} changes, half updates and half inserts, {NARROW.name}; medians")
+    for heading in ("", "seconds (from-to)", "changes/s", f"of {PEER}", "CPU us/change"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name in (PEER, *(f"{engine}, {way}" for way in ("burst", "catching up") for engine in ENGINES)):
+        seconds, times = median[name], found[name]
+        cpu = median.get(f"{name}, CPU")
+        table.add_row(
+            name, f"{seconds:.2f} ({min(times):.2f}-{max(times):.2f})", f"{rows / seconds:,.0f}",
+            f"{median[PEER] / seconds:.2f}", "" if cpu is None else f"{cpu / rows * 1e6:.1f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
+        bench = Bench(Path(home))
+        try:
+            bench.start()
+            report(Console(width=120), chosen.rows, measure(bench, chosen.rows, chosen.rounds))
+        finally:
+            bench.stop()
+
+
+if __name__ == "__main__":
+    main()
