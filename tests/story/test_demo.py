@@ -47,6 +47,8 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
         "verify, after it has found and repaired damage",
     ]
     assert found["figures"]["loaded without the source"].startswith("by Spark")
+    assert found["figures"]["all legs compared"].startswith("by Spark")
+    assert found["figures"]["all legs compared"].endswith(": same")
     assert found["figures"]["transactions of the shop"] > 100
     assert not folder.exists(), "it cleans up after itself"
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]

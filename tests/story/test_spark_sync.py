@@ -45,7 +45,7 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Se
         write(made, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
         made.venus("install-triggers")
         made.start_broker()
-        made.venus("migrate", "--target", "main")
+        made.venus("migrate", "--target", "main", "--engine", "local")
         made.start("sync", "sync", "--engine", "spark", "--json")
         yield made
     finally:

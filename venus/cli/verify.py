@@ -86,7 +86,7 @@ def verify(
         sample=sample / 100.0, seed=seed, rows_per_s=rows_per_s, wait_s=wait_s, digest=digest,
         differences_max=differences_max,
     )  # fmt: skip
-    check_options(options, repair=repair, dry_run=dry_run)
+    check_options(options, repair=repair, dry_run=dry_run, engine=engine)
     require_engine(settings, engine)
     with failing_with_2():
         result = compare(run, settings, options, engine)
@@ -102,7 +102,7 @@ def verify(
     return answer(run, result, repaired, would=repair and dry_run)
 
 
-def check_options(options: Options, *, repair: bool, dry_run: bool) -> None:
+def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str) -> None:
     """Refuse what is misspelt or contradicts itself."""
     from venus.adapters.verify.options import DIGESTS, LEG_NAMES, MODES
 
@@ -113,6 +113,10 @@ def check_options(options: Options, *, repair: bool, dry_run: bool) -> None:
             raise ConfigError(f"{name} {value}: there is no such", hint=f"one of {', '.join(known)}")
     if options.sample <= 0:
         raise ConfigError("--sample 0 compares nothing", hint="give a percentage above 0")
+    if options.rows_per_s and engine == "spark":
+        raise ConfigError(
+            "--rows-per-s takes one slice after the other, and --engine spark several at a time", hint="leave one out"
+        )
     if dry_run and not repair:
         raise ConfigError("--dry-run belongs to --repair", hint="without --repair nothing is changed anyway")
 

@@ -15,8 +15,11 @@ import pytest
 
 from tests.support.brokers import business_status
 from tests.support.feed import INT, Feed, column, gone, items, put, table, wait_for
+from tests.support.lakes import all_fresh, lake_following, lake_is_at, settings_of
 from tests.support.real_broker import KillableBroker
 from venus.model import Kind, LogicalType, TableSchema
+from venus.spark.lake import LakeTarget
+from venus.spark.lake_full import load_lake
 from venus.spark.session import last_cause
 
 if TYPE_CHECKING:
@@ -185,6 +188,30 @@ def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: 
     with pytest.raises(Exception, match="'0044-03-15 BC'") as refused:
         full(spark, broker, "types").collect()
     assert "text_columns" in str(refused.value)
+
+
+def test_a_lake_is_read_by_spark(spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path) -> None:
+    """Without VENUS: the state of today, and the changes of two versions of a table beside each other."""
+    settings = settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
+    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    with lake_following(settings):
+        feed.cut(put(1, "one", None), gone(2))
+        feed.describe(replace(items(), version=2, columns=(*items().columns, column(4, "new"))))
+        feed.cut(put(60, "sixty", 6, "n"))
+        lake_is_at(settings, broker.next_offset)
+        all_fresh(settings)
+
+    state = spark.read.parquet(str(tmp_path / "lake/current/shop.items"))
+    changes = spark.read.option("mergeSchema", True).parquet(str(tmp_path / "lake/history/shop.items"))
+
+    assert {row["id"] for row in state.collect()} == {*range(50), 60} - {2}
+    assert state.filter("id = 60").collect()[0]["new"] == "n"
+    seen = changes.orderBy("_offset").select("_offset", "_deleted", "id", "label", "new").collect()
+    assert [tuple(row) for row in seen] == [
+        (50, False, 1, "one", None), (51, True, 2, None, None), (52, False, 60, "sixty", "n"),
+    ]  # fmt: skip
 
 
 MISTAKES: list[tuple[dict[str, str], str]] = [

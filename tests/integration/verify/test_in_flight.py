@@ -16,11 +16,13 @@ from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, found, run_at, values, whole_way
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
+from venus.adapters.running import Runner
 from venus.adapters.under.control import pause, resume
 from venus.adapters.verify.findings import Result, Verdict
 from venus.adapters.verify.full import opened_snapshot
+from venus.adapters.verify.options import Progress
 from venus.adapters.verify.repair import repair
-from venus.adapters.verify.run import VerificationFailed
+from venus.adapters.verify.run import Options, VerificationFailed, verify
 from venus.adapters.verify.tasks import Compared, Task, compare_slice
 from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 
@@ -227,15 +229,27 @@ def test_conditions_samples_and_misspelt_options(way: WholeWay) -> None:
     limited = only(way, "partly", slice_rows=20, differences_max=1)
     assert len(limited.differences) == 1
     assert limited.tables[0].cut_short
-    began = time.monotonic()
-    assert only(way, "partly", rows_per_s=100.0).rows == 200
-    assert time.monotonic() - began >= 1.9, "it went faster than it may"
     with pytest.raises(ConfigError, match="--where"):
         only(way, "partly", where="id < 100", leg="target")
     with pytest.raises(ConfigError, match="no table is named 'sum'"):
         only(way, "sum")
     with pytest.raises(VenusError, match="nonsense"):
         only(way, "partly", where="nonsense = 1", wait_s=0.0)
+
+
+def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_second(way: WholeWay) -> None:
+    def several_workers(_: int) -> Runner:
+        raise AssertionError("each of them would go as fast as all of them may")
+
+    told: list[Progress] = []
+    options = Options(target="main", tables=("spelt",), rows_per_s=100.0)
+    began = time.monotonic()
+
+    result = verify(way.settings, options, runner_for=several_workers, report=told.append)
+
+    assert time.monotonic() - began >= 1.9, "it went faster than it may"
+    assert result.rows == 200
+    assert len(told) == 2
 
 
 def test_a_database_that_spells_differently_is_compared_row_by_row(

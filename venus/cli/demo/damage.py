@@ -22,8 +22,8 @@ _DAMAGE = {
 }  # fmt: skip
 
 
-def found_and_repaired(commands: Commands, target: str, url: str) -> dict[str, Any]:
-    """Damage a target, have verify find and repair it, and return the second comparison's document."""
+def found_and_repaired(commands: Commands, target: str, url: str, engine: str) -> dict[str, Any]:
+    """Damage a target, have verify find and repair it, and return the document of a second comparison, by `engine`."""
     with closing(psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(False))) as connection:
         with connection.cursor() as cursor:
             cursor.execute("SET session_replication_role = replica")
@@ -36,5 +36,7 @@ def found_and_repaired(commands: Commands, target: str, url: str) -> dict[str, A
     said = sorted((f["table"], f["kind"], f["fault"]) for f in found["findings"])
     if said != sorted(_DAMAGE.values()) or found["repair"]["repaired"] != len(_DAMAGE):
         raise DemoFailed(f"verify did not find and repair exactly what was planted: {said}, {found['repair']}")
-    document: dict[str, Any] = commands.run("verify", "--target", target, "--leg", "all", codes=(0, 1, 3))
+    document: dict[str, Any] = commands.run(
+        "verify", "--target", target, "--leg", "all", "--engine", engine, codes=(0, 1, 3)
+    )
     return document
