@@ -109,6 +109,25 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnType:
+    """An enum or a domain of the application's, which columns of a table are of (PostgreSQL).
+
+    A column is of it if its `source_type` is `spelled`, or that with [] behind it. A domain's columns have the logical
+    type of what it stands on: their values are the base type's.
+    """
+
+    namespace: str
+    name: str
+    spelled: str
+    labels: tuple[str, ...] = ()  # of an enum, in order
+    base: LogicalType | None = None  # of a domain: what its values are; None = an enum
+    base_spelled: str = ""  # of a domain: what it stands on, which may be another domain
+    not_null: bool = False
+    default_sql: str = ""
+    checks: tuple[Check, ...] = ()  # about VALUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """Something that a table has at the source and that no target gets by itself; people are told, always."""
 
@@ -134,6 +153,7 @@ class TableSchema:
     source_dialect: str = ""
     checks: tuple[Check, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    types: tuple[OwnType, ...] = ()
 
     @property
     def qualified(self) -> str:

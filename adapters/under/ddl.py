@@ -7,14 +7,16 @@ applies: the source has executed them, and their effects arrive as changes of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from venus.adapters.under.naming import OWN_SCHEMA, Placed, fitted, literal, place_all, quoted
 from venus.config import Settings
 from venus.errors import UnsupportedType
-from venus.model import Check, Column, ForeignKey, Index, Kind, LogicalType, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, Kind, LogicalType, OwnType, TableSchema
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLAIN = {
     Kind.BYTES: "bytea",
     Kind.BOOL: "boolean",
@@ -43,6 +45,7 @@ def sections(placed: Sequence[Placed]) -> list[tuple[str, list[str]]]:
     names = Names(placed)
     parts = [
         ("Schemas", namespaces(placed)),
+        ("Types", [create_type(one, own) for one, own in own_types(placed)]),
         ("Tables", [s for one in placed for s in create_table(one)]),
         ("Keys", [add_key(one) for one in placed]),
         ("Indexes and unique constraints", [s for one in placed for s in indexes(one, names)]),
@@ -53,18 +56,21 @@ def sections(placed: Sequence[Placed]) -> list[tuple[str, list[str]]]:
     return [part for part in parts if part[1]]
 
 
-def type_sql(kind: LogicalType) -> str:
-    """Spell a logical type the way format_type() does, so that it can be compared with a dictionary."""
+def type_sql(kind: LogicalType, own: Mapping[str, str] = NOTHING) -> str:
+    """Spell a logical type the way format_type() does, so that it can be compared with a dictionary.
+
+    `own`: what the application's own types are called here (`Placed.type_names`).
+    """
     if plain := _PLAIN.get(kind.kind):
         return plain
     if temporal := _TEMPORAL.get(kind.kind):
         word, zone = temporal
         # 0 may mean "not said": the wider type never loses a digit.
         return f"{word}({kind.precision}){zone}" if 0 < kind.precision < _FRACTION_MAX else f"{word}{zone}"
-    return _sized_type(kind)
+    return _sized_type(kind, own)
 
 
-def _sized_type(kind: LogicalType) -> str:
+def _sized_type(kind: LogicalType, own: Mapping[str, str]) -> str:
     match kind.kind:
         case Kind.INT:
             return _INT.get(kind.length, "bigint")
@@ -79,16 +85,55 @@ def _sized_type(kind: LogicalType) -> str:
         case Kind.JSON:
             return "jsonb" if kind.name == "jsonb" else "json"
         case Kind.ARRAY:
-            return f"{type_sql(kind.element)}[]" if kind.element else "text[]"
+            return f"{type_sql(kind.element, own)}[]" if kind.element else "text[]"
         case Kind.NATIVE:
-            return kind.name
+            return own.get(kind.name, kind.name)
     raise UnsupportedType(f"no PostgreSQL type for {kind}")
+
+
+def column_type(placed: Placed, column: Column) -> str:
+    """Return the type of a column here: a domain of the application's by its name, everything else by what it is."""
+    return own_or_plain(placed, column.source_type, column.type)
+
+
+def own_or_plain(placed: Placed, source_type: str, kind: LogicalType) -> str:
+    """Return a domain's name here, if that is what the source has spelled, or an array of it; else the plain type."""
+    spelled = source_type.removesuffix("[]")
+    if spelled in {own.spelled for own in placed.schema.types if own.base is not None}:
+        return placed.type_names[spelled] + source_type[len(spelled) :]
+    return type_sql(kind, placed.type_names)
 
 
 def namespaces(placed: Sequence[Placed]) -> list[str]:
     """Return the schemas to make; a name used by nobody is not made."""
     wanted = dict.fromkeys(one.namespace for one in placed)
+    wanted |= dict.fromkeys(one.type_place(own)[0] for one in placed for own in one.schema.types)
     return [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)}" for name in wanted]
+
+
+def own_types(placed: Sequence[Placed]) -> list[tuple[Placed, OwnType]]:
+    """Return each own type of these tables once, behind what it stands on, with a table that uses it."""
+    found: dict[str, tuple[Placed, OwnType]] = {}
+    for one in placed:
+        for own in one.schema.types:
+            known = found.get(own.spelled)
+            if known is None or len(known[1].labels) < len(own.labels):  # a table's version may be older
+                found[own.spelled] = (one, own)
+    return list(found.values())
+
+
+def create_type(placed: Placed, own: OwnType) -> str:
+    """Return the statement that makes an enum or a domain."""
+    name = placed.type_name(own)
+    if own.base is None:
+        return f"CREATE TYPE {name} AS ENUM ({', '.join(map(literal, own.labels))})"
+    parts = [f"CREATE DOMAIN {name} AS {own_or_plain(placed, own.base_spelled, own.base)}"]
+    if own.default_sql:
+        parts.append(f"DEFAULT {placed.rewritten(own.default_sql)}")
+    if own.not_null:
+        parts.append("NOT NULL")
+    parts += [f"CONSTRAINT {quoted(check.name)} CHECK ({placed.rewritten(check.sql)})" for check in own.checks]
+    return " ".join(parts)
 
 
 def create_table(placed: Placed) -> list[str]:
@@ -110,7 +155,7 @@ def create_table(placed: Placed) -> list[str]:
 
 def column_sql(placed: Placed, column: Column) -> str:
     """Return one column of a CREATE TABLE."""
-    parts = [placed.column(column.name), type_sql(column.type)]
+    parts = [placed.column(column.name), column_type(placed, column)]
     if is_identity(column):
         parts.append("GENERATED BY DEFAULT AS IDENTITY")
     elif is_counted(column):

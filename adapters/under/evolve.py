@@ -6,6 +6,7 @@ else halts the table with a reason; resync or a decision of the operator goes on
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql.target.session import Session
@@ -23,6 +24,7 @@ from venus.adapters.under.ddl import (
     type_sql,
 )
 from venus.adapters.under.naming import Placed
+from venus.adapters.under.owntypes import add_labels, create_if_missing, enum_differences, labels_refused, make_types
 from venus.adapters.under.target import ACTIVE, HALTED, PostgresTarget
 from venus.errors import Refused
 from venus.model import Column, Kind, LogicalType, TableSchema
@@ -37,15 +39,18 @@ class Step:
     refused: str = ""
 
 
-def step(old: Placed, new: Placed) -> Step:
-    """Return the way from one version to the next. Pure."""
+def step(old: Placed, new: Placed, settled: Collection[str] = ()) -> Step:
+    """Return the way from one version to the next. `settled`: enums that have the new labels here already. Pure."""
     if (old.namespace, old.name) != (new.namespace, new.name):
         return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
     if old.schema.key != new.schema.key:
         return Step(refused=f"the key has changed from ({', '.join(old.schema.key)}) to ({', '.join(new.schema.key)})")
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
-    statements: list[str] = []
+    if refused := labels_refused(old.schema, new.schema, settled):
+        return Step(refused=refused)
+    made = {own.spelled for own in old.schema.types}
+    statements: list[str] = [create_if_missing(new, own) for own in new.schema.types if own.spelled not in made]
     remarks: list[str] = []
     for number, column in before.items():
         if number in after:
@@ -62,12 +67,13 @@ def step(old: Placed, new: Placed) -> Step:
         if number not in before:
             statements += [*counter_before(new, column), _added(new, column), *counter_after(new, column)]
     if _besides(old.schema) != _besides(new.schema):
-        remarks.append("indexes, checks or foreign keys have changed at the source; they are not changed here")
+        remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
     return Step(statements=tuple(statements), remarks=tuple(remarks))
 
 
 def _besides(schema: TableSchema) -> tuple[object, ...]:
-    return schema.indexes, schema.checks, schema.foreign_keys
+    domains = [own for own in schema.types if own.base is not None]
+    return schema.indexes, schema.checks, schema.foreign_keys, domains
 
 
 def _added(new: Placed, column: Column) -> str:
@@ -152,12 +158,18 @@ def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, o
     `own` = this target's from before: its rows are the caller's affair, and a load may not have come to its key.
     Raises Refused with a line per difference.
     """
+    if own:
+        add_labels(placed, lambda: target.connect("labels"))
     there = existing.read(session, placed)
     if there is None:
-        for text in [*namespaces([placed]), *create_table(placed)]:
+        for text in namespaces([placed]):
+            session.run(text)
+        make_types(session, placed)
+        for text in create_table(placed):
             session.run(text)
         return True
-    found = [line for line in existing.differences(placed, there) if not (own and existing.NO_KEY in line)]
+    found = enum_differences(session, placed)
+    found += [line for line in existing.differences(placed, there) if not (own and existing.NO_KEY in line)]
     if found:
         raise Refused("\n".join(found), hint="alter the table, move it away, or give the target another schema")
     rule = target.config.on_existing

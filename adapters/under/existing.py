@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.postgresql.target.statements import statement
-from venus.adapters.under.ddl import type_sql
+from venus.adapters.under.ddl import column_type, type_sql
 from venus.adapters.under.naming import Placed
 from venus.errors import TargetError
 
@@ -27,6 +27,7 @@ class ExistingColumn:
     not_null: bool
     generated: bool
     filled: bool  # by a default or an identity
+    own: str = ""  # an enum or a domain, with its schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ def read(session: Session, placed: Placed) -> ExistingTable | None:
     return ExistingTable(
         kind=relation[0],
         columns=tuple(
-            ExistingColumn(name=name, type=spelled, not_null=not_null, generated=generated, filled=filled)
-            for name, spelled, not_null, generated, filled in columns
+            ExistingColumn(name=name, type=spelled, not_null=not_null, generated=generated, filled=filled, own=own)
+            for name, spelled, not_null, generated, filled, own in columns
         ),
         unique_keys=tuple(frozenset(names) for (names,) in keys),
     )
@@ -77,6 +78,11 @@ def empty(session: Session, placed: Placed) -> None:
         session.run(f"ROLLBACK TO SAVEPOINT venus_empty; RELEASE SAVEPOINT venus_empty; DELETE FROM {placed.sql}")
 
 
+def _plain(spelled: str) -> str:
+    """Return a type without the quotes of its name, which depend on who has written it."""
+    return spelled.replace('"', "")
+
+
 def differences(placed: Placed, existing: ExistingTable) -> list[str]:
     """Say what keeps this table from being a target, one line each. Pure."""
     if existing.kind not in _TABLES:
@@ -89,9 +95,11 @@ def differences(placed: Placed, existing: ExistingTable) -> list[str]:
         if name not in there:
             found.append(f"{placed.qualified}: column {name} is missing")
             continue
-        have, wanted = there.pop(name), type_sql(column.type)
-        if have.type != wanted:
-            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {wanted}")
+        have, wanted = there.pop(name), column_type(placed, column)
+        # what a domain stands on holds all its values
+        accepted = {_plain(wanted), _plain(type_sql(column.type, placed.type_names))}
+        if _plain(have.own or have.type) not in accepted:
+            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {_plain(wanted)}")
         if have.not_null and column.nullable and name not in key:
             found.append(f"{placed.qualified}.{name} is NOT NULL, the source allows NULL")
         if have.generated:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from venus.config import Settings
 from venus.errors import Refused
-from venus.model import TableSchema
+from venus.model import OwnType, TableSchema
 
 NAME_BYTES_MAX = 63
 #: Dialects whose dictionary has unquoted names in upper case.
@@ -52,6 +52,8 @@ class Placed:
     name: str
     #: The target's rule for names.
     names: str = "auto"
+    #: The one schema that takes everything, if there is one.
+    schema_of_all: str = ""
 
     def fold(self, name: str) -> str:
         """Return how a name of the source is written here, not quoted."""
@@ -67,6 +69,20 @@ class Placed:
         """The table, for people."""
         return f"{self.namespace}.{self.name}"
 
+    def type_place(self, own: OwnType) -> tuple[str, str]:
+        """Return schema and name of one of the application's own types here."""
+        namespace = self.schema_of_all or placed_namespace(own.namespace, self.schema.source_dialect, self.names)
+        return namespace, self.fold(own.name)
+
+    def type_name(self, own: OwnType) -> str:
+        """Return the type, ready for a statement."""
+        return ".".join(map(quoted, self.type_place(own)))
+
+    @property
+    def type_names(self) -> dict[str, str]:
+        """Spelling at the source -> name here, ready for a statement, of the application's own types."""
+        return {own.spelled: self.type_name(own) for own in self.schema.types}
+
     def column(self, name: str) -> str:
         """Return a column's name at the target, quoted."""
         return quoted(self.fold(name))
@@ -80,7 +96,10 @@ class Placed:
             name = text[1:-1].replace('""', '"')
             return self.column(name) if text[0] == '"' and name in known else text
 
-        return _QUOTED.sub(renamed, expression)
+        expression = _QUOTED.sub(renamed, expression)
+        for spelled, here in self.type_names.items():
+            expression = re.sub(rf'::{re.escape(spelled)}(?![\w"$])', f"::{here}", expression)
+        return expression
 
     @property
     def shortened(self) -> list[tuple[str, str]]:
@@ -124,7 +143,7 @@ def place(schema: TableSchema, settings: Settings, target: str) -> Placed:
     config = settings.targets[target]
     namespace = config.schema_ or placed_namespace(schema.namespace, schema.source_dialect, config.names)
     name = fitted(folded(schema.name, schema.source_dialect, config.names))
-    return Placed(schema=schema, namespace=namespace, name=name, names=config.names)
+    return Placed(schema=schema, namespace=namespace, name=name, names=config.names, schema_of_all=config.schema_)
 
 
 def placed_namespace(namespace: str, dialect: str, names: str) -> str:
@@ -142,9 +161,21 @@ def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -
         other = seen.setdefault((one.namespace, one.name), one)
         if other is not one:
             problems.append(f"{one.schema.qualified} and {other.schema.qualified} would both become {one.qualified}")
+    problems += _type_problems(placed, {place: one.schema.qualified for place, one in seen.items()})
     if problems:
         raise Refused("\n".join(problems), hint=f"exclude one, or set targets.{target}.schema or names")
     return placed
+
+
+def _type_problems(placed: Iterable[Placed], taken: dict[tuple[str, str], str]) -> list[str]:
+    """Types and tables share a name space; a type that several tables use is one type."""
+    problems = []
+    for one in placed:
+        for own in one.schema.types:
+            if (other := taken.setdefault(one.type_place(own), own.spelled)) != own.spelled:
+                name = ".".join(one.type_place(own))
+                problems.append(f"type {own.spelled} and {other} would both become {name}")
+    return problems
 
 
 def _name_problems(placed: Placed) -> list[str]:

@@ -15,6 +15,7 @@ from venus.adapters.dialects.postgresql.target.session import Session, Supersede
 from venus.adapters.under import evolve
 from venus.adapters.under.catalogue import Catalogue
 from venus.adapters.under.ddl import type_sql
+from venus.adapters.under.owntypes import settled
 from venus.adapters.under.rowcopy import copy_rows
 from venus.adapters.under.rowsql import RowSql
 from venus.adapters.under.target import ACCOUNT, ACTIVE, CATCHUP, HALTED, PAUSED, RESYNC, PostgresTarget, TableState
@@ -101,7 +102,8 @@ class SideLoad(threading.Thread):
 
     def _create(self, session: Session, sql: RowSql) -> None:
         """Lay the side table out by the newest schema; the target may be a version behind."""
-        columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type)}" for c in sql.placed.schema.wire_columns)
+        own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
+        columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type, own)}" for c in wire)
         session.run(f"{sql.text('drop_side')}; {sql.text('create_side', definitions=columns)}")
 
 
@@ -206,7 +208,8 @@ class Resyncs:
         if schema.version <= state.schema_version:
             return
         old = self._target.place(catalogue.schema(state.table_id, state.schema_version))
-        step = evolve.step(old, self._target.place(schema))
+        new = self._target.place(schema)
+        step = evolve.step(old, new, settled(session, new))
         if step.refused:
             raise TargetError(step.refused)
         for text in step.statements:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.postgresql.target.statements import statement
+from venus.adapters.under import owntypes
 from venus.adapters.under.naming import OWN_SCHEMA, Placed, place
 from venus.codec import schema as schemas_codec
 from venus.config import Settings
@@ -183,6 +184,8 @@ class PostgresTarget:
 
     def put_schema(self, session: Session, schema: TableSchema) -> None:
         """Keep a table version: a batch names it only once."""
+        if schema.types and any(t.table_id == schema.table_id for t in self.tables(session)):
+            owntypes.add_labels(self.place(schema), lambda: self.connect("labels"))
         wire = schemas_codec.to_wire(schema).SerializeToString()
         self.own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
 

@@ -36,7 +36,7 @@ class TargetReader(PostgresReader):
             relation=placed.sql,
             relation_name=literal(placed.sql),
             columns=tuple(placed.column(c.name) for c in columns),
-            casts=tuple(type_sql(c.type) for c in columns[: len(subject.schema.key)]),
+            casts=tuple(type_sql(c.type, placed.type_names) for c in columns[: len(subject.schema.key)]),
         )
 
     def reached(self, subject: Subject) -> Reached:

@@ -12,7 +12,7 @@ import json
 from venus.codec.descriptor import file_descriptor, message_class, row_message
 from venus.codec.layout import check
 from venus.errors import ProtocolError
-from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, OwnType, TableSchema
 from venus.wire import change_pb2 as wire
 
 __all__ = ["canonical_json", "file_descriptor", "fingerprint", "from_wire", "message_class", "to_wire"]
@@ -37,6 +37,21 @@ def to_wire(schema: TableSchema) -> wire.TableSchema:
         left_out=[
             wire.LeftOut(what=o.what, name=o.name, definition=o.definition, reason=o.reason) for o in schema.left_out
         ],
+        types=[_own_type_to_wire(t) for t in schema.types],
+    )
+
+
+def _own_type_to_wire(own: OwnType) -> wire.OwnType:
+    return wire.OwnType(
+        namespace=own.namespace,
+        name=own.name,
+        spelled=own.spelled,
+        labels=own.labels,
+        base=None if own.base is None else _type_to_wire(own.base),
+        base_spelled=own.base_spelled,
+        not_null=own.not_null,
+        default_sql=own.default_sql,
+        checks=[wire.Check(name=c.name, sql=c.sql) for c in own.checks],
     )
 
 
@@ -103,9 +118,24 @@ def from_wire(message: wire.TableSchema) -> TableSchema:
         left_out=tuple(
             LeftOut(what=o.what, name=o.name, definition=o.definition, reason=o.reason) for o in message.left_out
         ),
+        types=tuple(_own_type_from_wire(t) for t in message.types),
     )
     check(schema)
     return schema
+
+
+def _own_type_from_wire(own: wire.OwnType) -> OwnType:
+    return OwnType(
+        namespace=own.namespace,
+        name=own.name,
+        spelled=own.spelled,
+        labels=tuple(own.labels),
+        base=_type_from_wire(own.base, own.spelled) if own.HasField("base") else None,
+        base_spelled=own.base_spelled,
+        not_null=own.not_null,
+        default_sql=own.default_sql,
+        checks=tuple(Check(name=c.name, sql=c.sql) for c in own.checks),
+    )
 
 
 def _index_from_wire(index: wire.Index) -> Index:
@@ -161,7 +191,7 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
 
 
 def canonical_json(schema: TableSchema) -> str:
-    """Return what makes two versions of a table different for its rows and its target: columns, types, key.
+    """Return what makes two versions of a table different for its rows and its target: columns, types, labels, key.
 
     Not in it: the ids, the table's name, what is there for people (comments, the source's spelling of a type), and
     indexes and foreign keys, which change no row.
@@ -177,7 +207,10 @@ def canonical_json(schema: TableSchema) -> str:
         }
         for c in schema.columns
     ]
-    return json.dumps({"columns": columns, "key": schema.key}, sort_keys=True, separators=(",", ":"))
+    said: dict[str, object] = {"columns": columns, "key": schema.key}
+    if labels := {t.spelled: t.labels for t in schema.types if t.base is None}:
+        said["labels"] = labels
+    return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
 
 def _type_to_json(logical: LogicalType) -> list[object]:

@@ -242,6 +242,61 @@ class Check(_message.Message):
 Global___Check: _TypeAlias = Check  # noqa: Y015
 
 @_typing.final
+class OwnType(_message.Message):
+    """An enum or a domain of the application's; columns whose source_type is `spelled`, or that with [] behind it, are of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SPELLED_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    NOT_NULL_FIELD_NUMBER: _builtins.int
+    DEFAULT_SQL_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    BASE_SPELLED_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    name: _builtins.str
+    spelled: _builtins.str
+    not_null: _builtins.bool
+    default_sql: _builtins.str
+    base_spelled: _builtins.str
+    """of a domain: what it stands on, which may be another domain"""
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of an enum, in order"""
+
+    @_builtins.property
+    def base(self) -> Global___LogicalType:
+        """of a domain: what its values are; absent for an enum"""
+
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Check]:
+        """about VALUE"""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        spelled: _builtins.str = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        base: Global___LogicalType | None = ...,
+        not_null: _builtins.bool = ...,
+        default_sql: _builtins.str = ...,
+        checks: _abc.Iterable[Global___Check] | None = ...,
+        base_spelled: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_spelled", b"base_spelled", "checks", b"checks", "default_sql", b"default_sql", "labels", b"labels", "name", b"name", "namespace", b"namespace", "not_null", b"not_null", "spelled", b"spelled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnType: _TypeAlias = OwnType  # noqa: Y015
+
+@_typing.final
 class LeftOut(_message.Message):
     """What no target gets by itself, for people."""
 
@@ -331,6 +386,7 @@ class TableSchema(_message.Message):
     ROW_MESSAGE_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
+    TYPES_FIELD_NUMBER: _builtins.int
     table_id: _builtins.int
     version: _builtins.int
     namespace: _builtins.str
@@ -356,6 +412,8 @@ class TableSchema(_message.Message):
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Check]: ...
     @_builtins.property
     def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOut]: ...
+    @_builtins.property
+    def types(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnType]: ...
     def __init__(
         self,
         *,
@@ -373,10 +431,11 @@ class TableSchema(_message.Message):
         row_message: _builtins.str = ...,
         checks: _abc.Iterable[Global___Check] | None = ...,
         left_out: _abc.Iterable[Global___LeftOut] | None = ...,
+        types: _abc.Iterable[Global___OwnType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "columns", b"columns", "comment", b"comment", "file_descriptor", b"file_descriptor", "foreign_keys", b"foreign_keys", "indexes", b"indexes", "key", b"key", "left_out", b"left_out", "name", b"name", "namespace", b"namespace", "row_message", b"row_message", "source_dialect", b"source_dialect", "table_id", b"table_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "columns", b"columns", "comment", b"comment", "file_descriptor", b"file_descriptor", "foreign_keys", b"foreign_keys", "indexes", b"indexes", "key", b"key", "left_out", b"left_out", "name", b"name", "namespace", b"namespace", "row_message", b"row_message", "source_dialect", b"source_dialect", "table_id", b"table_id", "types", b"types", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

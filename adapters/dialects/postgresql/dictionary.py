@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from venus.adapters.dialects.postgresql import owntypes
 from venus.adapters.dialects.postgresql import structure as structures
 from venus.adapters.dialects.postgresql.connection import Connection, Row
 from venus.adapters.dialects.postgresql.names import OWN_SCHEMA, qualified
@@ -19,7 +20,7 @@ from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.structure import Structure
 from venus.adapters.dialects.postgresql.types import PgType, below_domain, is_identity, logical
 from venus.errors import UnsupportedType
-from venus.model import Check, Column, ForeignKey, Index, LeftOut, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, LeftOut, OwnType, TableSchema
 
 #: Defaults that mean the same in every database; a cast behind a literal is dropped.
 _LITERAL = re.compile(r"^(-?\d+(?:\.\d+)?|'(?:[^']|'')*'|true|false|NULL)(?:::[\w\s\".\[\](),]+)?$")
@@ -81,6 +82,7 @@ class Table:
     signature: str
     checks: tuple[Check, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    types: tuple[OwnType, ...] = ()
 
     @property
     def name_sql(self) -> str:
@@ -117,6 +119,7 @@ class Table:
             source_dialect="postgresql",
             checks=self.checks,
             left_out=self.left_out,
+            types=self.types,
         )
 
 
@@ -180,10 +183,18 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
     for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
         details[oid].signature = signature
     more = structures.read(connection, oids["tables"])
-    return [_table(r, details[r[0]], types, more.get(r[0], Structure())) for r in rows]
+    own = owntypes.read(connection, oids["tables"], types)
+    return [
+        _table(
+            r, details[r[0]], types, more.get(r[0], Structure()), owntypes.used_by(details[r[0]].columns, own, types)
+        )
+        for r in rows
+    ]
 
 
-def _table(row: Row, details: _Details, types: dict[int, PgType], more: Structure) -> Table:
+def _table(
+    row: Row, details: _Details, types: dict[int, PgType], more: Structure, own: Sequence[owntypes.Found]
+) -> Table:
     oid, namespace, name, kind, persistence, has_heirs, inherits, security, estimate, comment, _ = row
     columns, unsupported = [], []
     for c in details.columns:
@@ -216,7 +227,11 @@ def _table(row: Row, details: _Details, types: dict[int, PgType], more: Structur
                        referred_columns=tuple(f[5])) for f in details.foreign_keys
         ),
         checks=tuple(more.checks),
-        left_out=tuple(structures.columns_left_out(more, details.columns, carried, partitioned=kind == "p")),
+        left_out=(
+            *structures.columns_left_out(more, details.columns, carried, partitioned=kind == "p"),
+            *(left for found in own for left in found.left_out),
+        ),
+        types=tuple(found.type for found in own),
         leaves=tuple(details.leaves),
         unsupported=tuple(unsupported),
         signature=details.signature,

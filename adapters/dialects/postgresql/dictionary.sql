@@ -84,7 +84,11 @@ SELECT t.root, p.relid::oid, n.nspname, c.relname
 SELECT c.oid, n.nspname, c.relname,
        md5(concat_ws(' ', n.nspname, c.relname, c.relkind, c.relhassubclass, '') || (
            SELECT string_agg(format('%%s %%s %%s %%s %%s %%s', a.attnum, a.attname, a.atttypid, a.atttypmod,
-                                    a.attnotnull, a.attcollation), ',' ORDER BY a.attnum)
+                                    a.attnotnull, a.attcollation) || CASE WHEN a.atttypid < 16384 THEN '' ELSE (
+               -- of the application's own types, 16384 being the first number for them: an enum's labels
+               SELECT coalesce(string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder), '')
+                 FROM pg_type t JOIN pg_enum e ON e.enumtypid IN (t.oid, t.typelem, t.typbasetype)
+                WHERE t.oid = a.atttypid) END, ',' ORDER BY a.attnum)
              FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
        || ' ' || coalesce((
            SELECT string_agg(format('%%s %%s %%s %%s', x.indexrelid, x.indisprimary, x.indkey, x.indisvalid), ','

@@ -75,9 +75,15 @@ def _new_version(connection: Connection, known: TableSchema, table: Table) -> Ta
     before = {c.number: c.type for c in known.columns}
     with connection.transaction():
         connection.run(registry.new_version_sql(schema))
-        if any(before.get(c.number) != c.type for c in schema.columns):
+        if any(before.get(c.number) != c.type for c in schema.columns) or _lost_labels(known, schema):
             registry.restart_fill(connection, known.table_id)
     return schema
+
+
+def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
+    """Whether a label of an enum was renamed: no trigger fires, and rows that were sent have it under its old name."""
+    now = {t.spelled: set(t.labels) for t in schema.types}
+    return any(not set(t.labels) <= now.get(t.spelled, set(t.labels)) for t in known.types)
 
 
 def _renew_functions(connection: Connection, table: Table, table_id: int, present: Present) -> Present:

@@ -49,6 +49,35 @@ SELECT d.adrelid, d.adnum::int, pg_get_expr(d.adbin, d.adrelid), a.attgenerated:
  WHERE d.adrelid = ANY (%(tables)s::oid[])
  ORDER BY d.adrelid, d.adnum
 
+-- own_types --
+-- Enums and domains below these tables' columns; those of an extension come with the extension.
+-- checks: name, definition, what of the application's own it cannot do without.
+WITH RECURSIVE used (oid) AS (
+    SELECT atttypid FROM pg_attribute WHERE attrelid = ANY (%(tables)s::oid[]) AND attnum > 0 AND NOT attisdropped
+    UNION
+    SELECT u.below FROM used JOIN pg_type t ON t.oid = used.oid
+      CROSS JOIN LATERAL (VALUES (t.typbasetype), (t.typelem)) u (below) WHERE u.below <> 0
+)
+SELECT t.oid, n.nspname, t.typname, format_type(t.oid, NULL), t.typtype::text, t.typnotnull, coalesce(t.typdefault, ''),
+       (SELECT string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ') FROM pg_depend d
+         WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid
+           AND d.refclassid IN ('pg_proc'::regclass, 'pg_class'::regclass)),
+       CASE WHEN t.typcollation NOT IN (0, b.typcollation) THEN t.typcollation::regcollation::text ELSE '' END,
+       array(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
+       array(SELECT ARRAY[c.conname::text, pg_get_constraintdef(c.oid), coalesce((
+               SELECT string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ') FROM pg_depend d
+                WHERE d.classid = 'pg_constraint'::regclass AND d.objid = c.oid
+                  AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)), '')]
+               FROM pg_constraint c WHERE c.contypid = t.oid AND c.contype = 'c' ORDER BY c.conname)
+  FROM used
+  JOIN pg_type t ON t.oid = used.oid AND t.typtype IN ('e', 'd')
+  JOIN pg_namespace n ON n.oid = t.typnamespace
+  LEFT JOIN pg_type b ON b.oid = t.typbasetype
+ WHERE n.nspname NOT IN ('pg_catalog', 'information_schema')
+   AND NOT EXISTS (SELECT FROM pg_depend e
+                    WHERE e.classid = 'pg_type'::regclass AND e.objid = t.oid AND e.deptype = 'e')
+ ORDER BY n.nspname, t.typname
+
 -- numberings --
 -- Each sequence with the column that it numbers, if there is one; last_value is NULL before the first use.
 SELECT n.nspname, c.relname, coalesce(s.last_value + s.increment_by, s.start_value), s.increment_by, s.min_value,
@@ -91,4 +120,7 @@ UNION ALL
 SELECT CASE t.typtype WHEN 'e' THEN 'enum type' ELSE 'domain' END, n.nspname || '.' || t.typname
   FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
  WHERE t.typtype IN ('e', 'd') AND n.nspname = ANY (%(namespaces)s)
+   -- those of tables come with their tables
+   AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray)
+                    AND d.classid IN ('pg_class'::regclass, 'pg_type'::regclass) AND d.deptype = 'n')
 ORDER BY 1, 2

@@ -72,6 +72,7 @@ def logical(oid: int, modifier: int, spelled: str, types: Mapping[int, PgType]) 
     if types[oid].name == "lo":
         raise UnsupportedType("a reference to a large object, whose bytes are not in the row")
     found, modifier = _resolved(oid, modifier, types)
+    spelled = below_domain(oid, spelled, types)
     if found.is_array:
         return LogicalType(kind=Kind.ARRAY, element=logical(found.element, modifier, spelled, types))
     if found.namespace != "pg_catalog":

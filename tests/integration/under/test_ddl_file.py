@@ -38,6 +38,15 @@ INSERT INTO "Customer" ("Full Name", credit) VALUES ('ann', 12.5);
 INSERT INTO orders VALUES (10, 1, 1, 'a', NULL);
 """
 _POSTGRES = """
+CREATE SCHEMA kinds;
+CREATE TYPE kinds."Mood" AS ENUM ('so so', 'it''s', 'fine');
+CREATE DOMAIN code AS varchar(8) DEFAULT 'none' NOT NULL CONSTRAINT long CHECK (length(VALUE) > 2);
+CREATE DOMAIN good AS kinds."Mood" CHECK (VALUE::kinds."Mood" > 'so so');
+CREATE DOMAIN better AS good CHECK (VALUE IS NOT NULL);
+CREATE TABLE felt (id int PRIMARY KEY, mood kinds."Mood" DEFAULT 'fine' CHECK (mood <> 'it''s'), moods kinds."Mood"[],
+    code code, codes code[], better better);
+CREATE INDEX felt_fine ON felt (id) WHERE mood = 'fine';
+INSERT INTO felt VALUES (1, 'so so', '{fine,"it''s"}', 'abc', '{abc,def}', 'fine');
 CREATE TABLE customer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "Full Name" text NOT NULL,
     credit numeric(10,2) DEFAULT 0 CONSTRAINT fair CHECK (credit >= 0), tags text[] DEFAULT '{}', doc jsonb,
     code uuid DEFAULT gen_random_uuid(), UNIQUE ("Full Name", credit));

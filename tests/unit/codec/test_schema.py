@@ -17,7 +17,7 @@ from tests.unit.codec import plain
 from venus.codec.descriptor import field_names, row_message
 from venus.codec.schema import canonical_json, file_descriptor, fingerprint, from_wire, message_class, to_wire
 from venus.errors import ProtocolError
-from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, TableSchema
+from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, LogicalType, OwnType, TableSchema
 from venus.wire import change_pb2 as wire
 
 SCHEMA = TableSchema(
@@ -65,6 +65,19 @@ SCHEMA = TableSchema(
     source_dialect="postgresql",
     checks=(Check(name="c", sql='("price" > 0)'),),
     left_out=(LeftOut(what="trigger", name="t", definition="BEFORE INSERT", reason="it is code"),),
+    types=(
+        OwnType(namespace="Läden", name="mood", spelled='"Läden".mood', labels=("so so", "it's")),
+        OwnType(
+            namespace="Läden",
+            name="code",
+            spelled='"Läden".code',
+            base=LogicalType(kind=Kind.TEXT, length=8),
+            base_spelled="character varying(8)",
+            not_null=True,
+            default_sql="'none'",
+            checks=(Check(name="long", sql="(length(VALUE) > 2)"),),
+        ),
+    ),
 )
 
 #: What a DBA may call columns, and what protobuf could stumble over.
@@ -215,6 +228,7 @@ def changed(index: int, **what: object) -> TableSchema:
         changed(2, type=LogicalType(kind=Kind.ARRAY, element=LogicalType(kind=Kind.CHAR, length=4))),
         changed(3, type=LogicalType(kind=Kind.NATIVE, name="circle")),
         replace(SCHEMA, key=("price", "order")),
+        replace(SCHEMA, types=(replace(SCHEMA.types[0], labels=("so so", "it's", "more")), SCHEMA.types[1])),
         replace(SCHEMA, columns=SCHEMA.columns[:-1]),
         replace(SCHEMA, columns=(*SCHEMA.columns[:-2], SCHEMA.columns[-1], SCHEMA.columns[-2])),
     ],
@@ -230,6 +244,7 @@ def test_the_fingerprint_differs_with_columns_types_and_key(other: TableSchema) 
         replace(SCHEMA, version=4),
         replace(SCHEMA, comment=""),
         replace(SCHEMA, indexes=()),
+        replace(SCHEMA, types=(SCHEMA.types[0], replace(SCHEMA.types[1], not_null=False))),
         changed(0, comment=""),
         changed(0, source_type="int8"),
     ],

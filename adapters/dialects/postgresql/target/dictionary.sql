@@ -1,14 +1,35 @@
 -- What is at the target already.
 
 -- columns --
+-- own: schema and name of an enum or a domain, of an array's elements with [] behind it.
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '',
-    a.atthasdef OR a.attidentity <> ''
+    a.atthasdef OR a.attidentity <> '',
+    CASE WHEN t.typtype IN ('e', 'd') THEN quote_ident(n.nspname) || '.' || quote_ident(t.typname)
+              || CASE WHEN t.oid <> a.atttypid THEN '[]' ELSE '' END ELSE '' END
 FROM pg_attribute a
+JOIN pg_type c ON c.oid = a.atttypid
+JOIN pg_type t ON t.oid = CASE WHEN c.typcategory = 'A' AND c.typelem <> 0 THEN c.typelem ELSE c.oid END
+JOIN pg_namespace n ON n.oid = t.typnamespace
 WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 
 -- relation --
 SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
+
+-- own_type --
+-- What it is, and its labels in order or its constraints.
+SELECT CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN 'domain over ' || replace(CASE WHEN b.typtype IN ('e', 'd')
+         THEN n.nspname || '.' || b.typname ELSE format_type(t.typbasetype, t.typtypmod) END, '"', '')
+       ELSE 'no enum and no domain' END,
+    CASE t.typtype WHEN 'e' THEN array(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid
+                                       ORDER BY e.enumsortorder)
+    ELSE array(SELECT pg_get_constraintdef(k.oid) FROM pg_constraint k WHERE k.contypid = t.oid AND k.contype = 'c')
+         || CASE WHEN t.typnotnull THEN ARRAY['NOT NULL'] ELSE '{}' END END
+FROM pg_type t
+JOIN pg_namespace s ON s.oid = t.typnamespace
+LEFT JOIN pg_type b ON b.oid = t.typbasetype
+LEFT JOIN pg_namespace n ON n.oid = b.typnamespace
+WHERE s.nspname = %(namespace)s AND t.typname = %(name)s
 
 -- unique_keys --
 -- Only these can tell INSERT .. ON CONFLICT which row is meant.

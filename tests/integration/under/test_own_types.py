@@ -1,0 +1,158 @@
+"""Enums and domains of a PostgreSQL source at the target: made, compared, followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.support.feed import query
+from tests.support.whole_way import WholeWay, found, whole_way
+from venus.adapters.under.control import progress, resync
+from venus.adapters.under.load import full_sync
+from venus.cli.ddl import conversion
+from venus.errors import Refused
+
+pytestmark = pytest.mark.integration
+
+TYPES = """
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN code AS text CHECK (VALUE <> '') NOT NULL;
+CREATE DOMAIN strict AS code CHECK (length(VALUE) > 1);
+CREATE DOMAIN host AS inet;
+"""
+TABLES = """
+CREATE TABLE felt (mood mood PRIMARY KEY, why code, moods mood[], host host, hosts host[]);
+CREATE TABLE also (id int PRIMARY KEY, mood mood DEFAULT 'ok', why strict DEFAULT 'NONE');
+INSERT INTO felt VALUES ('ok', 'A"\\b', '{sad,NULL,ok}', '::1/64', '{10.0.0.0/8,NULL}'), ('sad', 'Ü', NULL, NULL, NULL);
+INSERT INTO also VALUES (1, 'sad', 'AB'), (2, NULL, DEFAULT);
+"""
+LABELS = "SELECT array_agg(enumlabel::text ORDER BY enumsortorder) FROM pg_enum JOIN pg_type t ON t.oid = enumtypid"
+
+
+@pytest.fixture
+def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
+    query(database, TYPES + TABLES)
+    with whole_way(tmp_path, database, second_database) as made:
+        made.install()
+        yield made
+
+
+def test_they_are_made_before_the_tables_and_every_value_is_the_same(way: WholeWay) -> None:
+    way.load()
+    way.start()
+    query(way.source, "INSERT INTO also VALUES (3, 'ok', 'XY')")
+    query(way.source, "UPDATE felt SET moods = '{ok}' WHERE mood = 'sad'; DELETE FROM felt WHERE mood = 'ok'")
+    way.caught_up()
+    assert found(way.verify()) == set()
+    assert query(way.target, "SELECT moods::text FROM felt") == [("{ok}",)]
+    types = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass"
+    assert dict(query(way.target, f"{types.format('felt')} AND attnum > 0")) == {
+        "mood": "mood", "why": "code", "moods": "mood[]", "host": "host", "hosts": "host[]",
+    }  # fmt: skip
+    for wrong in ("INSERT INTO also VALUES (9, 'ok', 'X')", "INSERT INTO felt (mood) VALUES ('ok')"):
+        with pytest.raises(psycopg2.IntegrityError):
+            query(way.target, wrong)
+
+
+def test_a_new_label_arrives_before_the_rows_that_have_it(way: WholeWay) -> None:
+    way.load()
+    way.start()
+    query(way.source, "ALTER TYPE mood ADD VALUE 'meh' BEFORE 'ok'")
+    query(way.source, "ALTER TYPE mood ADD VALUE 'glad'")
+    query(way.source, "INSERT INTO felt VALUES ('meh', 'A'), ('glad', 'B'); UPDATE also SET mood = 'glad'")
+    way.caught_up()
+    assert query(way.target, LABELS) == [(["sad", "meh", "ok", "glad"],)]
+    assert found(way.verify()) == set()
+
+
+def test_a_column_of_a_new_type_brings_its_type(way: WholeWay) -> None:
+    way.load()
+    way.start()
+    query(way.source, "CREATE TYPE size AS ENUM ('s', 'm'); ALTER TABLE also ADD size size DEFAULT 'm', ADD h host[]")
+    query(way.source, "INSERT INTO also (id, size) VALUES (7, 's')")
+    way.caught_up()
+    way.until(lambda: found(way.verify()) == set(), "the old rows to have their default")
+    assert query(way.target, "SELECT DISTINCT size::text FROM also ORDER BY 1") == [("m",), ("s",)]
+
+
+def test_a_renamed_label_halts_the_table_and_says_what_to_do(way: WholeWay) -> None:
+    way.load()
+    way.start()
+    query(way.source, "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    both = ["public.also", "public.felt"]
+
+    def halted() -> list[tuple[str, str]]:
+        return [(t.source_name, t.reason) for t in progress(way.settings, "main").tables if t.state == "HALTED"]
+
+    way.until(lambda: sorted(name for name, _ in halted()) == both, "both tables to halt")
+    said = "the labels of public.mood were (sad, ok) and are (sad, fine): rename them here in the same way"
+    assert all(said in reason for _, reason in halted())
+    query(way.target, "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    filled = "SELECT count(*) FROM venus.captured_table WHERE fill_done = 0"
+    way.until(lambda: query(way.source, filled) == [(0,)] and not way.log_rows(), "the source to be read again")
+    for name in both:
+        resync(way.settings, "main", name)
+    way.until(lambda: not halted() and found(way.verify()) == set(), "both to be equal again")
+    assert query(way.target, "SELECT mood::text FROM felt ORDER BY felt.mood") == [("sad",), ("fine",)]
+
+
+def test_another_type_of_that_name_is_refused_with_both(way: WholeWay) -> None:
+    query(way.target, "CREATE TYPE mood AS ENUM ('ok', 'sad'); CREATE DOMAIN code AS text NOT NULL")
+    with pytest.raises(Refused) as refused:
+        way.load()
+    said = str(refused.value)
+    assert "type public.mood has the labels (ok, sad), the source (sad, ok)" in said
+    assert "type public.code is domain over text NOT NULL here, domain over text CHECK ((VALUE <> ''::text))" in said
+
+
+def test_the_same_types_or_a_wider_enum_are_taken(way: WholeWay) -> None:
+    query(way.target, TYPES.replace("'ok'", "'ok', 'more'"))
+    way.load()
+    assert query(way.target, "SELECT count(*) FROM felt") == [(2,)]
+
+
+def test_a_missing_label_is_told_with_the_statement_that_adds_it(way: WholeWay) -> None:
+    query(way.target, "CREATE TYPE mood AS ENUM ('ok')")
+    with pytest.raises(Refused, match=r"""ALTER TYPE "public"."mood" ADD VALUE IF NOT EXISTS 'sad' BEFORE 'ok'"""):
+        way.load()
+
+
+def test_a_second_load_adds_the_labels_that_came_meanwhile(way: WholeWay) -> None:
+    way.load()
+    query(way.source, "ALTER TYPE mood ADD VALUE 'glad'")
+    query(way.source, "INSERT INTO felt VALUES ('glad', 'B')")
+    way.start("capture")
+    way.until(lambda: way.log_rows() == 0, "the change to be captured")
+    way.stop("capture")
+    way.at_target("DELETE FROM venus.applied", "DELETE FROM venus.load_job")  # a load that begins again
+    full_sync(way.settings, "main")
+    assert query(way.target, "SELECT count(*) FROM felt") == [(3,)]
+
+
+def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, second_database: str) -> None:
+    query(database, TYPES + TABLES)
+    query(database, "ALTER TABLE also ADD CHECK (mood <> 'sad' OR mood IS NULL OR id = 1)")
+    with whole_way(tmp_path, database, second_database) as way:
+        target = way.settings.targets["main"].model_copy(update={"schema_": "copy"})
+        way.settings = way.settings.model_copy(update={"targets": {"main": target}})
+        way.install()
+        way.load()
+        assert query(
+            second_database, "SELECT typnamespace::regnamespace::text FROM pg_type WHERE typname = 'mood'"
+        ) == [("copy",)]
+        assert found(way.verify()) == set()
+        assert 'CREATE TYPE "copy"."mood" AS ENUM' in conversion(way.settings, "main").text
+
+
+def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: str, second_database: str) -> None:
+    query(database, TYPES + TABLES)
+    query(database, "CREATE SCHEMA b; CREATE TYPE b.also AS ENUM ('x'); ALTER TABLE felt ADD other b.also")
+    with whole_way(tmp_path, database, second_database) as way:
+        target = way.settings.targets["main"].model_copy(update={"schema_": "copy"})
+        way.settings = way.settings.model_copy(update={"targets": {"main": target}})
+        way.install()
+        with pytest.raises(Refused, match=r"type b.also and public.also would both become copy.also"):
+            way.load()
