@@ -1,0 +1,52 @@
+"""Own tables at an Oracle are a script (DECISIONS, 2026-11-21); it must not drift from what the migrations make."""
+
+from __future__ import annotations
+
+import io
+import re
+from unittest import mock
+
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+
+from tests.support.oracle_scripts import FOLDER
+from venus.adapters.dialects.oracle import ddl
+from venus.adapters.dialects.oracle.versions import VERSIONS
+from venus.migrations.versions import source_0001_tables as migration
+
+_TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", re.DOTALL)
+_COLUMN = re.compile(r"^\s+(\w+)\s+[A-Z].*?( NOT NULL)?,?\s*$", re.MULTILINE)
+#: Where a log is consumed up to: Oracle's is consumed row by row.
+_NOT_AT_ORACLE = {("VENUS_CAPTURED_TABLE", "LOG_THROUGH")}
+#: What only Oracle has.
+_ONLY_AT_ORACLE = {"VENUS_DDL"}
+
+
+def columns(text: str) -> dict[str, list[tuple[str, bool]]]:
+    """Return the columns of each table of VENUS's own with whether they are NOT NULL, in order."""
+    found = {}
+    for table, body in _TABLE.findall(text.upper()):
+        rows = [(c, bool(n)) for c, n in _COLUMN.findall(body) if c not in ("PRIMARY", "CONSTRAINT")]
+        found[table] = [(c, n) for c, n in rows if (table, c) not in _NOT_AT_ORACLE]
+    return found
+
+
+def rendered() -> str:
+    """Return what alembic's Oracle dialect would say."""
+    said = io.StringIO()
+    context = MigrationContext.configure(dialect_name="oracle", opts={"as_sql": True, "output_buffer": said})
+    with Operations.context(context), mock.patch.object(migration, "own_schema", return_value=None):
+        migration.upgrade()
+    return said.getvalue()
+
+
+def test_the_script_makes_the_tables_of_the_migrations() -> None:
+    made = columns("\n".join(m.sql for m in ddl.own_objects(VERSIONS[-1], cluster=False)))
+    assert made.keys() >= _ONLY_AT_ORACLE
+    assert {table: c for table, c in made.items() if table not in _ONLY_AT_ORACLE} == columns(rendered())
+    assert len(made["VENUS_CAPTURED_TABLE"]) > 10
+
+
+def test_the_file_that_a_dba_reads_has_them_too() -> None:
+    shown = columns((FOLDER / "install-23ai.sql").read_text(encoding="utf-8"))
+    assert shown.items() >= columns(rendered()).items()
