@@ -38,6 +38,21 @@ def catalogue(pipeline: Pipeline) -> list[str]:
         return [str(row) for row in connection.execute("SELECT * FROM sqlite_master ORDER BY type, name")]
 
 
+def test_names_that_a_target_cannot_have_are_told_before_anything_is_done(pipeline: Pipeline) -> None:
+    long = "a_name_that_is_longer_than_the_sixty_three_bytes_that_postgresql_keeps_of_it"
+    at_source(pipeline, f"CREATE TABLE {long} (id INTEGER PRIMARY KEY, xmin INT)")
+    pipeline.targets["lake"] = f"parquet://{pipeline.folder}/lake"
+    pipeline.configure()
+    found = {f["message"]: f for f in pipeline.ask("check", code=3)["findings"]}
+    (system,) = [message for message in found if "PostgreSQL has a system column called xmin" in message]
+    assert found[system]["blocks"]
+    assert "a folder of Parquet files" in found
+    at_source(pipeline, f"ALTER TABLE {long} DROP COLUMN xmin")
+    found = {f["message"]: f for f in pipeline.ask("check")["findings"]}
+    (told,) = [message for message in found if "is too long and becomes" in message]
+    assert told.startswith(f"main.{long}: the name {long} is too long and becomes a_name_that")
+
+
 def test_a_reader_without_rights_is_told_the_grants_and_nothing_is_touched(
     tmp_path: Path, postgres_server: Server, database: str
 ) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import psycopg2
 import pytest
 
+from tests.conformance.place_oracle import quoting
+from tests.conformance.torture_oracle import STANDIN
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer, catalogue
 from tests.support.oracle_driver import driver_folder, python_path
@@ -40,6 +42,13 @@ TABLES = (
 )
 
 
+def insert_torture(cursor: Any, first: int) -> None:
+    """Insert a row for each of the hardest values of every type."""
+    every = [(name.upper(), sql) for name, column in STANDIN.items() for sql, _ in column.values]
+    for number, (name, sql) in enumerate(every, first):
+        cursor.execute(quoting(f'INSERT INTO "TORTURE" ("ID", "{name}") VALUES ({number}, {sql})'))
+
+
 @pytest.fixture
 def application(mariadb_oracle_server: MariaServer) -> Iterator[Any]:
     """Make a school, and open a session that commits by itself."""
@@ -48,6 +57,9 @@ def application(mariadb_oracle_server: MariaServer) -> Iterator[Any]:
         cursor = connection.cursor()
         for statement in TABLES:
             cursor.execute(statement)
+        columns = ", ".join(f'"{name.upper()}" {column.type}' for name, column in STANDIN.items())
+        cursor.execute(f'CREATE TABLE "TORTURE" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, {columns})')
+        insert_torture(cursor, 1)
         yield cursor
 
 
@@ -102,7 +114,9 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     application.execute("""INSERT INTO "STUDENT" VALUES (3, 'Carl', 1, REPEAT('x', 600000), NULL)""")
     application.execute("""UPDATE "ENROLL" SET "GRADE" = 10 WHERE "STUDENT_ID" = 2""")
     application.execute("""INSERT INTO "ENROLL" VALUES (3, 'Art', 8, '2026-11-21 09:00:00')""")
+    insert_torture(application, 1001)
     pipeline.caught_up("main")
+    assert pipeline.ask("verify")["verdict"] == "same"
     target = pipeline.targets["main"]
     assert query(target, "SELECT id, active, length(photo), length(essay) FROM app.student ORDER BY id") == [
         (1, True, 2, None), (2, False, None, 700_000), (3, True, 600_000, None),

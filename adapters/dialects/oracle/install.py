@@ -212,11 +212,22 @@ class Installer:
                 continue
             try:
                 self._run(step)
-            except VenusError:
+            except VenusError as error:
                 self._session.rollback()
                 table = step.shown.table
                 self._take_away([s.name for s in steps if s.kind == "make" and s.shown.table == table])
+                self._mark(table, str(error))
                 raise
+
+    def _mark(self, table: str, why: str) -> None:
+        """Say of a table that was captured before why it is not any more; a new one waits for the next installation."""
+        if "VENUS_CAPTURED_TABLE" not in objects(self._session).kinds:
+            return
+        for table_id, known in registry.read_tables(self._session).items():
+            if known.schema.qualified == table and known.table.reason != INSTALLING:
+                reason = f"changes are missed, its triggers could not be made again: {why}"
+                registry.set_state(self._session, table_id, registry.RESYNC, reason)
+        self._session.commit()
 
     def _run(self, step: Step) -> None:
         if step.kind == "check":

@@ -154,6 +154,21 @@ def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, so
     assert {t.schema.name: t.state for t in source.registered()}["ENROLL"] == "PAUSED"
 
 
+def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
+    enroll: Follower, source: OracleSource, application: Any
+) -> None:
+    application.execute("DROP TRIGGER VENUS_U_00002")
+    application.execute("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_U_00002')")
+    with pytest.raises(SourceError, match="VENUS_U_00002 does not compile"):
+        source.install(["*"], [])
+    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    assert state.state == "RESYNC"
+    assert "VENUS_U_00002 does not compile" in state.reason
+    application.execute("""UPDATE "ENROLL" SET "GRADE" = 1""")
+    application.execute("SELECT trigger_name FROM information_schema.triggers WHERE trigger_name = 'VENUS_U_00002'")
+    assert application.fetchall() == ()
+
+
 def test_uninstall_leaves_nothing(enroll: Follower, source: OracleSource, application: Any) -> None:
     source.uninstall()
     application.execute(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
 import pytest
 
 from tests.support.feed import query
+from tests.support.follower import Follower
 from tests.support.whole_way import WholeWay, found, whole_way
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.under.control import progress, resync
 from venus.adapters.under.load import full_sync
 from venus.cli.ddl import conversion
@@ -66,6 +70,18 @@ def test_a_new_label_arrives_before_the_rows_that_have_it(way: WholeWay) -> None
     way.caught_up()
     assert query(way.target, LABELS) == [(["sad", "meh", "ok", "glad"],)]
     assert found(way.verify()) == set()
+
+
+def test_no_row_is_read_in_a_version_that_knows_its_label_not(way: WholeWay) -> None:
+    with closing(PostgresSource(way.source)) as source:
+        follower = Follower(source)
+        follower.drain()
+        query(way.source, "ALTER TYPE mood ADD VALUE 'glad'")
+        query(way.source, "INSERT INTO felt VALUES ('glad', 'B')")
+        with pytest.raises(SchemaChanged):
+            source.open_cut([])
+        follower.drain()
+        assert follower.schemas[follower.table_id("felt"), 2].types[-1].labels == ("sad", "ok", "glad")
 
 
 def test_a_column_of_a_new_type_brings_its_type(way: WholeWay) -> None:

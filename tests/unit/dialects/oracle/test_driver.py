@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -15,8 +16,8 @@ import pytest
 from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module, error
 from tests.support.oracle_scripts import everything
-from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle import sampling
+from venus.adapters.dialects.contract import InstallStep, SchemaChanged
+from venus.adapters.dialects.oracle import ddl, sampling
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
 from venus.adapters.dialects.oracle.connection import (
@@ -30,6 +31,7 @@ from venus.adapters.dialects.oracle.connection import (
     output_handler,
 )
 from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.install import Installer, Step
 from venus.adapters.dialects.oracle.versions import named
 from venus.adapters.dialects.registry import dialect_of
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError
@@ -128,6 +130,19 @@ def test_codes_are_listed_once_and_unknown_ones_fail() -> None:
     assert len(every) == len(set(every))
     assert action_of("ORA-99999") is Action.FAIL
     assert code_of(Exception("ORA-00060: deadlock detected")) == "ORA-00060"
+
+
+def test_the_fence_waits_until_the_table_is_free(
+    module: Module, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    busy = error("ORA-00054", "resource busy and acquire with NOWAIT specified or timeout expired")
+    module.answers["LOCK TABLE"] = [Answer(error=busy), Answer(error=busy), Answer()]
+    dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
+    fence = InstallStep(table="APP.EXAM", what="fence", sql=ddl.fence(everything().keyed))
+    Installer(session, dictionary, named("19c"), Options()).run([Step(shown=fence, kind="fence")])
+    said = [text for text, _ in module.said if text.startswith("LOCK TABLE") or text == "COMMIT"]
+    assert said == [fence.sql, fence.sql, fence.sql, "COMMIT"]
 
 
 def test_missing_privileges_are_ready_grants(module: Module, session: Session) -> None:
