@@ -159,6 +159,8 @@ def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, 
         assert query(
             second_database, "SELECT typnamespace::regnamespace::text FROM pg_type WHERE typname = 'mood'"
         ) == [("copy",)]
+        checks = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND conrelid = 'copy.also'::regclass"
+        assert query(second_database, checks) == [(1,)]
         assert found(way.verify()) == set()
         assert 'CREATE TYPE "copy"."mood" AS ENUM' in conversion(way.settings, "main").text
 
