@@ -14,6 +14,7 @@ import xxhash
 from venus.broker import full, keys
 from venus.broker.store import Store
 from venus.codec.chunk import add_digests, rows_digest
+from venus.codec.headed import take_apart
 from venus.codec.packed import Packed
 from venus.wire import broker_pb2, change_pb2
 
@@ -64,15 +65,18 @@ class Chunks:
     def _pack(
         self, found: Sequence[bytes], values: Sequence[bytes]
     ) -> tuple[list[change_pb2.TableChanges], list[bytes]]:
-        headers = full.read_headers(values, self._floor)
+        heads, rows = take_apart(values, full.HEADER_BYTES)
+        headers = full.read_heads(heads, self._floor)
+        versions = np.unique(headers.versions[headers.alive]).tolist()
         tables, sequences = [], []
-        for version in np.unique(headers.versions[headers.alive]).tolist():
-            chosen = np.flatnonzero(headers.alive & (headers.versions == version))
-            if len(chosen) < len(found):
-                where = chosen.tolist()
-                section = _section(self._table_id, version, [found[i] for i in where], [values[i] for i in where])
+        for version in versions:
+            chosen = headers.alive & (headers.versions == version)
+            if chosen.all():
+                section = self._section(version, found, rows)
             else:
-                section = _section(self._table_id, version, found, values)
+                where = np.flatnonzero(chosen).tolist()
+                _, some_rows = take_apart([values[i] for i in where], full.HEADER_BYTES)
+                section = self._section(version, [found[i] for i in where], some_rows)
             tables.append(section)
             numbers = headers.sequences[chosen]
             self._rows += len(numbers)
@@ -80,17 +84,15 @@ class Chunks:
             sequences.append(numbers.astype("<u8", copy=False).tobytes())
         return tables, sequences
 
-
-def _section(table_id: int, version: int, found: Sequence[bytes], values: Sequence[bytes]) -> change_pb2.TableChanges:
-    record_ids = Packed.of([key[keys.ROW_PREFIX_BYTES :] for key in found])
-    rows = Packed.of([value[full.HEADER_BYTES :] for value in values])
-    return change_pb2.TableChanges(
-        table_id=table_id,
-        schema_version=version,
-        count=len(found),
-        record_ids=record_ids.data,
-        record_id_sizes=record_ids.wire_sizes(),
-        rows=rows.data,
-        row_sizes=rows.wire_sizes(),
-        inserts_only=True,
-    )
+    def _section(self, version: int, found: Sequence[bytes], rows: Packed) -> change_pb2.TableChanges:
+        _, record_ids = take_apart(found, keys.ROW_PREFIX_BYTES)
+        return change_pb2.TableChanges(
+            table_id=self._table_id,
+            schema_version=version,
+            count=len(found),
+            record_ids=record_ids.data,
+            record_id_sizes=record_ids.wire_sizes(),
+            rows=rows.data,
+            row_sizes=rows.wire_sizes(),
+            inserts_only=True,
+        )

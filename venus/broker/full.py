@@ -171,10 +171,9 @@ class Rows:
     alive: npt.NDArray[np.bool_]
 
 
-def read_headers(values: Sequence[bytes], floor: int) -> Rows:
-    """Read the headers of many stored values at once. A row at or below the floor is not alive."""
-    raw = b"".join([value[:HEADER_BYTES] for value in values])
-    header = np.frombuffer(raw, dtype=_HEADER_DTYPE)
+def read_heads(heads: npt.NDArray[np.uint8], floor: int) -> Rows:
+    """Read the headers of many stored values, n x HEADER_BYTES. A row at or below the floor is not alive."""
+    header = np.ascontiguousarray(heads).view(_HEADER_DTYPE).ravel()
     sequences = header["sequence"].astype(np.uint64)
     alive = ((header["flags"] & _TOMBSTONE) == 0) & (sequences > floor)
     return Rows(sequences, header["version"].astype(np.uint32), alive)

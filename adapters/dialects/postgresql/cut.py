@@ -1,8 +1,9 @@
 """A cut of a PostgreSQL source: one REPEATABLE READ transaction from the first log row read to the local COMMIT.
 
 DELETE in a REPEATABLE READ transaction removes exactly the rows that its snapshot sees, so what is read and what is
-deleted are the same, in one statement or in two, and nothing is removed unless the same transaction writes the batch rows and the checkpoint
-(VENUS 3.3; capture.md 0). A late committer's log rows are not in the snapshot and wait for the next cut.
+deleted are the same, in one statement or in two, and nothing is removed unless the same transaction writes the batch
+rows and the checkpoint (VENUS 3.3; capture.md 0). A late committer's log rows are not in the snapshot and wait for the
+next cut.
 """
 
 from __future__ import annotations

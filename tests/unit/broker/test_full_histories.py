@@ -16,6 +16,7 @@ import pytest
 from venus.broker import full
 from venus.broker.full import Found, Section, Write
 from venus.codec.changes import EMPTY
+from venus.codec.headed import take_apart
 from venus.codec.packed import Packed
 from venus.model import ChangeKind
 
@@ -29,6 +30,11 @@ class History:
 
     sections: list[Section]
     rows: dict[bytes, bytes]
+
+
+def read_headers(values: Sequence[bytes], floor: int) -> full.Rows:
+    """Read the headers of stored values as the broker does for a snapshot."""
+    return full.read_heads(take_apart(values, full.HEADER_BYTES)[0], floor)
 
 
 def history(rng: random.Random, *, markers: bool) -> History:
@@ -138,7 +144,7 @@ class Table:
     def rows(self) -> dict[bytes, bytes]:
         if not self.stored:
             return {}
-        alive = full.read_headers(list(self.stored.values()), self.floor).alive
+        alive = read_headers(list(self.stored.values()), self.floor).alive
         return {
             record_id: value[full.HEADER_BYTES :]
             for (record_id, value), living in zip(self.stored.items(), alive.tolist(), strict=True)
@@ -222,7 +228,7 @@ def test_rows_are_cut_where_they_end(equal: bool) -> None:
     values = full.encode(each)
 
     assert [value[full.HEADER_BYTES :] for value in values] == rows
-    assert full.read_headers(values, 0).sequences.tolist() == [5, 6, 7]
+    assert read_headers(values, 0).sequences.tolist() == [5, 6, 7]
 
 
 def test_garbage_is_what_lies_under_the_floor_and_old_tombstones() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.codec import plain
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
 from venus.codec.copytext import from_copy, keys_to_copy, to_copy
+from venus.codec.headed import take_apart
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.codec.schema import message_class
@@ -236,3 +239,21 @@ def test_keys_and_rows_of_different_numbers_are_refused() -> None:
 
     with pytest.raises(ProtocolError, match="1 record ids and 2 rows"):
         to_copy(Packed.of([b"\x0a\x011"]), Packed.of([b"", b""]), layout)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_heads_come_off_any_byte_strings(seed: int) -> None:
+    chance = random.Random(seed)
+    head = chance.choice((1, 8, 13))
+    items = [chance.randbytes(head + chance.choice((0, 0, 1, 5, 300))) for _ in range(chance.choice((1, 2, 50)))]
+
+    heads, rest = take_apart(items, head)
+
+    assert [row.tobytes() for row in heads] == [item[:head] for item in items]
+    assert rest.split() == [item[head:] for item in items]
+
+
+def test_no_byte_strings_have_no_heads() -> None:
+    heads, rest = take_apart([], 13)
+
+    assert (heads.shape, len(rest), rest.data) == ((0, 13), 0, b"")
