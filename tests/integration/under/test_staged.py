@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,12 +27,14 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
+from venus.adapters.under.apply import ApplyReport
 from venus.adapters.under.control import pause, progress, resume, resync, table_states
 from venus.adapters.under.load import full_sync
 from venus.adapters.under.staged import StagedApply
 from venus.adapters.under.stagetask import StageTask, stage_prefix, stage_range
 from venus.config import Settings
 from venus.config import Spark as SparkSettings
+from venus.errors import ProtocolError
 
 pytestmark = pytest.mark.integration
 
@@ -44,13 +47,14 @@ class Here:
 
     def __init__(self) -> None:
         self.before: Callable[[StageTask], None] = lambda _: None
+        self.after: Callable[[Any], Any] = lambda receipt: receipt
         self.tasks = 0
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         for task in reversed(tasks):  # in any order
             self.tasks += 1
             self.before(task)
-            yield function(task)
+            yield self.after(function(task))
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +126,7 @@ def test_what_was_applied_is_not_applied_again(database: str, broker: FakeDelive
     assert {row[0] for row in rows_at(database, items()).values()} == {"mine"}
     assert applied(database) == middle
     assert (applies.staged, restarted.staged) == (1, 0)
+    assert (applies.ordinary, restarted.ordinary) == (0, 0)
     applies.close()
     restarted.close()
 
@@ -206,6 +211,55 @@ def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) 
     assert before == 1
     assert rows_at(database, items()) == feed.model[1]
     applies.close()
+
+
+def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    """What was laid down under another state of the target is thrown away, and the new state read."""
+    settings, runner = staging(broker, database), Here()
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    full_sync(settings, "a")
+    before = broker.next_offset
+    feed.cut(*(put(i, "b", i) for i in range(40)))
+    told: list[ApplyReport] = []
+
+    def pause_once(_: StageTask) -> None:
+        runner.before = lambda _: None
+        pause(settings, "a")
+
+    runner.before = pause_once
+    applies = StagedApply(settings, "a", runner, threading.Event(), told.append)
+    thread = threading.Thread(target=applies.up_to, args=[broker.next_offset])
+    thread.start()
+    wait_for(lambda: any("operator" in report.error for report in told) or not thread.is_alive(), "the second look")
+    paused_at = applied(database)
+    resume(settings, "a")
+    thread.join(60)
+    applies.close()
+
+    assert paused_at == before
+    assert applied(database) == broker.next_offset
+    assert applies.staged == 1
+    assert rows_at(database, items()) == feed.model[1]
+    assert not stages(database)
+
+
+def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings, runner = staging(broker, database), Here()
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    full_sync(settings, "a")
+    before = broker.next_offset
+    feed.cut(*(put(i, "b", i) for i in range(40)))
+    runner.after = lambda receipt: replace(receipt, staged=()) if receipt.start == before else receipt
+    applies = applying(settings, runner)
+
+    with pytest.raises(ProtocolError, match="changes were staged of 40 from 1 on"):
+        applies.up_to(broker.next_offset)
+    applies.close()
+
+    assert applied(database) == before
+    assert len(rows_at(database, items())) == 1
 
 
 def test_what_dies_between_staging_and_taking_over_leaves_nothing(
