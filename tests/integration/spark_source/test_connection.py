@@ -1,0 +1,125 @@
+"""What an executor does when its connection is cut, or the cut of its DataFrame is gone; without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tests.support.delivery import CHUNK_ROWS, FakeDelivery
+from tests.support.feed import Feed, items, put
+from tests.support.proxy import Proxy
+from venus.errors import OffsetTrimmed, SnapshotExpired, Unavailable
+from venus.spark.arrowrows import Shape
+from venus.spark.datasource_columns import Wanted
+from venus.spark.datasource_options import Options
+from venus.spark.datasource_read import OWN_FIELDS, SEQUENCE, SplitPartition, open_snapshot, split_batches
+from venus.spark.datasource_table import Registered, registered
+from venus.spark.streaming_rows import STREAM_FIELDS, OffsetPartition, change_batches
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.fault]
+
+ROWS = 6 * CHUNK_ROWS
+#: So long that a split does not fit into what gRPC and the kernel hold ready.
+LABEL = "x" * 2000
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeDelivery]:
+    fake = FakeDelivery()
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def proxy(broker: FakeDelivery) -> Iterator[Proxy]:
+    with Proxy(broker.address) as made:
+        made.delay_s = 0.01
+        yield made
+
+
+def options_of(proxy: Proxy, **options: str) -> Options:
+    return Options.of({"address": proxy.address, "table": "items", "patience_s": "60"} | options)
+
+
+def wanted_of(table: Registered, own: tuple[pa.Field, ...]) -> Wanted:
+    fields = [*own, *Shape.of(table.newest).fields]
+    return Wanted.of(from_arrow_schema(pa.schema(fields)), table.newest, own)
+
+
+def fill(broker: FakeDelivery) -> None:
+    feed = Feed(broker)
+    feed.describe(items())
+    feed.cut(*(put(n, LABEL, n) for n in range(ROWS)), batch_rows=CHUNK_ROWS)
+
+
+def partition_of(options: Options) -> tuple[SplitPartition, Wanted]:
+    snapshot = open_snapshot(options, 1)
+    table = registered(snapshot, 1)
+    (split,) = snapshot.splits
+    return SplitPartition(snapshot.snapshot_id, split.SerializeToString(), table), wanted_of(table, OWN_FIELDS)
+
+
+def cut_behind_the_first(batches: Iterator[pa.RecordBatch], proxy: Proxy) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = next(batches).to_pylist()
+    proxy.cut()
+    return rows + [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_full_data_goes_on_behind_the_last_row(
+    broker: FakeDelivery, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("venus.rpc.snapshots.RESUMES_MAX", 0)  # as if the broker had been away for longer
+    fill(broker)
+    options = options_of(proxy, splits="1")
+    partition, wanted = partition_of(options)
+
+    rows = cut_behind_the_first(split_batches(options, partition, wanted), proxy)
+
+    assert broker.splits_read >= 2, "the connection was cut too late to be noticed"
+    assert sorted(row["id"] for row in rows) == list(range(ROWS))  # type: ignore[type-var]
+    assert sorted(row[SEQUENCE] for row in rows) == list(range(1, ROWS + 1))  # type: ignore[type-var]
+
+
+def test_changes_go_on_behind_the_last_one(broker: FakeDelivery, proxy: Proxy) -> None:
+    fill(broker)
+    options = options_of(proxy, starting="earliest")
+    table = registered(open_snapshot(options, 1), 1)
+    piece = OffsetPartition(3, ROWS - 5, table)
+
+    rows = cut_behind_the_first(change_batches(options, piece, wanted_of(table, STREAM_FIELDS)), proxy)
+
+    assert [row["_offset"] for row in rows] == list(range(3, ROWS - 5))
+
+
+def test_a_broker_that_stays_away_is_not_waited_for_longer_than_is_said(broker: FakeDelivery, proxy: Proxy) -> None:
+    fill(broker)
+    options = options_of(proxy, splits="1", patience_s="1")
+    partition, wanted = partition_of(options)
+    batches = split_batches(options, partition, wanted)
+    next(batches)
+    proxy.close()
+    began = time.monotonic()
+
+    with pytest.raises(Unavailable):
+        list(batches)
+    assert 1.0 <= time.monotonic() - began < 90.0
+
+
+def test_a_cut_that_is_gone_and_a_stream_that_came_too_late_say_the_way_out(broker: FakeDelivery, proxy: Proxy) -> None:
+    fill(broker)
+    options = options_of(proxy, splits="1")
+    partition, wanted = partition_of(options)
+    broker.pinned.clear()
+    broker.log_start = 100
+
+    with pytest.raises(SnapshotExpired, match=r"cut is gone; load\(\) it again, or raise the option lease_s"):
+        list(split_batches(options, partition, wanted))
+    piece = OffsetPartition(3, 200, partition.table)
+    with pytest.raises(OffsetTrimmed, match="fallen behind") as trimmed:
+        list(change_batches(options, piece, wanted_of(partition.table, STREAM_FIELDS)))
+    assert "consumer group" in trimmed.value.hint
