@@ -112,6 +112,7 @@ class Store:
         self, path: Path, *, cache_bytes: int = 48 << 20, read_only: bool = False, on_write: WriteHook | None = None
     ) -> None:
         self.path = path
+        self._read_only = read_only
         self._on_write = on_write or _kill_hook()
         memory = _Memory(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
         options = _options(memory)
@@ -298,7 +299,8 @@ class Store:
                 raise _wrapped(self.path, error, "close") from error
             finally:
                 del db
-                gc.collect()  # a reference left in a cycle would keep the lock file
+                if not self._read_only:  # one that is only read has no lock, and the broker goes on meanwhile
+                    gc.collect()  # a reference left in a cycle would keep the lock file
 
     def _cursor(self, family: str, *, fill_cache: bool) -> Any:
         view = self._views[family]

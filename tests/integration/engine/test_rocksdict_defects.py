@@ -10,6 +10,7 @@ import inspect
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,34 @@ def test_items_end_early_on_a_damaged_file_and_the_store_does_not(tmp_path: Path
     with pytest.raises(Corruption):
         copy.look_up(keys.STATE, [b"%06d" % n for n in range(5000)])
     copy.close()
+
+
+def test_a_reader_leaves_no_file_open_and_needs_no_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Store(tmp_path / "db")
+    put(opened, {b"%06d" % n: b"x" * 100 for n in range(5000)})
+    opened.checkpoint(tmp_path / "copy")
+    collections: list[int] = []
+    monkeypatch.setattr(store.gc, "collect", lambda: collections.append(1))
+    reader = Store(tmp_path / "copy", read_only=True)
+    reader.range(keys.STATE, b"", b"", rows_max=100, bytes_max=1 << 20)
+    reader.count(keys.STATE, b"", b"", every=7)
+    next(reader.scan(keys.STATE, b"", b""))
+
+    reader.close()
+
+    assert not [path for path in open_files() if path.is_relative_to(tmp_path / "copy")]
+    assert not collections
+    opened.close()
+    assert collections
+
+
+def open_files() -> list[Path]:
+    """Return what this process has open; a descriptor may go while they are listed."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(link.readlink())
+    return found
 
 
 @pytest.mark.parametrize("seed", range(20))
