@@ -6,6 +6,7 @@ Not run: `set_iterate_upper_bound` keeps a pointer into freed memory.
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import random
 import subprocess
@@ -137,7 +138,7 @@ def test_a_reader_leaves_no_file_open_and_needs_no_collection(tmp_path: Path, mo
     put(opened, {b"%06d" % n: b"x" * 100 for n in range(5000)})
     opened.checkpoint(tmp_path / "copy")
     collections: list[int] = []
-    monkeypatch.setattr(store.gc, "collect", lambda: collections.append(1))
+    monkeypatch.setattr(gc, "collect", lambda: collections.append(1))
     reader = Store(tmp_path / "copy", read_only=True)
     reader.range(keys.STATE, b"", b"", rows_max=100, bytes_max=1 << 20)
     reader.count(keys.STATE, b"", b"", every=7)
