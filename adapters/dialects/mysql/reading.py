@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pymysql.cursors import SSCursor
 
+from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import literal, log_keys, log_table, quoted
 from venus.adapters.dialects.mysql.statements import statement
@@ -169,6 +170,8 @@ def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
         packed = Packed(b"", np.zeros(len(rows), dtype=np.uint32))
     else:
         record_ids, packed = from_columns(texts, access.layout)
+        if found := oversized(record_ids, packed):
+            raise UnfitRow(f"row {key_for_people(access, rows[found[0]])}: {found[1]}")
     return TableChanges(
         table_id=access.layout.schema.table_id,
         schema_version=access.layout.schema.version,

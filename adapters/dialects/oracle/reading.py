@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from venus.adapters.dialects.limits import ROW_BYTES_MAX
+from venus.adapters.dialects.limits import ROW_BYTES_MAX, too_large
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
 from venus.adapters.dialects.oracle.ddl import Style
@@ -170,8 +170,7 @@ def _whole(row: Row, access: Access, large: Seq[tuple[int, int, Any]], read_lob:
 
 
 def _too_large(access: Access, row: Row, nbytes: int) -> UnfitRow:
-    limit = f"a row can have {ROW_BYTES_MAX >> 20} MiB"
-    return UnfitRow(f"row {key_for_people(access, row)}: {nbytes / (1 << 20):.1f} MiB, {limit}")
+    return UnfitRow(f"row {key_for_people(access, row)}: {too_large(nbytes)}")
 
 
 def key_for_people(access: Access, row: Row) -> str:

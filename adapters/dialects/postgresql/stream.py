@@ -18,11 +18,14 @@ from typing import Self
 
 import numpy as np
 
+from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.codec.changes import TableChanges
+from venus.codec.columns import keys_to_columns
 from venus.codec.copytext import from_copy
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
+from venus.errors import SourceError
 
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
@@ -150,15 +153,21 @@ def sections(
                 is_deleted=is_deleted,
                 inserts_only=inserts_only,
             ),
+            layout,
             bytes_max,
         )
 
 
-def divided(changes: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
-    """Divide a section that weighs more than the limit: text and wire sizes are not the same."""
+def divided(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[TableChanges]:
+    """Divide a section that weighs more than the limit: text and wire sizes are not the same.
+
+    Raises SourceError for a row that no message can carry.
+    """
     if changes.nbytes <= bytes_max:
         yield changes
         return
+    if found := oversized(changes.record_ids, changes.rows):
+        raise _too_large(changes, layout, *found)
     weights = changes.record_ids.sizes.astype(np.int64) + changes.rows.sizes + _ROW_OVERHEAD
     key_ends = np.cumsum(changes.record_ids.sizes, dtype=np.int64)
     row_ends = np.cumsum(changes.rows.sizes, dtype=np.int64)
@@ -176,6 +185,15 @@ def divided(changes: TableChanges, bytes_max: int) -> Iterator[TableChanges]:
             inserts_only=changes.inserts_only,
         )
         first = last
+
+
+def _too_large(changes: TableChanges, layout: Layout, place: int, said: str) -> SourceError:
+    ends = np.cumsum(changes.record_ids.sizes, dtype=np.int64)
+    columns = keys_to_columns(_part(changes.record_ids, ends, place, place + 1), layout)
+    values = [v.hex() if isinstance(v, bytes) else v for (v,) in columns]
+    key = ", ".join(f"{column.name}={value}" for column, value in zip(layout.columns, values, strict=False))
+    hint = "move the large value out of the row, or `venus pause` the table at the source: the others go on then"
+    return SourceError(f"{layout.schema.qualified}: row {key}: {said}", hint=hint)
 
 
 def _part(packed: Packed, ends: np.ndarray, first: int, last: int) -> Packed:

@@ -41,6 +41,15 @@ def test_a_row_that_cannot_be_carried_halts_its_table_and_is_tried_again(shop: S
     assert [r["d"] for r in follower.rows("days").values()] == ["2026-01-01", "2026-02-01"]
 
 
+def test_a_row_that_no_message_can_carry_halts_its_table(shop: Shop) -> None:
+    shop.run("CREATE TABLE doc (id int PRIMARY KEY, body longblob)", "CREATE TABLE other (id int PRIMARY KEY)")
+    follower = shop.capture()
+    shop.run("INSERT INTO doc VALUES (7, repeat('x', 16000000)), (8, 'small')", "INSERT INTO other VALUES (1)")
+    follower.drain()
+    assert shop.state("doc") == ("PAUSED", "cannot be carried: row id='7': 15.3 MiB, a row can have 15 MiB")
+    assert set(follower.rows("other")) == {("1",)}
+
+
 def test_zero_dates_become_null_where_the_url_says_so(shop: Shop) -> None:
     shop.options = "?venus_zero_dates=null"
     shop.run(LAX, DAYS, ZERO)

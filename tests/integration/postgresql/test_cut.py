@@ -18,7 +18,7 @@ from venus.adapters.dialects.postgresql.connection import Conflict, Connection
 from venus.adapters.dialects.postgresql.registry import load
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.errors import DatabaseUnavailable, VenusError
+from venus.errors import DatabaseUnavailable, SourceError, VenusError
 from venus.model import BatchNo
 
 Start = Callable[[], Follower]
@@ -215,6 +215,24 @@ def test_a_transaction_of_a_million_rows_is_one_cut_in_little_memory(sql: Sql, c
     count, sections, megabytes = map(int, run.stdout.split())
     assert (count, sections >= 200) == (1_000_000, True)
     assert megabytes < 256
+
+
+def test_a_row_that_no_message_can_carry_is_named_and_paused_the_others_go_on(
+    sql: Sql, source: PostgresSource, capture: Start
+) -> None:
+    sql("CREATE TABLE doc (id int, at date, body bytea, PRIMARY KEY (at, id)); CREATE TABLE other (id int PRIMARY KEY)")
+    item = capture()
+    sql("INSERT INTO doc VALUES (7, '2026-11-21', convert_to(repeat('x', 16000000), 'utf8'))")
+    sql("INSERT INTO other VALUES (1)")
+    with pytest.raises(SourceError, match=r"public.doc: row at=2026-11-21, id=7: 15.3 MiB, a row can have 15 MiB"):
+        item.cut()
+    source.set_table_state(item.table_id("doc"), "PAUSED", "by hand")
+    item.drain()
+    assert list(item.rows("other")) == [("1",)]
+    sql("UPDATE doc SET body = 'less'")
+    source.set_table_state(item.table_id("doc"), "ACTIVE", "")
+    item.drain()
+    assert [row["body"] for row in item.rows("doc").values()] == [b"less"]
 
 
 def test_the_application_never_loses_a_deadlock_against_a_cut(

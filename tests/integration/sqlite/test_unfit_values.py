@@ -79,3 +79,17 @@ def test_a_null_in_a_key_halts_the_table(tmp_path: Path) -> None:
         shop.copy.catch_up()
         assert state(shop)[0] == "ACTIVE"
         assert shop.copy.content("t") == {("a",): ("x",), ("b",): ("y",)}
+
+
+def test_a_row_that_no_message_can_carry_halts_its_table(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db", DDL + "CREATE TABLE doc (id INTEGER PRIMARY KEY, body BLOB);") as shop:
+        shop.copy.catch_up()
+        shop.run("INSERT INTO doc VALUES (7, zeroblob(16000000)), (8, x'00'); INSERT INTO other VALUES (1)")
+        shop.copy.catch_up()
+        assert state(shop, "doc") == ("PAUSED", "cannot be carried: row id=7: 15.3 MiB, a row can have 15 MiB")
+        assert shop.copy.content("other") == {("1",): ()}
+        shop.run("UPDATE doc SET body = zeroblob(15000000) WHERE id = 7")
+        shop.source.refresh_schemas()
+        shop.copy.catch_up()
+        assert state(shop, "doc")[0] == "ACTIVE"
+        assert len(shop.copy.content("doc")["7",][0] or b"") == 15_000_000
