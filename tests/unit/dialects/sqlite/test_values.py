@@ -133,9 +133,7 @@ def test_a_real_in_a_decimal_column_is_what_sqlite_prints_or_is_refused(value: f
     else:
         assert isinstance(text, str)
         exact = Decimal(value).normalize().as_tuple().digits
-        in_the_middle = (
-            len(exact) == 16 and exact[-1] == 5
-        )  # SQLite's own rounding is not exact there
+        in_the_middle = len(exact) == 16 and exact[-1] == 5  # SQLite's own rounding is not exact there
         assert float(text) == value or Decimal(text) == Decimal(printed) or in_the_middle
 
 
