@@ -131,6 +131,32 @@ def test_a_lob_that_is_written_after_its_insert_is_read_as_it_is_in_the_end(
     assert follower.rows("DOC")[("1",)]["BODY"] == "x" * 100_000
 
 
+def test_lobs_of_every_size_travel_whole(application: Any, source: OracleSource) -> None:
+    """Small ones with their row, large ones in pieces, none of which splits a character; an empty one is not NULL."""
+    oracledb = pytest.importorskip("oracledb")
+    run(application, 'CREATE TABLE "DOC" ("ID" NUMBER(10) PRIMARY KEY, "C" CLOB, "N" NCLOB, "B" BLOB)')
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    text, body = "x" + "🙂é" * 800_000, bytes(range(256)) * 12_000
+    with application.cursor() as cursor:
+        cursor.setinputsizes(None, oracledb.DB_TYPE_CLOB, oracledb.DB_TYPE_NCLOB, oracledb.DB_TYPE_BLOB)
+        cursor.execute('INSERT INTO "DOC" VALUES (:1, :2, :3, :4)', [1, text, text, body])
+        cursor.execute('INSERT INTO "DOC" VALUES (:1, :2, :3, :4)', [2, "small 🙂", "small", b"\x00"])
+    run(
+        application,
+        'INSERT INTO "DOC" VALUES (3, EMPTY_CLOB(), EMPTY_CLOB(), EMPTY_BLOB())',
+        'INSERT INTO "DOC" ("ID") VALUES (4)',
+    )
+    follower.drain()
+    assert {str(key[0]): (row["C"], row["N"], row["B"]) for key, row in follower.rows("DOC").items()} == {
+        "1": (text, text, body),
+        "2": ("small 🙂", "small", b"\x00"),
+        "3": ("", "", b""),
+        "4": (None, None, None),
+    }
+
+
 def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: str) -> None:
     """As on a RAC: what is drawn from one cache is lower than what another has given out and committed already."""
     source = OracleSource(*driver_of(f"{schema}&venus_rac=yes"))

@@ -126,6 +126,7 @@ def test_a_text_key_is_not_trusted_to_a_linguistic_comparison() -> None:
         ("12.2.0.1.0", "12.2"),
         ("19.3.0.0.0", "19c"),
         ("23.6.0.24.10", "23ai"),
+        ("26.1.0.0.0", "23ai"),
     ],
 )
 def test_a_servers_version_has_its_line(text: str, name: str) -> None:
