@@ -182,14 +182,13 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
         details[root].leaves.append(Leaf(oid=oid, namespace=namespace, name=name))
     for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
         details[oid].signature = signature
-    more = structures.read(connection, oids["tables"])
+    more = dict(structures.read(connection, oids["tables"]))
     own = owntypes.read(connection, oids["tables"], types)
-    return [
-        _table(
-            r, details[r[0]], types, more.get(r[0], Structure()), owntypes.used_by(details[r[0]].columns, own, types)
-        )
-        for r in rows
-    ]
+    for r in rows:
+        of_one = more.setdefault(r[0], Structure())
+        of_one.left_out.extend(owntypes.not_carried(details[r[0]].columns, own, types))
+    needed = {r[0]: owntypes.used_by(details[r[0]].columns, own, types) for r in rows}
+    return [_table(r, details[r[0]], types, more[r[0]], needed[r[0]]) for r in rows]
 
 
 def _table(

@@ -64,6 +64,19 @@ def _bare(definition: str) -> str:
     return definition.removesuffix(" NOT VALID").removeprefix("CHECK (").removesuffix(")")
 
 
+def not_carried(columns: Iterable[Row], own: Mapping[int, Found], types: Mapping[int, PgType]) -> list[LeftOut]:
+    """Say which columns are of a type that is neither PostgreSQL's own nor made here; `columns` as for `used_by`."""
+    found = []
+    for row in columns:
+        oid = row[3]
+        while types[oid].sort == "d" or types[oid].is_array:
+            oid = types[oid].element if types[oid].is_array else types[oid].base
+        if types[oid].namespace != "pg_catalog" and oid not in own:
+            why = "neither an enum nor a domain: make it at the target before (CREATE TYPE or CREATE EXTENSION)"
+            found.append(LeftOut(what="type of column", name=row[2], definition=row[5], reason=why))
+    return found
+
+
 def used_by(columns: Iterable[Row], own: Mapping[int, Found], types: Mapping[int, PgType]) -> list[Found]:
     """Return what the columns of one table need, each behind what it stands on; `columns`: the dictionary's rows."""
     depths: dict[int, int] = {}

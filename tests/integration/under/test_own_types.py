@@ -174,3 +174,13 @@ def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: s
         way.install()
         with pytest.raises(Refused, match=r"type b.also and public.also would both become copy.also"):
             way.load()
+
+
+def test_types_that_are_not_made_are_told_of(tmp_path: Path, database: str, second_database: str) -> None:
+    query(database, TYPES + TABLES)
+    query(database, "CREATE TYPE pair AS (a int, m mood); ALTER TABLE felt ADD pairs pair[], ADD at point")
+    with whole_way(tmp_path, database, second_database) as way:
+        head = conversion(way.settings, "main").text.partition("-- Schemas")[0]
+    told = [line for line in head.splitlines() if "type of column" in line]
+    assert len(told) == 1
+    assert "public.felt: type of column pairs public.pair[]: neither an enum nor a domain" in told[0]
