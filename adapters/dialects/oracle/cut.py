@@ -41,6 +41,11 @@ class Claim:
     polled: Polled | None = None
 
     @property
+    def extent(self) -> int:
+        """What is another number as soon as the table has been written to: its log rows, or its highest Sequence."""
+        return self.polled.highest if self.polled else len(self.numbers)
+
+    @property
     def place(self) -> dict[str, int] | None:
         """What bounds the changes to read; None if there are none."""
         if self.polled:
@@ -60,7 +65,7 @@ class OracleCut:
         claims: Seq[Claim],
         ddl_numbers: Seq[int],
         fills: Mapping[int, tuple[FillState, Access]],
-        on_halt: Callable[[int, int | None], None],
+        on_halt: Callable[[int, int], None],
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -158,7 +163,7 @@ class OracleCut:
             for table_id, reason in self._halted.items():
                 registry.set_state(self._writer, table_id, registry.PAUSED, reason)
             self._writer.run(statement("registry", "forget_batches"), {"below": forget_batches_below})
-        seen = {c.access.layout.schema.table_id: None if c.polled else len(c.numbers) for c in self._claims}
+        seen = {c.access.layout.schema.table_id: c.extent for c in self._claims}
         for table_id in self._halted:
             self._on_halt(table_id, seen.get(table_id, 0))
 

@@ -170,7 +170,7 @@ class Installer:
         """Return the steps for a table that is registered: what has vanished is made again."""
         table = self._dictionary.table(at, known.schema, known.number_max)
         table = replace(table, keyed=as_installed(table.keyed, known.schema.table_id, here.triggers))
-        unfinished = known.table.reason == INSTALLING
+        unfinished = known.is_unfinished
         if table.refused or table.schema.key != known.schema.key:
             return []  # refresh_schemas says why
         is_inline = table.keyed.style is Style.INLINE
@@ -220,11 +220,15 @@ class Installer:
                 raise
 
     def _mark(self, table: str, why: str) -> None:
-        """Say of a table that was captured before why it is not any more; a new one waits for the next installation."""
+        """Say of a table why it is not captured (any more); a new one waits for the next installation."""
         if "VENUS_CAPTURED_TABLE" not in objects(self._session).kinds:
             return
         for table_id, known in registry.read_tables(self._session).items():
-            if known.schema.qualified == table and known.table.reason != INSTALLING:
+            if known.schema.qualified != table:
+                continue
+            if known.is_unfinished:
+                registry.set_state(self._session, table_id, registry.PAUSED, f"{INSTALLING}: {why}")
+            else:
                 reason = f"changes are missed, its triggers could not be made again: {why}"
                 registry.set_state(self._session, table_id, registry.RESYNC, reason)
         self._session.commit()

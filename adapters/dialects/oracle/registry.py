@@ -27,6 +27,11 @@ class Captured:
     number_max: int
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether its first installation has not come to its end: nothing of it was ever captured."""
+        return self.table.reason.startswith(INSTALLING)
+
+    @property
     def schema(self) -> TableSchema:
         """The newest registered version."""
         return self.table.schema

@@ -31,7 +31,7 @@ from venus.adapters.dialects.oracle.install import Installer, objects
 from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.reading import Access, access_to
 from venus.adapters.dialects.oracle.refresh import Comparison, compare
-from venus.adapters.dialects.oracle.registry import INSTALLING, Captured
+from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version, version_of
 from venus.config import Settings
@@ -71,7 +71,7 @@ class OracleSource:
         self._mark: Row | None = None
         self._sees_blockers = True
         self._fingerprints: dict[int, str] = {}
-        self._halted_at: dict[int, int] = {}  # log rows of a table when a row of it could not be carried
+        self._halted_at: dict[int, int] = {}  # how far a table was when a row of it could not be carried
 
     def close(self) -> None:
         """Let go of the sessions."""
@@ -255,7 +255,7 @@ class OracleSource:
         listed = {(t.owner, t.name): t for t in dictionary.listed()}
         found = []
         for captured in registry.read_tables(self._writer).values():
-            if captured.table.reason == INSTALLING:
+            if captured.is_unfinished:
                 continue
             at = listed.get((captured.schema.namespace, captured.schema.name))
             table = dictionary.table(at, captured.schema, captured.number_max) if at else None
@@ -285,16 +285,23 @@ class OracleSource:
         """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
         tables = [c.table for c in registry.read_tables(self._writer).values()]
         halted = [t for t in tables if t.state == registry.PAUSED and t.reason.startswith(UNFIT)]
-        waiting = self.backlog() if halted else {}
+        waiting = self._extents() if halted else {}
         for table_id in (t.schema.table_id for t in halted):
-            if self._halted_at.get(table_id) != waiting[table_id][0]:
+            if self._halted_at.get(table_id) != waiting[table_id]:
                 self._halted_at.pop(table_id, None)
                 self.set_table_state(table_id, registry.ACTIVE, "")
         self._writer.rollback()
 
-    def _note_halt(self, table_id: int, seen: int | None) -> None:
-        """Remember how many log rows the snapshot saw; a table that is captured inline is asked now."""
-        self._halted_at[table_id] = self.backlog()[table_id][0] if seen is None else seen
+    def _extents(self) -> dict[int, int]:
+        """Return what a claim's `extent` would be now, of every table."""
+        found = {table_id: rows for table_id, (rows, _) in self.backlog().items()}
+        if self._database()[1].inline_tables():
+            found |= {table_id: polled.highest for table_id, polled in inline.claimed(self._writer).items()}
+        return found
+
+    def _note_halt(self, table_id: int, extent: int) -> None:
+        """Remember how far a table was when a row of it could not be carried."""
+        self._halted_at[table_id] = extent
 
     def _store(self, how: Comparison, altered: set[tuple[str, str]]) -> None:
         known, table = how.captured.schema, how.table

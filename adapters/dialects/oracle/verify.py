@@ -21,7 +21,6 @@ from venus.adapters.dialects.oracle.connection import Driver, Session, driver_of
 from venus.adapters.dialects.oracle.dictionary import Reading
 from venus.adapters.dialects.oracle.names import log_keys, quoted
 from venus.adapters.dialects.oracle.reading import PIECE_ROWS, Access, UnfitRow, access_to, portions, sections_of
-from venus.adapters.dialects.oracle.registry import INSTALLING
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.values import texts
@@ -63,7 +62,7 @@ class OracleReader(ReadsRows):
         self._session.rollback()
 
     def tables(self) -> list[RegisteredTable]:
-        return [c.table for c in registry.read_tables(self._session).values() if c.table.reason != INSTALLING]
+        return [c.table for c in registry.read_tables(self._session).values() if not c.is_unfinished]
 
     def _access(self, subject: Subject) -> Access:
         table_id = subject.schema.table_id

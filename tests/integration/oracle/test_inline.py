@@ -66,6 +66,23 @@ def test_changes_are_polled_by_their_sequence(item: Follower, application: Any) 
     assert item.cut() is None
 
 
+def test_large_values_are_read_by_their_locators_here_too(source: OracleSource, application: Any) -> None:
+    application.execute('CREATE TABLE "DOC" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "B" BLOB, "C" CLOB)')
+    application.execute("""INSERT INTO "DOC" VALUES (1, REPEAT('x', 700000), 'a')""")
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    application.execute("""INSERT INTO "DOC" VALUES (2, 'b', REPEAT('é', 700000)), (3, REPEAT('x', 16000000), 'c')""")
+    follower.drain()
+    state = next(t for t in source.registered() if t.schema.name == "DOC")
+    assert (state.state, state.reason.endswith("15.3 MiB, a row can have 15 MiB")) == ("PAUSED", True)
+    application.execute("""UPDATE "DOC" SET "B" = 'less' WHERE "ID" = 3""")
+    source.refresh_schemas()
+    follower.drain()
+    rows = {str(row["ID"]): (row["B"], row["C"]) for row in follower.rows("DOC").values()}
+    assert rows == {"1": (b"x" * 700_000, "a"), "2": (b"b", "é" * 700_000), "3": (b"less", "c")}
+
+
 def test_a_deletion_is_a_mark_and_a_real_one_is_refused(item: Follower, application: Any) -> None:
     with pytest.raises(pymysql.Error, match="set ISDELETED = 1 instead"):
         application.execute('DELETE FROM "ITEM" WHERE "ID" = 1')

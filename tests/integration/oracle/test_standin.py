@@ -151,7 +151,12 @@ def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, so
         source.install(["*"], [])
     application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")
     assert application.fetchall() == ()
-    assert {t.schema.name: t.state for t in source.registered()}["ENROLL"] == "PAUSED"
+    left = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    assert left.state == "PAUSED"
+    assert "VENUS_U_00002 does not compile" in left.reason
+    application.execute("DELETE FROM DICTIONARY.INVALID_TRIGGERS")
+    source.install(["*"], [])
+    assert {t.schema.name: (t.state, t.reason) for t in source.registered()}["ENROLL"] == ("ACTIVE", "")
 
 
 def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
