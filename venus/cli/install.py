@@ -31,7 +31,7 @@ TypeMapOption = Annotated[
         "--type-map",
         metavar="TABLE.COLUMN=TYPE",
         help="How a column travels instead of its usual way, Oracle only; may be repeated. Recorded at the source when"
-        " the triggers are installed, and goes before [source.type_map]; `usual` takes it back. The types:"
+        " the triggers are installed, and goes before type_map of the configuration; `usual` takes it back. The types:"
         " docs/oracle/TYPES.md",
     ),
 ]
