@@ -24,6 +24,7 @@ from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.credit import Credit, cost
+from venus.rpc.squeeze import Squeezer, is_large
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -152,6 +153,7 @@ class ConsumerStream:
         self._position = wanted.offset
         self.ahead = wanted.ahead and not wanted.table_ids
         self._sent = Sent(wanted.offset)
+        self._squeezer = Squeezer()
         self._error: VenusError | None = None
         self._eof = False
         self._follows = False  # whether it had everything, until the newest commit
@@ -221,6 +223,8 @@ class ConsumerStream:
                 raise self._error
             frame = await self._next_frame()
             if frame is not None:
+                if is_large(frame):
+                    frame = await self._handoff.blocking(self._squeezer.increments, frame)
                 await self._context.write(frame)
             else:
                 await self.wake.wait()

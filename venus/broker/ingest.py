@@ -24,6 +24,7 @@ from venus.broker.outbox import Outbox
 from venus.broker.standing import Standing
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
+from venus.rpc.squeeze import Unsqueezer
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -141,6 +142,7 @@ class ProducerStream:
         self._void_through = 0  # submissions up to here were made before the newest Resend or Throttle
         self._newest = max([ack.last_batch, *(half.batch_no for half in ack.undecided)])  # handed to the engine
         self._mismatches = 0
+        self._unsqueezer = Unsqueezer()
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error once what is known has been written."""
@@ -199,10 +201,9 @@ class ProducerStream:
         good: list[Shipped] = []
         skipped = 0
         for message in frame.halves:
-            half = Shipped(batch_no=message.batch_no, digest=message.digest, body=message.body)  # one copy of the body
-            if self._expected is not None and half.batch_no > self._expected:
+            if self._expected is not None and message.batch_no > self._expected:
                 skipped += 1
-            elif digest(half.body) != half.digest:
+            elif (half := self._intact(message)) is None:
                 self._submit(good)
                 good = []
                 self._ask_again("a body does not hash to its digest")
@@ -214,6 +215,14 @@ class ProducerStream:
         if skipped:
             self._engine.count(self.business, "skipped_halves", skipped)
         self._submit(good)
+
+    def _intact(self, message: broker_pb2.Half) -> Shipped | None:
+        try:
+            body = self._unsqueezer.body(message)
+        except DigestMismatch:
+            return None
+        whole = digest(body) == message.digest
+        return Shipped(batch_no=message.batch_no, digest=message.digest, body=body) if whole else None
 
     def _ask_again(self, reason: str) -> None:
         batch_no = self._newest + 1  # what is damaged cannot be trusted to say its own number

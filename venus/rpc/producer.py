@@ -20,6 +20,7 @@ from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.sealed import produce
+from venus.rpc.squeeze import Squeezer
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -50,6 +51,8 @@ class Producer:
         self._committed: broker_pb2.Decided | None = None
         self._rolled_back: broker_pb2.Decided | None = None
         self._reviews: dict[int, broker_pb2.HalfRef] = {}
+        self._squeezer = Squeezer()
+        self._generation = 0  # of what the broker has taken without asking for it again
         self._not_before = 0.0
         self._error: VenusError | None = None
         self._closing = False
@@ -184,15 +187,15 @@ class Producer:
 
     def _frames(self) -> Iterator[broker_pb2.ProducerFrame]:
         yield broker_pb2.ProducerFrame(init=self._init)
-        while (frame := self._next_frame()) is not None:
-            yield frame
+        while (taken := self._next_frame()) is not None:
+            yield self._squeezer.halves(*taken)
 
-    def _next_frame(self) -> broker_pb2.ProducerFrame | None:
+    def _next_frame(self) -> tuple[broker_pb2.ProducerFrame, int] | None:
         with self._lock:
             while self._error is None:
                 pause = self._not_before - time.monotonic()
                 if self._outgoing and pause <= 0:
-                    return self._outgoing.take()
+                    return self._outgoing.take(), self._generation
                 if self._closing:
                     return None
                 self._work.wait(pause if self._outgoing else None)
@@ -228,11 +231,13 @@ class Producer:
             if frame.HasField("resend"):
                 self.resends += 1
                 self._outgoing.resend(frame.resend.batch_no)
+                self._generation += 1
                 self._work.notify()
             if frame.HasField("throttle"):
                 self.throttles += 1
                 self._not_before = time.monotonic() + frame.throttle.retry_after_ms / 1000
                 self._outgoing.resend()
+                self._generation += 1
                 self._work.notify()
             self._news.notify_all()
 

@@ -22,6 +22,7 @@ from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.credit import cost
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import subscribe
+from venus.rpc.squeeze import Unsqueezer
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -52,6 +53,7 @@ class Subscriber:
             business=business, group=group, credit_bytes=credit_bytes, transient=transient, ahead=ahead
         )
         self._credit_bytes = credit_bytes
+        self._unsqueezer = Unsqueezer()
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # for the writer
         self._news = threading.Condition(self._lock)  # for the caller
@@ -238,8 +240,12 @@ class Subscriber:
             arrived.append(frame.chunk)
         for message in arrived:
             assert not isinstance(message, int)
-            if isinstance(message, broker_pb2.Increment) and message.standing not in _WITH_BODY:
-                continue
+            if isinstance(message, broker_pb2.Increment):
+                if message.standing not in _WITH_BODY:
+                    continue
+                if message.HasField("squeezed"):
+                    message.body = self._unsqueezer.body(message)
+                    message.ClearField("squeezed")
             if digest(message.body) != message.digest:
                 raise DigestMismatch("a message from the broker arrived damaged; nothing of it was used")
         if frame.progress:

@@ -142,25 +142,58 @@ class Half(_message.Message):
     BATCH_NO_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
+    SQUEEZED_FIELD_NUMBER: _builtins.int
     batch_no: _builtins.int
     digest: _builtins.int
     """xxh3_64 of body"""
     body: _builtins.bytes
     """a BatchBody"""
+    @_builtins.property
+    def squeezed(self) -> Global___Squeezed:
+        """instead of a large body"""
+
     def __init__(
         self,
         *,
         batch_no: _builtins.int = ...,
         digest: _builtins.int = ...,
         body: _builtins.bytes = ...,
+        squeezed: Global___Squeezed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["squeezed", b"squeezed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "body", b"body", "digest", b"digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "body", b"body", "digest", b"digest", "squeezed", b"squeezed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Half: _TypeAlias = Half  # noqa: Y015
+
+@_typing.final
+class Squeezed(_message.Message):
+    """A large body as the next block of a zstd stream that lasts as long as the connection: what the same connection has
+    carried shortly before (an object beside which another column changed) takes next to nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    block: _builtins.bytes
+    number: _builtins.int
+    """0 begins a new stream; any other follows the one before"""
+    def __init__(
+        self,
+        *,
+        block: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Squeezed: _TypeAlias = Squeezed  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):
@@ -493,6 +526,7 @@ class Increment(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    SQUEEZED_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     """change i has offset base_offset + i"""
     count: _builtins.int
@@ -502,6 +536,10 @@ class Increment(_message.Message):
     body: _builtins.bytes
     """the producer's BatchBody, untouched"""
     standing: Global___Standing.ValueType
+    @_builtins.property
+    def squeezed(self) -> Global___Squeezed:
+        """instead of a large body"""
+
     def __init__(
         self,
         *,
@@ -512,10 +550,11 @@ class Increment(_message.Message):
         digest: _builtins.int = ...,
         body: _builtins.bytes = ...,
         standing: Global___Standing.ValueType = ...,
+        squeezed: Global___Squeezed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["squeezed", b"squeezed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch", "squeezed", b"squeezed", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from functools import partial
 from pathlib import Path
@@ -207,3 +208,20 @@ def test_a_slow_line_only_slows(broker: RunningBroker) -> None:
             sender.connect(0, 0)
             assert commit(sender, [half(n) for n in range(1, 301)]).next_offset == 300
     assert threading.active_count() < 50
+
+
+def test_a_bit_flipped_in_a_squeezed_object_is_counted_and_resent(broker: RunningBroker) -> None:
+    large = "".join(random.Random(1).choices("0123456789abcdef", k=3 << 20))
+    halves = [half(n, payload=large) for n in range(1, 5)]
+    with (
+        Proxy(broker.address) as proxy,
+        Producer(proxy.address, BUSINESS, "p", window_bytes_max=64 << 20) as sender,
+    ):
+        sender.connect(0, 0)
+        commit(sender, halves[:1])
+        proxy.flip_at(Way.UP, 200)
+        commit(sender, halves[1:])
+        assert proxy.flipped == 1
+        assert sender.resends == 1
+    assert business_status(broker.address).counters["digest_mismatches"] == 1
+    assert stored(broker, 4) == [message.body for message in halves]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from venus.config import Capture, Settings
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 T = 2
+#: A business of its own for each run: the broker is one for all.
+_RUNS = count()
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +87,7 @@ def _check(broker: RunningBroker, database: ScriptedDatabase, business: str) -> 
 
 def _disturbed(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None]) -> None:
     """Disturb the connection at one step of a run; whatever that leaves undecided is decided by the next start."""
-    business, database, passed = f"{disturb.__name__}{at}", _database(), 0
+    business, database, passed = f"{disturb.__name__}{at}-{next(_RUNS)}", _database(), 0
     with Proxy(broker.address) as proxy:
 
         def hook(step: str) -> None:

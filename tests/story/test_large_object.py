@@ -1,0 +1,72 @@
+"""A row with a large object changes elsewhere: the object stays and is not carried again (scenario 18)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psycopg2
+import pytest
+
+from tests.support.postgres import libpq
+from tests.support.proxy import Proxy
+from tests.support.whole_way import Loop, WholeWay, whole_way
+from venus.adapters.under.apply import run_apply
+from venus.adapters.upper.capture import run_capture
+from venus.config import Broker
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+OBJECT_BYTES = 10 << 20
+WIRE_BYTES_MAX = 64 << 10
+
+Run = Callable[..., None]
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Run]:
+    """Make a source with one empty table; return its URL and what runs a statement there."""
+    url = request.getfixturevalue("database") if request.param == "postgresql" else f"sqlite:///{tmp_path / 'app.db'}"
+
+    def run(statement: str, *values: Any) -> None:
+        if request.param == "sqlite":
+            with closing(sqlite3.connect(tmp_path / "app.db", timeout=60)) as file, file:
+                file.execute(statement.replace("%s", "?").replace("bytea", "blob"), values)
+        else:
+            with closing(psycopg2.connect(libpq(url))) as session, session, session.cursor() as cursor:
+                cursor.execute(statement, values or None)
+
+    run("CREATE TABLE document (id int PRIMARY KEY, status text, content bytea)")
+    return url, run
+
+
+def through(way: WholeWay, proxy: Proxy) -> None:
+    """Start capture and apply, both behind the proxy."""
+    settings = way.settings.model_copy(update={"broker": Broker(address=proxy.address)})
+    way.loops["capture"] = Loop(lambda stop: run_capture(settings, stop))
+    way.loops["apply"] = Loop(lambda stop: run_apply(settings, "main", stop))
+
+
+def test_an_unchanged_object_is_not_carried_again(
+    source: tuple[str, Run], second_database: str, tmp_path: Path
+) -> None:
+    url, run = source
+    content = Random(18).randbytes(OBJECT_BYTES)
+    with whole_way(tmp_path, url, second_database) as way, Proxy(way.broker.address) as proxy:
+        way.install()
+        way.load()
+        through(way, proxy)
+        run("INSERT INTO document VALUES (1, 'new', %s)", content)
+        way.caught_up()
+        for status in ("read", "signed"):
+            before = sum(proxy.passed.values())
+            run("UPDATE document SET status = %s WHERE id = 1", status)
+            way.caught_up()
+            assert sum(proxy.passed.values()) - before < WIRE_BYTES_MAX
+            ((found, at_target),) = way.at_target("SELECT status, content FROM document")
+            assert (found, sha256(at_target).digest()) == (status, sha256(content).digest())

@@ -1,0 +1,104 @@
+"""Large bodies over one connection: any history of lost frames and resending brings exactly what was sent."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from venus.errors import DigestMismatch
+from venus.rpc import squeeze
+from venus.rpc.squeeze import Squeezer, Unsqueezer
+from venus.wire import broker_pb2
+
+HISTORIES = 300
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(squeeze, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(squeeze, "_WINDOW_LOG", 17)
+
+
+def bodies(chance: random.Random, count: int) -> list[bytes]:
+    """Return bodies, small ones and such that share a large object."""
+    objects = [chance.randbytes(20_000) for _ in range(2)]
+    return [
+        b"%d" % n + (chance.choice(objects) if chance.random() < 0.6 else chance.randbytes(chance.choice((10, 3000))))
+        for n in range(count)
+    ]
+
+
+def carried(chance: random.Random, wanted: list[bytes], *, new_stream_after_loss: bool = True) -> list[bytes]:
+    """Send bodies over a line that loses frames; the receiver asks again, and ignores what comes before the answer."""
+    sender, receiver = Squeezer(), Unsqueezer()
+    way: deque[broker_pb2.ProducerFrame] = deque()
+    got: list[bytes] = []
+    following = generation = 0
+    expected: int | None = None
+    while len(got) < len(wanted):
+        if following < len(wanted) and (not way or chance.random() < 0.6):
+            upto = min(len(wanted), following + chance.randrange(1, 4))
+            halves = [broker_pb2.Half(batch_no=n, body=wanted[n]) for n in range(following, upto)]
+            way.append(sender.halves(broker_pb2.ProducerFrame(halves=halves), generation))
+            following = upto
+            continue
+        frame = way.popleft()
+        if chance.random() < 0.15 and expected is None:
+            expected = following = len(got)  # the sender hears of it while other frames are on their way
+            generation += new_stream_after_loss
+            continue
+        for half in frame.halves:
+            if half.batch_no == expected:
+                expected = None
+            if expected is None:
+                assert half.batch_no == len(got)
+                got.append(receiver.body(half))
+    return got
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_what_is_sent_arrives_whatever_is_lost(seed: int) -> None:
+    chance = random.Random(seed)
+    wanted = bodies(chance, 20)
+
+    assert carried(chance, wanted) == wanted
+
+
+def test_without_a_new_stream_behind_a_loss_the_receiver_says_so() -> None:
+    failures = 0
+    for seed in range(HISTORIES):
+        chance = random.Random(seed)
+        wanted = bodies(chance, 20)
+        try:
+            assert carried(chance, wanted, new_stream_after_loss=False) == wanted
+        except DigestMismatch:
+            failures += 1
+    assert failures > HISTORIES // 2
+
+
+def test_an_object_that_has_just_gone_by_takes_next_to_nothing() -> None:
+    sender, large = Squeezer(), random.Random(1).randbytes(50_000)
+    sizes = []
+    for n in range(3):
+        frame = broker_pb2.DeliveryFrame(increments=[broker_pb2.Increment(base_offset=n, body=b"%d" % n + large)])
+        sizes.append(sender.increments(frame).ByteSize())
+
+    assert sizes[0] > 50_000
+    assert max(sizes[1:]) < 500
+
+
+def test_small_bodies_go_as_they_are() -> None:
+    frame = broker_pb2.ProducerFrame(halves=[broker_pb2.Half(batch_no=1, body=b"x" * 900)])
+
+    assert Squeezer().halves(frame, 0).halves[0].body == b"x" * 900
+
+
+def test_a_damaged_block_is_no_body() -> None:
+    large = random.Random(1).randbytes(50_000)
+    (half,) = Squeezer().halves(broker_pb2.ProducerFrame(halves=[broker_pb2.Half(body=large)]), 0).halves
+    half.squeezed.block = b"nothing of the kind"
+
+    with pytest.raises(DigestMismatch, match="block 0 of a connection arrived damaged"):
+        Unsqueezer().body(half)
