@@ -132,7 +132,8 @@ class Cut(Protocol):
         """Read the next key range of a table being filled, in this same snapshot.
 
         Returns changes only (no markers), together about within the limits, each section within `bytes_max`. Called
-        after the sections have been consumed.
+        after the sections have been consumed. The fill ends at the greatest key of its first chunk's snapshot
+        (fillplace.py): what comes behind it is in the log.
         """
         ...
 

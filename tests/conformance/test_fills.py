@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
-from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.contract import FillState, Source
+from venus.adapters.dialects.fillplace import Place as Cursor
 from venus.model import BatchNo, ChangeKind
 
 
@@ -152,3 +156,55 @@ def test_a_fill_and_a_change_of_the_same_row_agree_in_one_cut(app: Application, 
     cut.commit(filled.epoch, seen.batches, seen.fills, BatchNo(0))
     filled.take(seen)
     assert names(filled)[3] == "new"
+
+
+def _begun(follower: Follower, name: str, fill_rows: int) -> FillState:
+    """Take cuts until the first chunk of a table has been read."""
+    while True:
+        follower.cut(fill_rows=fill_rows)
+        (fill,) = [t.fill for t in follower.source.registered() if t.schema.name == name]
+        if fill.cursor:
+            return fill
+
+
+def test_a_fill_ends_while_the_application_appends_faster_than_it_reads(app: Application, filled: Follower) -> None:
+    _begun(filled, "item", 20)
+    for step in range(4):
+        do(app, *(f"INSERT INTO item VALUES ({1000 + 40 * step + i}, 'new', NULL)" for i in range(40)))
+        filled.cut(fill_rows=20)
+    filled.cut(fill_rows=20)  # where the last chunk was full, one that finds nothing more
+    (fill,) = [t.fill for t in filled.source.registered() if t.schema.name == "item"]
+    assert (fill.done, fill.rows_done) == (True, 100)
+    filled.drain()
+    assert names(filled) == {i: f"v{i}" for i in range(100)} | {1000 + i: "new" for i in range(160)}
+
+
+def test_a_fill_ends_within_a_composite_key(place: Place, app: Application, source: Source) -> None:
+    t = place.types
+    app.execute(f"CREATE TABLE line (b varchar(9) NOT NULL, a {t['int']} NOT NULL, v {t['int']}, PRIMARY KEY (a, b))")
+    do(app, *(f"INSERT INTO line VALUES ('{b}', {a}, 1)" for a in (-3, 7) for b in "fhkm"))
+    source.install(["*"], [])
+    follower = Follower(source)
+    _begun(follower, "line", 2)
+    for step in range(4):
+        do(app, *(f"INSERT INTO line VALUES ('n{step}{i}', 7, 2)" for i in range(3)))
+        do(app, *(f"INSERT INTO line VALUES ('a', {8 + 3 * step + i}, 2)" for i in range(3)))
+        follower.cut(fill_rows=2)
+    (fill,) = [t.fill for t in source.registered() if t.schema.name == "line"]
+    assert (fill.done, fill.rows_done) == (True, 8)
+    follower.drain()
+    found = app.execute("SELECT a, b FROM line")
+    app.rollback()
+    assert set(follower.rows("line")) == {(str(int(a)), str(b)) for a, b in found}
+
+
+def test_a_fill_that_an_older_version_began_goes_on(filled: Follower) -> None:
+    """Its cursor knows no end."""
+    fill = _begun(filled, "item", 30)
+    old = replace(fill, cursor=json.dumps(Cursor.read(fill.cursor).after).encode())
+    cut = filled.open([old])
+    assert cut is not None
+    while not old.done:
+        _, old = cut.fill_chunk(old, rows_max=200, bytes_max=1 << 20)
+    cut.rollback()
+    assert old.rows_done == 100

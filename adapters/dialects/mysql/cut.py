@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, definitions
 from venus.adapters.dialects.mysql.connection import Connection, Deadlock
@@ -26,7 +27,7 @@ from venus.adapters.dialects.mysql.reading import (
     Row,
     Rows,
     UnfitRow,
-    cursor_after,
+    key_of,
     sections_of,
     weight_of,
 )
@@ -128,7 +129,8 @@ class MysqlCut:
             piece = self._reader.rows(access.fill_sql(cursor, wanted))
             budget -= self._pace.learn(fill.table_id, access, piece)
             done = len(piece) < wanted
-            cursor = cursor_after(piece[-1], access.key_count) if piece else cursor
+            if piece:
+                cursor = self._behind(piece[-1], cursor, access, done=done)
             rows += piece
         try:
             sections = list(sections_of(rows, access, bytes_max=bytes_max))
@@ -136,6 +138,14 @@ class MysqlCut:
             self._halt(captured, why)
             return [], fill
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
+
+    def _behind(self, row: Row, cursor: bytes, access: Access, *, done: bool) -> bytes:
+        """Return the cursor behind a row; the first one finds the end in the same snapshot."""
+        end = Place.read(cursor).end if cursor else None
+        if not cursor and not done:
+            (last,) = self._reader.rows(access.last_sql)
+            end = key_of(last, access.key_count)
+        return Place(key_of(row, access.key_count), end).cursor
 
     def _halt(self, captured: Captured, why: Exception) -> None:
         if self._reader.streaming:

@@ -5,7 +5,6 @@ In a row's path this lies between the snapshot and the batches; from here on nob
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from pymysql.cursors import SSCursor
 
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import literal, log_keys, log_table, quoted
@@ -60,19 +60,35 @@ class Access:
 
     def fill_sql(self, cursor: bytes, rows: int) -> str:
         """Return the statement that reads the next rows in key order."""
-        after = f" WHERE {self._after(cursor)}" if cursor else ""
         return statement(
-            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after=after, order=", ".join(self.order),
-            rows=str(rows),
+            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after=self._between(cursor),
+            order=", ".join(self.order), rows=str(rows),
         )  # fmt: skip
 
-    def _after(self, cursor: bytes) -> str:
+    @property
+    def last_sql(self) -> str:
+        """Return the statement that reads the row with the greatest key."""
+        return statement(
+            "cut", "fill", columns=self.columns_sql, table=self.table_sql, after="",
+            order=", ".join(f"{column} DESC" for column in self.order), rows="1",
+        )  # fmt: skip
+
+    def _between(self, cursor: bytes) -> str:
+        if not cursor:
+            return ""
+        place = Place.read(cursor)
+        through = "" if place.end is None else f" AND ({self._compared(place.end, '<=')})"
+        return f" WHERE ({self._compared(place.after, '>')}){through}"
+
+    def _compared(self, key: list[Any], operator: str) -> str:
         """Compare column by column: MySQL reads no range by an index for a comparison of rows."""
-        values = [_untagged(v, d) for v, d in zip(json.loads(cursor), self.declared, strict=True)]
+        values = [_untagged(v, d) for v, d in zip(key, self.declared, strict=True)]
         cases = []
         for i, value in enumerate(values):
             equal = [f"{self.order[j]} = {values[j]}" for j in range(i)]
-            cases.append(" AND ".join([*equal, f"{self.order[i]} > {value}"]))
+            # only the last column may be equal as well
+            compares = operator if i == len(values) - 1 else operator[0]
+            cases.append(" AND ".join([*equal, f"{self.order[i]} {compares} {value}"]))
         return " OR ".join(f"({case})" for case in cases)
 
 
@@ -238,9 +254,9 @@ def _part(packed: Packed, offsets: Any, start: int, end: int) -> Packed:
     return Packed(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
 
 
-def cursor_after(row: Row, key_count: int) -> bytes:
-    """Return the place of a row in key order, as MySQL wrote it."""
-    return json.dumps([[v.hex()] if isinstance(v, bytes) else v for v in row[:key_count]], ensure_ascii=False).encode()
+def key_of(row: Row, key_count: int) -> list[Any]:
+    """Return the key of a row as MySQL wrote it, for a cursor."""
+    return [[v.hex()] if isinstance(v, bytes) else v for v in row[:key_count]]
 
 
 def _untagged(value: str | list[str], declared: Declared) -> str:

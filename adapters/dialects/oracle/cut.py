@@ -14,10 +14,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.inline import Polled
-from venus.adapters.dialects.oracle.reading import Access, UnfitRow, cursor_after, place_of, portions, sections_of
+from venus.adapters.dialects.oracle.reading import Access, UnfitRow, fill_from, key_of, portions, sections_of
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.changes import TableChanges, marker
 from venus.errors import Fenced, SourceError
@@ -115,7 +116,7 @@ class OracleCut:
         if fill.table_id not in self._fills or fill.table_id in self._halted:
             return [], fill
         access = self._fills[fill.table_id][1]
-        sql, place = (access.fill_next_sql, place_of(fill.cursor)) if fill.cursor else (access.fill_sql, {})
+        sql, place = fill_from(access, fill.cursor)
         binds = {**place, "lines": rows_max}
         try:
             # behind the byte limit there may be more: the next chunk reads it again
@@ -126,19 +127,23 @@ class OracleCut:
         except UnfitRow as why:
             self._halt(access, why)
             return [], fill
-        return sections, replace(
-            fill,
-            cursor=cursor_after(rows[-1], access.layout.key_count) if rows else fill.cursor,
-            rows_done=fill.rows_done + len(rows),
-            done=len(rows) < rows_max and self._is_last(access, rows),
-        )
+        cursor = self._behind(rows[-1], fill, access) if rows else fill.cursor
+        done = len(rows) < rows_max and self._is_last(access, cursor)
+        return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
-    def _is_last(self, access: Access, rows: Seq[tuple[object, ...]]) -> bool:
+    def _behind(self, row: Row, fill: FillState, access: Access) -> bytes:
+        """Return the cursor behind a row; the first one finds the end in the same snapshot."""
+        keys = access.layout.key_count
+        if fill.cursor:
+            end = Place.read(fill.cursor).end
+        else:
+            end = key_of(self._reader.row(access.last_sql, {"lines": 1}), keys)
+        return Place(key_of(row, keys), end).cursor
+
+    def _is_last(self, access: Access, cursor: bytes) -> bool:
         """Ask whether anything comes behind the last row: a portion may have ended at the byte limit."""
-        if not rows:
-            return True
-        place = place_of(cursor_after(rows[-1], access.layout.key_count))
-        return not self._reader.rows(access.fill_next_sql, {**place, "lines": 1})
+        sql, place = fill_from(access, cursor)
+        return not cursor or not self._reader.rows(sql, {**place, "lines": 1})
 
     def commit(
         self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo

@@ -5,7 +5,6 @@ In a row's path this lies between the snapshot and the batches; from here on nob
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.limits import ROW_BYTES_MAX, too_large
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
@@ -54,6 +54,8 @@ class Access:
     changes_sql: str
     fill_sql: str
     fill_next_sql: str
+    fill_rest_sql: str  # the next rows up to the end
+    last_sql: str  # the greatest key
     table_sql: str
     lobs_sql: str
     wide: bool
@@ -77,8 +79,10 @@ def access_to(table: Table) -> Access:
     changes = _inline_changes if is_inline else _log_changes
     listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
     parts = {"columns": listed, "lobs": beside, "table": table.keyed.sql, "order": ", ".join(key_at)}
-    behind = _behind(key_at, readings)
-    file, after = ("inline", f" AND {behind}") if is_inline else ("cut", f"WHERE {behind} ")
+    behind, beyond = _behind(key_at, readings, "p"), _behind(key_at, readings, "e")
+    file, after = ("inline", " AND {}") if is_inline else ("cut", "WHERE {} ")
+    last = {**parts, "columns": ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns[: len(key)], 1)), "lobs": ""}
+    last["order"] = ", ".join(f"{at} DESC" for at in key_at)
     return Access(
         layout=layout,
         readings=readings,
@@ -86,7 +90,9 @@ def access_to(table: Table) -> Access:
         log="" if is_inline else log_table(table.schema.table_id),
         changes_sql=changes(table, layout, readings, key_at, columns, beside),
         fill_sql=statement(file, "fill", **parts, after=""),
-        fill_next_sql=statement(file, "fill", **parts, after=after),
+        fill_next_sql=statement(file, "fill", **parts, after=after.format(behind)),
+        fill_rest_sql=statement(file, "fill", **parts, after=after.format(f"{behind} AND NOT {beyond}")),
+        last_sql=statement(file, "fill", **last, after=""),
         table_sql=table.keyed.sql,
         lobs_sql=beside,
         wide=any(table.readings[c.name].mapping.wide for c in others),
@@ -117,9 +123,9 @@ def _inline_changes(
     return statement("inline", "changes", columns=", ".join(columns), table=table.keyed.sql, lobs=beside)
 
 
-def _behind(key_at: Seq[str], readings: Seq[Reading]) -> str:
-    """Return the condition that a row's key is greater than the place bound as p1, p2, ...: Oracle compares no rows."""
-    places = [r.mapping.bind.format(n=f"p{n}") for n, r in enumerate(readings[: len(key_at)], 1)]
+def _behind(key_at: Seq[str], readings: Seq[Reading], bound: str) -> str:
+    """Return the condition that a row's key is greater than the one bound as p1, p2, ...: Oracle compares no rows."""
+    places = [r.mapping.bind.format(n=f"{bound}{n}") for n, r in enumerate(readings[: len(key_at)], 1)]
     ways = []
     for last in range(len(key_at)):
         equal = [f"{at} = {place}" for at, place in zip(key_at[:last], places, strict=False)]
@@ -245,9 +251,9 @@ def _name_unfit(access: Access, reading: Reading, column: Row, described: Column
             raise UnfitRow(f"row {key_for_people(access, row)}: column {described.name}: {error}") from error
 
 
-def cursor_after(row: Row, key_count: int) -> bytes:
-    """Return the place of a row in key order, as it was fetched."""
-    return json.dumps([_tagged(value) for value in row[:key_count]]).encode()
+def key_of(row: Row, key_count: int) -> list[Any]:
+    """Return the key of a row as it was fetched, for a cursor."""
+    return [_tagged(value) for value in row[:key_count]]
 
 
 def _tagged(value: Any) -> list[Any]:
@@ -256,9 +262,19 @@ def _tagged(value: Any) -> list[Any]:
     return ["number", str(value)] if isinstance(value, int | Decimal) else ["text", value]
 
 
-def place_of(cursor: bytes) -> dict[str, Any]:
-    """Return the values to bind for a place."""
-    return {f"p{n}": _untagged(tag, value) for n, (tag, value) in enumerate(json.loads(cursor), 1)}
+def fill_from(access: Access, cursor: bytes) -> tuple[str, dict[str, Any]]:
+    """Return what reads the next rows, and the keys to bind."""
+    if not cursor:
+        return access.fill_sql, {}
+    place = Place.read(cursor)
+    bounds = _bound("p", place.after)
+    return (
+        (access.fill_next_sql, bounds) if place.end is None else (access.fill_rest_sql, bounds | _bound("e", place.end))
+    )
+
+
+def _bound(name: str, key: list[Any]) -> dict[str, Any]:
+    return {f"{name}{n}": _untagged(tag, value) for n, (tag, value) in enumerate(key, 1)}
 
 
 def _untagged(tag: str, value: str) -> Any:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import psycopg2
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.postgresql import cutsql, names, registry
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection, LockTimeout
 from venus.adapters.dialects.postgresql.dictionary import Table
@@ -141,8 +142,11 @@ class PostgresCut:
                     budget -= section.nbytes
         rows = sum(s.count for s in taken)
         self._pace.learn(fill.table_id, limit, rows, rest=rest)
-        cursor = cutsql.cursor_of(_last_key(taken[-1], layout)) if taken else fill.cursor
         done = not rest and rows < limit
+        end = Place.read(fill.cursor).end if fill.cursor else None
+        if not fill.cursor and not done:
+            end = list(self._connection.row(cutsql.last_key(table)))
+        cursor = Place(_last_key(taken[-1], layout), end).cursor if taken else fill.cursor
         return taken, replace(fill, cursor=cursor, rows_done=fill.rows_done + rows, done=done)
 
     # -- the local transaction -------------------------------------------------------------------------------------

@@ -90,3 +90,7 @@ SELECT false, {table_keys}{others} FROM {table} t WHERE EXISTS (SELECT FROM g WH
 
 -- fill --
 COPY (SELECT {columns} FROM {table} t {after} ORDER BY {order} LIMIT {limit}) TO STDOUT
+
+-- last_key --
+-- Where a fill ends that begins in this snapshot.
+SELECT {keys} FROM {table} t ORDER BY {order} LIMIT 1

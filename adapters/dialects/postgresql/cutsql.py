@@ -6,10 +6,9 @@ schema, so that no search_path can put another in its place.
 
 from __future__ import annotations
 
-import json
-
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.postgresql import names
-from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
 from venus.adapters.dialects.postgresql.names import literal, log_keys, quoted
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.model import TableSchema
@@ -89,39 +88,50 @@ def fill(table: Table, schema: TableSchema, cursor: bytes, limit: int) -> str:
         "fill",
         columns=", ".join(f"t.{quoted(c.name)}" for c in schema.wire_columns),
         table=table.from_sql,
-        after=f"WHERE {_after(table, cursor)}" if cursor else "",
-        order=", ".join(f"t.{quoted(k.name)} USING OPERATOR({_less(k.equals)})" for k in table.key),
+        after=f"WHERE {_between(table, Place.read(cursor))}" if cursor else "",
+        order=_order(table, "<"),
         limit=str(limit),
     )
 
 
-def cursor_of(values: list[str]) -> bytes:
-    """Return where a fill stands: behind the row with this key, as text."""
-    return json.dumps(values, ensure_ascii=False).encode()
+def last_key(table: Table) -> str:
+    """Return the query for the greatest key, as text."""
+    keys = ", ".join(f"concat(t.{quoted(k.name)})" for k in table.key)
+    return statement("cut", "last_key", keys=keys, table=table.from_sql, order=_order(table, ">"))
 
 
-def _after(table: Table, cursor: bytes) -> str:
+def _order(table: Table, operator: str) -> str:
+    return ", ".join(f"t.{quoted(k.name)} USING OPERATOR({_schema(k)}.{operator})" for k in table.key)
+
+
+def _schema(key: KeyColumn) -> str:
+    return key.equals.rpartition(".")[0]
+
+
+def _between(table: Table, place: Place) -> str:
+    after = _compared(table, place.after, ">")
+    return after if place.end is None else f"{after} AND {_compared(table, place.end, '<=')}"
+
+
+def _compared(table: Table, key: list[str], operator: str) -> str:
     """Compare the key as a row, the way its index is ordered."""
-    values = [f"{literal(v)}::{k.log_type}" for v, k in zip(json.loads(cursor), table.key, strict=True)]
+    values = [f"{literal(v)}::{k.log_type}" for v, k in zip(key, table.key, strict=True)]
     columns = [f"t.{quoted(k.name)}" for k in table.key]
-    schemas = {k.equals.rpartition(".")[0] for k in table.key}
+    schemas = {_schema(k) for k in table.key}
     if len(schemas) == 1:
-        greater = f"OPERATOR({schemas.pop()}.>)"
+        compares = f"OPERATOR({schemas.pop()}.{operator})"
         return (
-            f"ROW({', '.join(columns)}) {greater} ROW({', '.join(values)})"
+            f"ROW({', '.join(columns)}) {compares} ROW({', '.join(values)})"
             if len(columns) > 1
-            else (f"{columns[0]} {greater} {values[0]}")
+            else (f"{columns[0]} {compares} {values[0]}")
         )
     alternatives = []
-    for i, key in enumerate(table.key):
+    for i, column in enumerate(table.key):
         equal = [f"{columns[j]} OPERATOR({table.key[j].equals}) {values[j]}" for j in range(i)]
-        greater = f"{columns[i]} OPERATOR({key.equals.rpartition('.')[0]}.>) {values[i]}"
-        alternatives.append(" AND ".join([*equal, greater]))
+        # only the last column may be equal as well
+        compares = f"OPERATOR({_schema(column)}.{operator if i == len(table.key) - 1 else operator[0]})"
+        alternatives.append(" AND ".join([*equal, f"{columns[i]} {compares} {values[i]}"]))
     return "(" + " OR ".join(f"({a})" for a in alternatives) + ")"
-
-
-def _less(equals: str) -> str:
-    return f"{equals.rpartition('.')[0]}.<"
 
 
 def _joined(table: Table) -> str:

@@ -1,7 +1,8 @@
 """Opens a SQLite file and keeps its locks polite: the only place that catches the driver's errors.
 
-SQLite has one writer at a time. VENUS's write transactions are short, so it asks for the lock often instead of with
-SQLite's own growing pauses, which starve behind busy writers (capture.md 7).
+SQLite has one writer at a time. VENUS's transactions are short, so it asks for the lock often instead of with SQLite's
+own growing pauses, which starve behind busy writers (capture.md 7). Without WAL a commit locks readers out as well: a
+read transaction waits in the same way for its start, and then has its lock to the end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sqlalchemy.engine import make_url
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
@@ -20,7 +21,7 @@ from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusErr
 
 #: The first with pragma_table_list; what the application uses does not matter.
 VERSION_MIN = (3, 37)
-#: How long a write waits for the application's transactions before it says that the database is not available.
+#: How long a transaction waits for the application's before it says that the database is not available.
 LOCK_WAIT_S = 30.0
 #: Between two attempts to get the write lock.
 LOCK_PAUSE_S = 0.003
@@ -48,7 +49,7 @@ def connect(file: Path) -> sqlite3.Connection:
         raise DatabaseUnavailable(f"{file}: no such file", hint="[source] url must name an existing SQLite file")
     with translated(file):
         uri = f"{file.absolute().as_uri()}?mode=rw"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_S, check_same_thread=False)
         try:
             connection.execute("PRAGMA synchronous = FULL")  # a decided batch must survive a power cut
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
@@ -80,7 +81,7 @@ def _raise(what: object, error: sqlite3.Error) -> NoReturn:
         sqlite3.SQLITE_NOTADB: "[source] url must name a SQLite database",
         sqlite3.SQLITE_CORRUPT: "run PRAGMA integrity_check and restore the file",
         sqlite3.SQLITE_FULL: "make room on the disk",
-        sqlite3.SQLITE_BUSY: f"another process held the write lock for {LOCK_WAIT_S:.0f} s",
+        sqlite3.SQLITE_BUSY: f"another process held the lock for {LOCK_WAIT_S:.0f} s",
     }
     raise kind(f"{what}: {error}", hint=hint.get(code, "")) from error
 
@@ -90,15 +91,15 @@ def primary_code(error: BaseException) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def _patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Run BEGIN IMMEDIATE or COMMIT; asked again while somebody else has the lock."""
+def _patiently(connection: sqlite3.Connection, statement: str) -> list[tuple[Any, ...]]:
+    """Run what takes a lock, BEGIN IMMEDIATE or the first read or COMMIT, again while somebody else has it."""
     attempts = Retrying(
         retry=retry_if_exception(lambda e: primary_code(e) in _BUSY),
         stop=stop_after_delay(LOCK_WAIT_S),
         wait=wait_random(0.0, LOCK_PAUSE_S),
         reraise=True,
     )
-    attempts(connection.execute, statement)
+    return attempts(lambda: connection.execute(statement).fetchall())
 
 
 @contextmanager
@@ -120,12 +121,28 @@ def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[
 def read_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
     """See one state of the database for the block."""
     with translated(what):
-        connection.execute("BEGIN")
+        begin_read(connection)
         try:
             yield
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+
+
+def begin_read(connection: sqlite3.Connection) -> None:
+    """Open a snapshot; the caller ends it."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    connection.execute("BEGIN")
+    try:
+        _patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")  # BEGIN alone takes no lock
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def changes_seen(connection: sqlite3.Connection) -> int:
+    """Return a number that another connection's commit changes."""
+    return int(_patiently(connection, "PRAGMA data_version")[0][0])
 
 
 def quoted(name: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.dialects.contract import FillState
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import translated, write_transaction
 from venus.adapters.dialects.sqlite.purging import Purger
@@ -24,9 +25,9 @@ from venus.adapters.dialects.sqlite.reading import (
     Row,
     Rows,
     UnfitRow,
-    cursor_after,
-    cursor_values,
+    fill_from,
     key_for_people,
+    key_of,
     sections_of,
 )
 from venus.adapters.dialects.sqlite.statements import statement
@@ -113,22 +114,28 @@ class SqliteCut:
         if fill.table_id not in self._fills or fill.table_id in self._halted:
             return [], fill
         access = self._fills[fill.table_id][1]
-        sql, place = (access.fill_next_sql, cursor_values(fill.cursor)) if fill.cursor else (access.fill_sql, [])
+        sql, place = fill_from(access, fill.cursor)
         bounds = (*place, rows_max)
         try:
             with translated(self._file):
                 rows = Rows(self._execute(sql, bounds), access)
                 portion = self._take(rows, access, sql, bounds, rows_max, bytes_max)
                 sections = list(sections_of(portion, access, bytes_max=bytes_max))
+                done = rows.ended and len(portion) < rows_max
+                cursor = self._behind(portion[-1], fill, access, done=done) if portion else fill.cursor
         except UnfitRow as e:
             self._halt(access, e)
             return [], fill
-        return sections, replace(
-            fill,
-            cursor=cursor_after(portion[-1], access.key_count) if portion else fill.cursor,
-            rows_done=fill.rows_done + len(portion),
-            done=rows.ended and len(portion) < rows_max,
-        )
+        return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(portion), done=done)
+
+    def _behind(self, row: Row, fill: FillState, access: Access, *, done: bool) -> bytes:
+        """Return the cursor behind a row; the first one finds the end in the same snapshot."""
+        end = Place.read(fill.cursor).end if fill.cursor else None
+        if not fill.cursor and not done:
+            tail = Rows(self._execute(access.tail_sql, (1,)), access)
+            (last,) = self._take(tail, access, access.tail_sql, (1,), 1, 1)
+            end = key_of(last, access.key_count)
+        return Place(key_of(row, access.key_count), end).cursor
 
     def _execute(self, sql: str, bounds: Seq[Any] = ()) -> sqlite3.Cursor:
         cursor = self._reader.cursor()

@@ -5,7 +5,6 @@ In a row's path this lies between the snapshot and the batches; from here on nob
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.dictionary import Found
@@ -49,7 +49,8 @@ class Access:
     changes_sql: str
     fill_sql: str
     fill_next_sql: str
-    tail_sql: str  # the last rows in key order, for a check
+    fill_rest_sql: str  # the next rows up to the end
+    tail_sql: str  # the last rows in key order
     key_may_be_null: bool
     null_key_sql: str  # finds a row whose key is NULL
     wide: tuple[int, ...]  # columns whose values may be large
@@ -83,6 +84,7 @@ def access_to(found: Found) -> Access:
     places = [_collated(f"t.{quoted(k.name)}", "" if k.is_own else k.collation) for k in found.key]
     order, backwards = ", ".join(places), ", ".join(f"{column} DESC" for column in places)
     marks = ", ".join("?" * len(key))
+    behind = f"({order}) > ({marks})"
     return Access(
         layout=layout,
         rules=tuple(rule_of(c, in_key=n < layout.key_count) for n, c in enumerate(layout.columns)),
@@ -98,7 +100,9 @@ def access_to(found: Found) -> Access:
             same=" AND ".join(identical),
         ),
         fill_sql=statement("cut", "fill", **fill, order=order, after=""),
-        fill_next_sql=statement("cut", "fill", **fill, order=order, after=f"WHERE ({order}) > ({marks})"),
+        fill_next_sql=statement("cut", "fill", **fill, order=order, after=f"WHERE {behind}"),
+        # NULL in a key is behind nothing, and must be found
+        fill_rest_sql=statement("cut", "fill", **fill, order=order, after=f"WHERE {behind} AND ({behind}) IS NOT TRUE"),
         tail_sql=statement("cut", "fill", **fill, order=backwards, after=""),
         key_may_be_null=bool(found.key_may_be_null),
         null_key_sql=statement(
@@ -232,9 +236,9 @@ def _part(packed: Packed, offsets: Any, start: int, end: int) -> Packed:
     return Packed(packed.data[offsets[start] : offsets[end]], packed.sizes[start:end])
 
 
-def cursor_after(row: Row, key_count: int) -> bytes:
-    """Return the place of a row in key order, with the storage class of each value."""
-    return json.dumps([_tagged(value) for value in row[:key_count]]).encode()
+def key_of(row: Row, key_count: int) -> list[Any]:
+    """Return the key of a row with the storage class of each value, for a cursor."""
+    return [_tagged(value) for value in row[:key_count]]
 
 
 def _tagged(value: Any) -> list[Any]:
@@ -243,9 +247,13 @@ def _tagged(value: Any) -> list[Any]:
     return ["real", value.hex()] if isinstance(value, float) else ["as it is", value]
 
 
-def cursor_values(cursor: bytes) -> list[Any]:
-    """Read a place back."""
-    return [_untagged(tag, value) for tag, value in json.loads(cursor)]
+def fill_from(access: Access, cursor: bytes) -> tuple[str, list[Any]]:
+    """Return what reads the next rows, and what is bound in front of their number."""
+    if not cursor:
+        return access.fill_sql, []
+    place = Place.read(cursor)
+    bounds = [_untagged(tag, value) for tag, value in [*place.after, *(place.end or [])]]
+    return access.fill_next_sql if place.end is None else access.fill_rest_sql, bounds
 
 
 def _untagged(tag: str, value: Any) -> Any:

@@ -28,6 +28,8 @@ from venus.adapters.dialects.contract import (
 from venus.adapters.dialects.sqlite import registry, structure
 from venus.adapters.dialects.sqlite.check import check
 from venus.adapters.dialects.sqlite.connection import (
+    begin_read,
+    changes_seen,
     connect,
     file_of,
     quoted,
@@ -165,7 +167,7 @@ class SqliteSource:
 
     def registered(self) -> list[RegisteredTable]:
         """Return the captured tables."""
-        with translated(self._file):
+        with read_transaction(self._writer, self._file):
             if not registry.installed(self._writer):
                 return []
             return [c.table for c in registry.read_tables(self._writer).values()]
@@ -188,7 +190,7 @@ class SqliteSource:
 
     def state(self) -> SourceState:
         """Return the checkpoint row."""
-        with translated(self._file):
+        with read_transaction(self._writer, self._file):
             registry.require_installed(self._writer, self._file)
             return registry.read_state(self._writer)
 
@@ -296,12 +298,12 @@ class SqliteSource:
     def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:
         """Open a snapshot, unless nothing has been committed since every log was found empty."""
         with translated(self._file):
-            version = int(self._reader.execute("PRAGMA data_version").fetchone()[0])
+            version = changes_seen(self._reader)
             if version == self._empty_at and not fills:
                 self._purge()
                 return None
             captured_at_us = _now_us()
-            self._reader.execute("BEGIN")
+            begin_read(self._reader)
             try:
                 cut = self._cut(captured_at_us, fills)
             except BaseException:
@@ -354,7 +356,8 @@ class SqliteSource:
         self._adopt(found)
 
     def _note_halt(self, table_id: int) -> None:
-        self._halted_at[table_id] = self._log_end(self._writer, table_id)
+        with read_transaction(self._writer, self._file):
+            self._halted_at[table_id] = self._log_end(self._writer, table_id)
 
     def _purge(self) -> None:
         """Remove a piece of what was consumed while there is nothing else to do."""

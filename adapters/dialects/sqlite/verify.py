@@ -10,7 +10,14 @@ from typing import Any
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.sqlite import registry
-from venus.adapters.dialects.sqlite.connection import connect, file_of, quoted, translated, write_transaction
+from venus.adapters.dialects.sqlite.connection import (
+    begin_read,
+    connect,
+    file_of,
+    quoted,
+    translated,
+    write_transaction,
+)
 from venus.adapters.dialects.sqlite.dictionary import Dictionary
 from venus.adapters.dialects.sqlite.reading import Access, Row, UnfitRow, access_to, sections_of
 from venus.adapters.dialects.sqlite.refresh import compare, objects
@@ -43,7 +50,7 @@ class SqliteReader(ReadsRows):
     def begin(self, subject: Subject) -> None:
         self.end()
         with translated(self._file):
-            self._connection.execute("BEGIN")
+            begin_read(self._connection)
             self._access(subject)
 
     def end(self) -> None:

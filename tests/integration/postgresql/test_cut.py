@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.postgresql import cut, cutsql
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
 from venus.adapters.dialects.postgresql.registry import load
@@ -77,14 +78,14 @@ def test_a_fill_reads_each_chunk_through_the_key(sql: Sql, capture: Start, datab
     connection = Connection(database)
     (captured,) = [c for c in load(connection)[0] if c.schema.name == "big"]
     assert captured.table is not None
-    text = cutsql.fill(captured.table, captured.schema, cutsql.cursor_of(["3", "17"]), 20_000)
+    text = cutsql.fill(captured.table, captured.schema, Place(["3", "17"], ["4", "0"]).cursor, 20_000)
     with connection.transaction():
         connection.run(statement("cut", "fill_plan"))
         plan = connection.rows("EXPLAIN " + re.sub(r"\) TO STDOUT$", "", text.strip().removeprefix("COPY (")))
     connection.close()
     told = "\n".join(r[0] for r in plan)
     assert "Index Scan using big_pkey" in told
-    assert "Index Cond: (ROW(a, b) > ROW(3, '17'::text))" in told
+    assert "Index Cond: ((ROW(a, b) > ROW(3, '17'::text)) AND (ROW(a, b) <= ROW(4, '0'::text)))" in told
     assert "Sort" not in told
 
 

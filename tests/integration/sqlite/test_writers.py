@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -139,3 +140,29 @@ def test_the_lock_is_held_briefly_however_much_was_consumed(tmp_path: Path, monk
         assert max(a - b for a, b in pairwise(lengths)) <= PIECE_ROWS
         logger.info("lock held %.1f ms at most over %d transactions", max(held) * 1000, len(held))
         assert max(held) < 5
+
+
+def test_a_commit_that_locks_everybody_out_is_waited_for(tmp_path: Path) -> None:
+    """Without WAL; a reconnection for each would carry large rows again."""
+    with opened(tmp_path / "a.db", DDL, wal=False) as shop:
+        shop.copy.catch_up()
+        shop.source.beat()  # behind a transaction of its own
+
+        def look() -> None:
+            shop.source.registered()
+
+        def poll() -> None:
+            cut = shop.source.open_cut([])
+            assert cut is not None
+            cut.rollback()
+
+        asked = (shop.source.backlog, shop.source.state, shop.source.refresh_schemas, look, poll)
+        for ask in asked:
+            shop.app.execute("BEGIN EXCLUSIVE")
+            shop.app.execute("INSERT INTO account (branch) VALUES (1)")
+            with ThreadPoolExecutor(1) as other:
+                waiting = other.submit(ask)
+                with pytest.raises(TimeoutError):
+                    waiting.result(0.2)
+                shop.app.execute("COMMIT")
+                waiting.result(60)
