@@ -410,6 +410,7 @@ class Engine:
             self._materialiser.notice(business)
             self._call_back(business)
         for business in group.business:
+            business.shown = business.half
             undecided = ahead.published(business)
             if undecided != business.undecided:
                 business.undecided = undecided

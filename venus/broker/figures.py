@@ -37,7 +37,7 @@ def business_status(
     store: Store, business: Business, *, now_us: int, half_alarm_s: float, behind_bytes_max: int
 ) -> broker_pb2.BusinessStatus:
     """Describe a business."""
-    state = business.half
+    state = business.shown  # one moment: a decision that is being written down is still undecided and invisible
     with business.lock:
         counters = dict(business.counters)
         consumers = list(business.consumers.values())
@@ -48,7 +48,7 @@ def business_status(
         producer=state.producer,
         last_batch=state.last_batch,
         last_sequence=state.last_sequence,
-        next_offset=business.visible_offset,
+        next_offset=state.next_offset,
         log_start=business.log_start,
         materialised_offset=business.materialised.offset,
         log_bytes=business.nbytes - business.nbytes_trimmed + sum(found.nbytes for found in state.halves),

@@ -1,8 +1,8 @@
 """One business as the broker holds it in memory, and how that is kept in the column family `state`.
 
 The storage thread alone changes a `Business`, while it builds a group; what other threads may see of it
-(`visible_offset`, the tail) is published after the group's fsync. Consumers, reviews and counters are touched by
-several threads and have a lock.
+(`visible_offset`, `shown`, the tail) is published after the group's fsync. Consumers, reviews and counters are touched
+by several threads and have a lock.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class Business:
     number: int
     name: str
     reviews: Reviews
+    #: `half` as it is on disk: what is told of it.
+    shown: half.State = field(default_factory=half.State)
     half: half.State = field(default_factory=half.State)
     log_start: int = 0  # the first offset that can be read
     log_start_index: int = 1  # the first log entry that is kept
@@ -222,7 +224,7 @@ def read_body(store: Store, business: Business, index: int) -> bytes:
 
 def load_tail(store: Store, business: Business) -> None:
     """Publish what is committed, and bring the newest part of the queue into memory."""
-    business.visible_offset = business.half.next_offset
+    business.visible_offset, business.shown = business.half.next_offset, business.half
     from_offset = max(business.log_start, business.visible_offset - business.tail.places_max)
     places = [
         position.decode(int.from_bytes(key[4:], "big"), value)

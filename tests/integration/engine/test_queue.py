@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 import xxhash
@@ -11,6 +12,7 @@ import xxhash
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from venus.broker.engine import Engine
+from venus.broker.store import Batch, Store
 from venus.errors import (
     DigestMismatch,
     Diverged,
@@ -50,6 +52,32 @@ def test_a_half_message_is_invisible_until_it_is_committed(engine: Engine) -> No
     assert (increment.body, increment.digest) == (message.body, message.digest)
     assert (decided.verdict, decided.batch_no, decided.next_offset) == (broker_pb2.COMMIT, 1, 5)
     assert seen == [(BUSINESS, 5)]
+
+
+def test_a_decision_that_is_being_written_down_is_not_shown_yet(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing undecided and the old end of the queue would say that there is nothing more to come."""
+    producer = Producer(engine)
+    message = producer.next_half(engines.rows(0, 5))
+    producer.send(message)
+    writing, go_on, write = Event(), Event(), Store.write
+
+    def slowly(store: Store, batch: Batch, *, durable: bool) -> None:
+        writing.set()
+        assert go_on.wait(WAIT_S)
+        write(store, batch, durable=durable)
+
+    monkeypatch.setattr(Store, "write", slowly)
+    answer = engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    assert writing.wait(WAIT_S)
+    meanwhile = status(engine)
+    go_on.set()
+    answer.result(WAIT_S)
+
+    assert ([ref.batch_no for ref in meanwhile.halves], meanwhile.last_batch, meanwhile.next_offset) == ([1], 0, 0)
+    found = status(engine)
+    assert ([ref.batch_no for ref in found.halves], found.last_batch, found.next_offset) == ([], 1, 5)
 
 
 def test_a_commit_decides_everything_before_it_and_a_rollback_everything_after(engine: Engine) -> None:
