@@ -46,8 +46,11 @@ class MariaServer:
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def connect(self, database: str | None = None, **options: Any) -> pymysql.connections.Connection[Any]:
-        """Open a session of the administrator, with autocommit off unless told otherwise."""
-        options = {"user": "root", "charset": "utf8mb4", **options}
+        """Open a session of the administrator, with autocommit off unless told otherwise.
+
+        Without TLS, for which the driver would read the system's certificates each time, 90 ms.
+        """
+        options = {"user": "root", "charset": "utf8mb4", "ssl_disabled": True, **options}
         return pymysql.connect(host="127.0.0.1", port=self.port, database=database, **options)
 
     def execute(self, statement: str, database: str | None = None) -> list[tuple[Any, ...]]:

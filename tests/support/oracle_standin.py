@@ -186,7 +186,7 @@ class Connection:
 
 def session(said: list[str] | None = None, **where: Any) -> Connection:
     """Open a session with the settings of an Oracle's."""
-    raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, **where)
+    raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, ssl_disabled=True, **where)
     cursor = raw.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     # a CHAR comes with its blanks, as from an Oracle
