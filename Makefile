@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # The tests wait for disks and other processes more than they compute: twice as many workers as cores.
-SPREAD := -n $(shell expr 2 \* $$(nproc)) --dist loadfile
+# In the order of the folders: the stories take longest, and the unit tests fill what is left at the end.
+SPREAD := -n $(shell expr 2 \* $$(nproc)) --dist loadfile --no-loadscope-reorder
 # What failed beside others is tried once more alone: how busy the machine was must not decide. A defect fails again.
 ALONE  := $(BIN)/pytest --last-failed --last-failed-no-failures none
 

@@ -1,7 +1,6 @@
 """Runs a lake's load or loop in processes of their own that kill themselves with SIGKILL at their n-th durable step.
 
-python -m tests.support.killed_lake BROKER ROOT, then a line a run: load|follow N before|after GOAL; the answer is its
-exit code. What runs is a fork of this process, which has imported everything and done nothing.
+python -m tests.support.killed_lake BROKER ROOT, then a line a run: load|follow N before|after GOAL (forks.py)
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.forks import serve
 from tests.support.lakes import settings_of
 from venus.spark.lake import LakeTarget
 from venus.spark.lake_follow import LakeReport, run_lake
 from venus.spark.lake_full import load_lake
-
-GIVE_UP_S = 120
 
 
 def kill_at(step: int, moment: str) -> None:
@@ -64,16 +62,13 @@ def run(broker: str, root: Path, mode: str, goal: int) -> None:
 def main() -> None:
     """Answer line by line."""
     broker, root = sys.argv[1:]
-    for line in sys.stdin:
-        mode, step, moment, goal = line.split()
-        child = os.fork()
-        if child == 0:
-            signal.alarm(GIVE_UP_S)  # what never comes to its end shall not hang whoever waits for the answer
-            kill_at(int(step), moment)
-            run(broker, Path(root), mode, int(goal))
-            os._exit(0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
-        sys.stdout.flush()
+
+    def one(words: list[str]) -> None:
+        mode, step, moment, goal = words
+        kill_at(int(step), moment)
+        run(broker, Path(root), mode, int(goal))
+
+    serve(one)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Runs the under adapter in a process of its own that kills itself with SIGKILL at its n-th durable step.
 
-python -m tests.support.killed_under apply|load N before|after BROKER URL GOAL [KEYED_ROWS_MAX]
+python -m tests.support.killed_under BROKER URL KEYED_ROWS_MAX, then a line a run: apply|load N before|after GOAL
+(forks.py)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import threading
 
 from tests.support.feed import settings_for
+from tests.support.forks import serve
 from venus.adapters.dialects.postgresql.target.session import Params, Session
 from venus.adapters.under.apply import ApplyReport, run_apply
 from venus.adapters.under.load import full_sync
@@ -36,21 +38,31 @@ def kill_at(step: int, moment: str) -> None:
     Session.run = run  # type: ignore[method-assign]
 
 
-def main() -> None:
+def run(broker: str, url: str, keyed: int, mode: str, goal: int) -> None:
     """Run until everything is applied, or until the kill."""
-    mode, step, moment, broker, url, goal, keyed = sys.argv[1:]
-    kill_at(int(step), moment)
-    settings = settings_for(broker, {"a": url}, apply={"keyed_rows_max": int(keyed), "cut_group_rows_max": 60})
+    settings = settings_for(broker, {"a": url}, apply={"keyed_rows_max": keyed, "cut_group_rows_max": 60})
     if mode == "load":
         full_sync(settings, "a")
         return
     stop = threading.Event()
 
     def look(report: ApplyReport) -> None:
-        if report.offset >= int(goal):
+        if report.offset >= goal:
             stop.set()
 
     run_apply(settings, "a", stop, look)
+
+
+def main() -> None:
+    """Answer line by line."""
+    broker, url, keyed = sys.argv[1:]
+
+    def one(words: list[str]) -> None:
+        mode, step, moment, goal = words
+        kill_at(int(step), moment)
+        run(broker, url, int(keyed), mode, int(goal))
+
+    serve(one)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from venus.broker.store import KILL_AT_WRITE
 from venus.model import Verdict
 from venus.wire import broker_pb2
 
-BATCHES = 3
 ROWS = 5
 LIFE_S = 240.0
 
@@ -24,7 +23,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.engines"])
 
 
-def work(path: Path, diary: Path, kill_at: int | None) -> None:
+def work(path: Path, diary: Path, batches: int, kill_at: int | None) -> None:
     """Produce all batches, saying in the diary what was answered; what is undecided at the start is rolled back."""
     if kill_at is not None:
         os.environ[KILL_AT_WRITE] = str(kill_at)
@@ -39,7 +38,7 @@ def work(path: Path, diary: Path, kill_at: int | None) -> None:
     for ref in producer.ack.undecided[:1]:
         say("rollback", ref.batch_no)
         producer.decide(broker_pb2.Half(batch_no=ref.batch_no, digest=ref.digest), Verdict.ROLLBACK)
-    while producer.batch_no < BATCHES:
+    while producer.batch_no < batches:
         produce(producer, say)
     engines.full_data(engine)
     engine.stop()
@@ -62,10 +61,10 @@ def produce(producer: engines.Producer, say: Callable[..., None]) -> None:
     say("commit", number)
 
 
-def run(path: Path, kill_at: int | None) -> list[list[str]]:
+def run(path: Path, batches: int, kill_at: int | None) -> list[list[str]]:
     """Run `work` in a process of its own; return its diary."""
     diary = path.with_suffix(".diary")
-    process = PROCESSES.Process(target=work, args=(path, diary, kill_at))
+    process = PROCESSES.Process(target=work, args=(path, diary, batches, kill_at))
     process.start()
     process.join(LIFE_S)
     assert process.exitcode in (0, -signal.SIGKILL)
@@ -73,15 +72,16 @@ def run(path: Path, kill_at: int | None) -> list[list[str]]:
 
 
 @pytest.mark.fault
-def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batches", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(tmp_path: Path, batches: int) -> None:
     for kill_at in count():
         path = tmp_path / str(kill_at)
-        told = run(path, kill_at)
+        told = run(path, batches, kill_at)
         inspect(path, told)
         if ["done"] in told:
-            assert kill_at > 3 * 2 * BATCHES, "the hook saw fewer writes than there must be"
+            assert kill_at > 3 * 2 * batches, "the hook saw fewer writes than there must be"
             return
-        told = run(path, None)
+        told = run(path, batches, None)
         assert told[-1] == ["done"]
         inspect(path, told)
     raise AssertionError("no run was completed")

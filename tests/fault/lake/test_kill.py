@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put
+from tests.support.forks import Victim
 from tests.support.lakes import (
     all_fresh,
     current_rows,
@@ -28,28 +26,16 @@ from venus.spark.lake_full import load_lake
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
-class Victim:
+class LakeVictim(Victim):
     """Runs loads and loops that are killed."""
 
     def __init__(self, broker: FakeDelivery, root: Path) -> None:
         self._broker = broker
-        command = [sys.executable, "-W", "ignore", "-m", "tests.support.killed_lake", broker.address, str(root)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        super().__init__("tests.support.killed_lake", broker.address, str(root))
 
-    def run(self, mode: str, step: int, moment: str) -> bool:
-        """Return whether it was killed before it came to its end."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(mode, step, moment, self._broker.next_offset, file=self._process.stdin, flush=True)
-        code = int(self._process.stdout.readline())
-        assert code in (0, -signal.SIGKILL)
-        return code != 0
-
-    def __enter__(self) -> Victim:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=60)
+    def run(self, *words: object) -> bool:
+        """Run up to what the broker has by now."""
+        return super().run(*words, self._broker.next_offset)
 
 
 def whole(root: Path, ends: list[int]) -> None:
@@ -75,7 +61,7 @@ def test_kill_around_each_step_of_the_loop(
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 101)))
     load_lake(LakeTarget(settings, "lake"), lambda *_: None)
     kills, ends = 0, [broker.next_offset]
-    with Victim(broker, root) as victim:
+    with LakeVictim(broker, root) as victim:
         for step, moment in steps:
             keys = rng.sample(range(1, 150), 15)
             feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys), batch_rows=4)
@@ -103,7 +89,7 @@ def test_kill_around_each_step_of_the_load(
     root = tmp_path / "lake"
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 1501)))
-    with Victim(broker, root) as victim:
+    with LakeVictim(broker, root) as victim:
         kills = sum(victim.run("load", step, moment) for step, moment in steps)
     opened, read = broker.snapshots_opened, broker.splits_read
     feed.cut(put(3, "behind", 1))

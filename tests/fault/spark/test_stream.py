@@ -37,11 +37,11 @@ KEYS = range(300)
 WAIT_S = 240.0
 #: What happens to readers of the stream, and to tasks of the apply. No task may fail more than three times.
 CASES = [
-    pytest.param(CLUSTER, ["executor killed"], ["worker killed after commit"], id="cluster"),
+    pytest.param(CLUSTER, ["executor killed"], ["worker killed after commit"], id="cluster", marks=pytest.mark.slow),
     pytest.param(CLUSTER, ["worker killed", "executor killed"], ["executor killed"], id="cluster-more",
                  marks=pytest.mark.slow),
     pytest.param("local[2]", ["worker killed", "exception"], ["worker killed after commit", "worker killed"],
-                 id="local", marks=pytest.mark.slow),
+                 id="local"),
 ]  # fmt: skip
 
 

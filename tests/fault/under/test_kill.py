@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, applied, gone, items, put, query, rows_at, settings_for, unique_label
+from tests.support.forks import Victim
 from venus.adapters.under.control import progress, table_states
 from venus.adapters.under.load import full_sync
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
-def run(mode: str, step: int, moment: str, broker: FakeDelivery, url: str, keyed_rows_max: int) -> int:
-    command = [
-        sys.executable, "-W", "ignore", "-m", "tests.support.killed_under", mode, str(step), moment, broker.address,
-        url, str(broker.next_offset), str(keyed_rows_max),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+def victim(broker: FakeDelivery, url: str, keyed_rows_max: int) -> Victim:
+    return Victim("tests.support.killed_under", broker.address, url, str(keyed_rows_max))
 
 
 @pytest.mark.parametrize("keyed_rows_max", [0, 1000])
@@ -38,15 +30,16 @@ def test_kill_around_each_commit_of_the_increments(
     since = feed.committed[1]
     kills = 0
     rng = random.Random(5)
-    for step in range(1, 20):
-        for moment in ("before", "after"):
-            for _ in range(2):
-                keys = rng.sample(range(1, 80), 15)
-                feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys))
-            kills += run("apply", step, moment, broker, database, keyed_rows_max) != 0
-        if run("apply", 1000, "after", broker, database, keyed_rows_max) == 0 and step >= 2:
-            break
-    assert kills >= 3
+    with victim(broker, database, keyed_rows_max) as under:
+        for step in range(1, 20):
+            for moment in ("before", "after"):
+                for _ in range(6):  # more rows than one transaction takes
+                    keys = rng.sample(range(1, 80), 15)
+                    feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys))
+                kills += under.run("apply", step, moment, broker.next_offset)
+            if not under.run("apply", 1000, "after", broker.next_offset) and step >= 2:
+                break
+    assert kills >= 4
     assert rows_at(database, items()) == feed.model[1]
     assert applied(database) == broker.next_offset
     assert table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
@@ -56,17 +49,9 @@ def test_kill_around_each_commit_of_the_increments(
 def test_kill_around_each_commit_of_the_load(database: str, broker: FakeDelivery, feed: Feed) -> None:
     feed.describe(unique_label(items()))
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 1501)))
-    kills = 0
-    for step, moment in [
-        (1, "before"),
-        (1, "after"),
-        (2, "before"),
-        (2, "after"),
-        (2, "after"),
-        (4, "before"),
-        (4, "after"),
-    ]:
-        kills += run("load", step, moment, broker, database, 20) != 0
+    steps = [(1, "before"), (1, "after"), (2, "before"), (2, "after"), (2, "after"), (4, "before"), (4, "after")]
+    with victim(broker, database, 20) as under:
+        kills = sum(under.run("load", step, moment, broker.next_offset) for step, moment in steps)
     feed.cut(put(3, "behind", 1))
     report = full_sync(settings_for(broker.address, {"a": database}), "a")
     assert kills >= 5
