@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.forks import serve
-from tests.support.lakes import settings_of
-from venus.spark.lake import LakeTarget
+from tests.support.lakes import load, settings_of
 from venus.spark.lake_follow import LakeReport, run_lake
-from venus.spark.lake_full import load_lake
 
 
 def kill_at(step: int, moment: str) -> None:
@@ -48,7 +46,7 @@ def run(broker: str, root: Path, mode: str, goal: int) -> None:
     """Run until everything is there, or until the kill."""
     settings = settings_of(broker, root)
     if mode == "load":
-        load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+        load(settings)
         return
     stop = threading.Event()
 

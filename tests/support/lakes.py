@@ -17,6 +17,7 @@ from venus.config import Broker, Lake, Settings, Target
 from venus.model import TableSchema
 from venus.spark.lake import LakeTarget
 from venus.spark.lake_follow import LakeReport, run_lake
+from venus.spark.lake_full import load_lake
 from venus.spark.lake_manifest import Manifest
 from venus.spark.lake_refresh import newest
 
@@ -30,6 +31,11 @@ def settings_of(broker: str, root: Path, **lake: Any) -> Settings:
         targets={"lake": Target.model_validate({"url": f"parquet://{root}"})},
         lake=Lake(**(QUICK | lake)),
     )
+
+
+def load(settings: Settings) -> dict[str, int]:
+    """Load it from the full data; return how many rows each table has."""
+    return load_lake(LakeTarget(settings, "lake"), lambda *_: None).rows
 
 
 def manifest_of(settings: Settings) -> Manifest:
@@ -66,7 +72,7 @@ def history(root: Path, name: str) -> pa.Table:
 
 
 @contextmanager
-def lake_following(settings: Settings) -> Iterator[list[LakeReport]]:
+def following(settings: Settings) -> Iterator[list[LakeReport]]:
     """Run the loop; what it raises is raised here."""
     stop, reports, errors = threading.Event(), list[LakeReport](), list[BaseException]()
 
@@ -88,7 +94,7 @@ def lake_following(settings: Settings) -> Iterator[list[LakeReport]]:
         raise errors[0]
 
 
-def lake_is_at(settings: Settings, offset: int) -> None:
+def is_at(settings: Settings, offset: int) -> None:
     wait_for(lambda: manifest_of(settings).offset >= offset, f"offset {offset}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg2
 
 from tests.support.brokers import settings as broker_settings
-from tests.support.postgres import libpq
+from tests.support.postgres import Server, libpq
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.under.apply import run_apply
 from venus.adapters.under.control import progress
@@ -166,6 +166,27 @@ def whole_way(
         yield way
     finally:
         way.close()
+
+
+@contextmanager
+def numbered(
+    folder: Path, server: Server, tables: Sequence[str], *, rows: int, on_error: str = "halt"
+) -> Iterator[WholeWay]:
+    """Make one between two databases of a server, at work, with tables (id, v) of so many rows."""
+    source, target = server.create_database(), server.create_database()
+    for name in tables:
+        run_at(
+            source, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, {rows}) n",
+        )  # fmt: skip
+    with whole_way(folder, source, target, on_error=on_error) as made:
+        made.install()
+        made.load()
+        made.start()
+        made.caught_up()
+        yield made
+    server.drop_database(source)
+    server.drop_database(target)
 
 
 def found(result: Result) -> set[tuple[str, tuple[str, ...], str, str]]:

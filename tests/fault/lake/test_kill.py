@@ -7,21 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import lakes
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put
 from tests.support.forks import Victim
-from tests.support.lakes import (
-    all_fresh,
-    current_rows,
-    history,
-    lake_following,
-    lake_is_at,
-    manifest_of,
-    newest_rows,
-    settings_of,
-)
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_full import load_lake
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
@@ -40,7 +29,7 @@ class LakeVictim(Victim):
 
 def whole(root: Path, ends: list[int]) -> None:
     """Check that the visible history has every offset once up to the end of a cut, and nothing else."""
-    offsets = sorted(history(root, "shop.items")["_offset"].to_pylist())
+    offsets = sorted(lakes.history(root, "shop.items")["_offset"].to_pylist())
     assert ends[0] + len(offsets) in ends
     assert offsets == list(range(ends[0], ends[0] + len(offsets)))
 
@@ -56,10 +45,10 @@ def test_kill_around_each_step_of_the_loop(
     steps: list[tuple[int, str]], broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     root, rng = tmp_path / "lake", random.Random(3)
-    settings = settings_of(broker.address, root)
+    settings = lakes.settings_of(broker.address, root)
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 101)))
-    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    lakes.load(settings)
     kills, ends = 0, [broker.next_offset]
     with LakeVictim(broker, root) as victim:
         for step, moment in steps:
@@ -68,15 +57,15 @@ def test_kill_around_each_step_of_the_loop(
             ends.append(broker.next_offset)
             kills += victim.run("follow", step, moment)
             whole(root, ends)
-    with lake_following(settings):
+    with lakes.following(settings):
         feed.cut(put(1, "the end", 1))
-        lake_is_at(settings, broker.next_offset)
-        all_fresh(settings)
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
 
     assert kills >= len(FEW) - 2
-    assert sorted(history(root, "shop.items")["_offset"].to_pylist()) == list(range(100, broker.next_offset))
-    assert current_rows(root, items()) == newest_rows(settings, items()) == feed.model[1]
-    assert manifest_of(settings).unaccounted == 0
+    assert sorted(lakes.history(root, "shop.items")["_offset"].to_pylist()) == list(range(100, broker.next_offset))
+    assert lakes.current_rows(root, items()) == lakes.newest_rows(settings, items()) == feed.model[1]
+    assert lakes.manifest_of(settings).unaccounted == 0
     assert not list(root.rglob("*.tmp"))
 
 
@@ -93,13 +82,13 @@ def test_kill_around_each_step_of_the_load(
         kills = sum(victim.run("load", step, moment) for step, moment in steps)
     opened, read = broker.snapshots_opened, broker.splits_read
     feed.cut(put(3, "behind", 1))
-    settings = settings_of(broker.address, root)
-    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
-    with lake_following(settings):
-        lake_is_at(settings, broker.next_offset)
-        all_fresh(settings)
+    settings = lakes.settings_of(broker.address, root)
+    lakes.load(settings)
+    with lakes.following(settings):
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
 
     assert kills >= 3
     assert broker.snapshots_opened == opened, "an interrupted load goes on with its snapshot"
     assert broker.splits_read - read <= 4, "what was loaded is not loaded again"
-    assert current_rows(root, items()) == feed.model[1]
+    assert lakes.current_rows(root, items()) == feed.model[1]

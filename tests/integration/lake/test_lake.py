@@ -6,48 +6,26 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tests.support import lakes
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import INT, TEXT, Feed, column, gone, items, put, table, wait_for
-from tests.support.lakes import (
-    all_fresh,
-    current_rows,
-    history,
-    lake_following,
-    lake_is_at,
-    manifest_of,
-    newest_rows,
-    settings_of,
-)
 from tests.support.real_broker import RealBroker
 from venus.errors import OffsetTrimmed, Refused
 from venus.model import Kind, LogicalType
 from venus.rpc.admin import Admin
 from venus.spark.lake import LakeTarget
 from venus.spark.lake_follow import run_lake
-from venus.spark.lake_full import load_lake
 
 pytestmark = pytest.mark.integration
 
 DATE = LogicalType(kind=Kind.DATE)
 INT4 = LogicalType(kind=Kind.INT, length=4)
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[RealBroker]:
-    broker = RealBroker(tmp_path / "data")
-    yield broker
-    broker.stop()
-
-
-def load(settings: object) -> dict[str, int]:
-    return load_lake(LakeTarget(settings, "lake"), lambda *_: None).rows  # type: ignore[arg-type]
 
 
 def live(feed: Feed, rng: random.Random, cuts: int) -> None:
@@ -59,15 +37,15 @@ def live(feed: Feed, rng: random.Random, cuts: int) -> None:
 
 def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     root, feed, rng = tmp_path / "lake", Feed(real), random.Random(11)
-    settings = settings_of(real.address, root)
+    settings = lakes.settings_of(real.address, root)
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(2000)), batch_rows=500)
     live(feed, rng, 10)
 
-    assert load(settings) == {"shop.items": len(feed.model[1]), "shop.others": len(feed.model[2])}
+    assert lakes.load(settings) == {"shop.items": len(feed.model[1]), "shop.others": len(feed.model[2])}
     start = real.next_offset
-    assert current_rows(root, items()) == feed.model[1]
-    with lake_following(settings):
+    assert lakes.current_rows(root, items()) == feed.model[1]
+    with lakes.following(settings):
         live(feed, rng, 20)
         feed.truncate(1, put(7, "after", 7))
         live(feed, rng, 10)
@@ -78,17 +56,19 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
         real.stop()
         real.start()
         live(feed, rng, 10)
-        lake_is_at(settings, real.next_offset)
-        all_fresh(settings)
+        lakes.is_at(settings, real.next_offset)
+        lakes.all_fresh(settings)
         with Admin(real.address) as admin:
             wait_for(lambda: acknowledged(admin) == real.next_offset, "the acknowledgement")
 
     for table_id, schema in feed.schemas.items():
-        assert current_rows(root, schema) == newest_rows(settings, schema) == feed.model[table_id]
-    offsets = sorted(o for name in ("items", "others") for o in history(root, f"shop.{name}")["_offset"].to_pylist())
+        assert lakes.current_rows(root, schema) == lakes.newest_rows(settings, schema) == feed.model[table_id]
+    offsets = sorted(
+        o for name in ("items", "others") for o in lakes.history(root, f"shop.{name}")["_offset"].to_pylist()
+    )
     begin = at - 1  # the beginning of a sweep changes nothing; here offset = sequence - 1
     assert offsets == [o for o in range(start, real.next_offset) if o != begin]
-    assert manifest_of(settings).unaccounted == 0
+    assert lakes.manifest_of(settings).unaccounted == 0
 
 
 def acknowledged(admin: Admin) -> int:
@@ -99,115 +79,119 @@ def acknowledged(admin: Admin) -> int:
 def test_a_commit_is_whole_cuts_and_a_state_is_as_of_its_offset(
     broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
-    settings = settings_of(broker.address, tmp_path / "lake", refresh_s=1000.0)
+    settings = lakes.settings_of(broker.address, tmp_path / "lake", refresh_s=1000.0)
     feed.describe(items())
     feed.cut(put(1, "a", 1))
-    load(settings)
+    lakes.load(settings)
     broker.hold_from = broker.next_offset + 5
     feed.cut(*(put(i, "b", i) for i in range(1, 9)), batch_rows=5)
 
-    with lake_following(settings) as reports:
+    with lakes.following(settings) as reports:
         wait_for(lambda: len(reports) > 2, "some reports")
-        before = manifest_of(settings).offset
+        before = lakes.manifest_of(settings).offset
         broker.release()
-        lake_is_at(settings, broker.next_offset)
+        lakes.is_at(settings, broker.next_offset)
 
     assert before == 1, "half a cut was committed"
-    assert newest_rows(settings, items()) == feed.model[1]
-    assert len(current_rows(tmp_path / "lake", items())) == 1, "the state before the refresh"
+    assert lakes.newest_rows(settings, items()) == feed.model[1]
+    assert len(lakes.current_rows(tmp_path / "lake", items())) == 1, "the state before the refresh"
 
 
 def test_tables_change_their_columns(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
     root = tmp_path / "lake"
-    settings = settings_of(broker.address, root)
+    settings = lakes.settings_of(broker.address, root)
     first = table(1, "items", column(1, "id", INT4), column(2, "label"), column(3, "amount", INT4))
     feed.describe(first)
     feed.cut(put(1, "a", 1), put(2, "b", 2))
-    load(settings)
+    lakes.load(settings)
     second = replace(
         first,
         version=2,
         columns=(column(1, "id", INT4), column(3, "sum", INT), column(4, "colour", TEXT, default_sql="'red'")),
     )
-    with lake_following(settings):
+    with lakes.following(settings):
         feed.describe(second)
         feed.cut(put(2, "20000000000", "blue"), put(3, "3", None))
         feed.describe(items(5, "late"))
         feed.cut(put(1, "new table", 1, table=5))
-        lake_is_at(settings, broker.next_offset)
-        all_fresh(settings)
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
 
-    assert current_rows(root, second) == {("1",): ("1", "red"), ("2",): ("20000000000", "blue"), ("3",): ("3", None)}
-    assert current_rows(root, items(5, "late")) == feed.model[5]
+    assert lakes.current_rows(root, second) == {
+        ("1",): ("1", "red"),
+        ("2",): ("20000000000", "blue"),
+        ("3",): ("3", None),
+    }
+    assert lakes.current_rows(root, items(5, "late")) == feed.model[5]
 
 
 def test_another_key_is_read_again_from_the_broker(real: RealBroker, tmp_path: Path) -> None:
     root, feed = tmp_path / "lake", Feed(real)
-    settings = settings_of(real.address, root)
+    settings = lakes.settings_of(real.address, root)
     feed.describe(items())
     feed.cut(put(1, "a", 1), put(2, "b", 2))
-    load(settings)
+    lakes.load(settings)
     other = table(1, "items", column(2, "label"), column(1, "id", INT), column(3, "amount", INT), key=("label",))
     other = replace(other, version=2)
-    with lake_following(settings):
+    with lakes.following(settings):
         feed.describe(other)
         feed.truncate(1, put("a", 1, 1), put("b", 2, 2))  # as capture does when a key changes: a new fill
-        lake_is_at(settings, real.next_offset)
-        all_fresh(settings)
+        lakes.is_at(settings, real.next_offset)
+        lakes.all_fresh(settings)
 
-    assert current_rows(root, other) == feed.model[1]
+    assert lakes.current_rows(root, other) == feed.model[1]
 
 
 @pytest.mark.parametrize("when", ["load", "stream"])
 def test_a_value_that_no_type_holds_turns_its_column_into_text(when: str, real: RealBroker, tmp_path: Path) -> None:
     root, feed = tmp_path / "lake", Feed(real)
-    settings = settings_of(real.address, root)
+    settings = lakes.settings_of(real.address, root)
     dated = table(1, "people", column(1, "id", INT), column(2, "born", DATE), column(3, "died", DATE))
     feed.describe(dated)
     feed.cut(*(put(i, "1999-12-31", "2000-01-01") for i in range(500)), batch_rows=100)
     if when == "load":
         feed.cut(put(77, "0044-03-15 BC", "infinity"))
-    load(settings)
-    with lake_following(settings):
+    lakes.load(settings)
+    with lakes.following(settings):
         if when == "stream":
             feed.cut(put(77, "0044-03-15 BC", "infinity"), put(78, "2001-01-01", None))
         feed.cut(put(1, "1970-01-01", None), gone(2))
-        lake_is_at(settings, real.next_offset)
-        all_fresh(settings)
+        lakes.is_at(settings, real.next_offset)
+        lakes.all_fresh(settings)
 
-    (known,) = manifest_of(settings).tables.values()
+    (known,) = lakes.manifest_of(settings).tables.values()
     assert known.text_columns == ["born", "died"]
     assert "born, died" in known.note
-    assert current_rows(root, dated) == feed.model[1]
-    assert manifest_of(settings).unaccounted == 0
+    assert lakes.current_rows(root, dated) == feed.model[1]
+    assert lakes.manifest_of(settings).unaccounted == 0
 
 
 def test_files_whose_rows_are_left_alone_are_kept_and_old_states_go(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "lake"
-    settings = settings_of(broker.address, root)
+    settings = lakes.settings_of(broker.address, root)
     monkeypatch.setattr("venus.spark.lake_refresh.SMALL_ROWS", 10)
     feed.describe(items())
     feed.cut(*(put(i, "a" * 10, i) for i in range(1000)))
-    load(settings)
+    lakes.load(settings)
     before = {p.stat().st_ino for p in (root / "current/shop.items").iterdir()}
-    with lake_following(settings):
+    with lakes.following(settings):
         for n in range(4):
             feed.cut(put(10, "changed", n))
-            lake_is_at(settings, broker.next_offset)
-            all_fresh(settings)
+            lakes.is_at(settings, broker.next_offset)
+            lakes.all_fresh(settings)
 
     after = {p.stat().st_ino for p in (root / "current/shop.items").iterdir()}
     assert len(before) >= 4
     assert len(before & after) == len(before) - 1
-    assert current_rows(root, items()) == feed.model[1]
+    assert lakes.current_rows(root, items()) == feed.model[1]
     assert len(list((root / "versions/shop.items").iterdir())) <= 2
 
 
 def test_composite_keys_of_other_types(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
     root = tmp_path / "lake"
-    settings = settings_of(broker.address, root)
+    settings = lakes.settings_of(broker.address, root)
     money = LogicalType(kind=Kind.DECIMAL, precision=12, scale=2)
     wide = table(
         1, "wide", column(1, "day", DATE), column(2, "price", money), column(3, "v"), key=("day", "price")
@@ -218,34 +202,34 @@ def test_composite_keys_of_other_types(broker: FakeDelivery, feed: Feed, tmp_pat
         key = (f"2026-01-{day:02d}", f"{day}.50")
         model[key] = (f"v{day}",)
     feed.cut(*(replace(put(0, *row), key=key) for key, row in model.items()))
-    load(settings)
-    with lake_following(settings):
+    lakes.load(settings)
+    with lakes.following(settings):
         changed = dict(list(model.items())[:5])
         feed.cut(*(replace(put(0, "new"), key=key) for key in changed))
         feed.cut(replace(gone(0), key=("2026-01-19", "19.50")))
-        lake_is_at(settings, broker.next_offset)
-        all_fresh(settings)
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
 
-    assert current_rows(root, wide) == feed.model[1]
+    assert lakes.current_rows(root, wide) == feed.model[1]
 
 
 def test_a_lake_that_cannot_follow_is_loaded_anew_and_its_history_is_kept(
     broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     root = tmp_path / "lake"
-    settings = settings_of(broker.address, root)
+    settings = lakes.settings_of(broker.address, root)
     feed.describe(items())
     feed.cut(put(1, "a", 1))
-    load(settings)
-    with lake_following(settings):
+    lakes.load(settings)
+    with lakes.following(settings):
         feed.cut(put(2, "b", 2))
-        lake_is_at(settings, broker.next_offset)
+        lakes.is_at(settings, broker.next_offset)
     feed.cut(put(3, "c", 3))
     broker.log_start = broker.next_offset
 
     with pytest.raises(OffsetTrimmed, match="target lake") as trimmed:
         run_lake(settings, "lake", threading.Event())
-    rows = load(settings)
+    rows = lakes.load(settings)
 
     assert trimmed.value.hint == "load it anew: venus migrate --target lake"
     assert rows == {"shop.items": 3}
@@ -255,10 +239,10 @@ def test_a_lake_that_cannot_follow_is_loaded_anew_and_its_history_is_kept(
 def test_a_full_disk_is_waited_for(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(broker.address, tmp_path / "lake")
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(put(1, "a", 1))
-    load(settings)
+    lakes.load(settings)
     original, failures = os.fsync, [0]
 
     def full_now_and_then(descriptor: int) -> None:
@@ -268,43 +252,45 @@ def test_a_full_disk_is_waited_for(
         original(descriptor)
 
     monkeypatch.setattr(os, "fsync", full_now_and_then)
-    with lake_following(settings) as reports:
+    with lakes.following(settings) as reports:
         for n in range(4):
             feed.cut(put(1, "b", n), put(n + 2, "c", n))
-            lake_is_at(settings, broker.next_offset)
-        all_fresh(settings)
+            lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
 
     assert failures[0] > 11
     assert any("No space left" in report.error for report in reports)
-    assert current_rows(tmp_path / "lake", items()) == feed.model[1]
-    assert sorted(history(tmp_path / "lake", "shop.items")["_offset"].to_pylist()) == list(range(1, broker.next_offset))
+    assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
+    assert sorted(lakes.history(tmp_path / "lake", "shop.items")["_offset"].to_pylist()) == list(
+        range(1, broker.next_offset)
+    )
 
 
 def test_what_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
-    settings = settings_of(broker.address, tmp_path / "lake")
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "thesis.doc").touch()
     with pytest.raises(Refused, match="not of VENUS"):
-        load(settings)
+        lakes.load(settings)
     (tmp_path / "lake" / "thesis.doc").unlink()
     feed.describe(table(1, "odd", column(1, "id", INT), column(2, "_offset")))
     feed.cut(put(1, "x"))
     with pytest.raises(Refused, match=r"shop\.odd: column _offset"):
-        load(settings)
+        lakes.load(settings)
     with LakeTarget(settings, "lake").locked(), pytest.raises(Refused, match="another process"):
-        load(settings)
+        lakes.load(settings)
 
 
 def test_every_reader_sees_the_same_types(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
-    settings = settings_of(broker.address, tmp_path / "lake")
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(put(1, "a", 1))
-    load(settings)
-    with lake_following(settings):
+    lakes.load(settings)
+    with lakes.following(settings):
         feed.cut(put(1, "b", 2), gone(1))
-        lake_is_at(settings, broker.next_offset)
+        lakes.is_at(settings, broker.next_offset)
 
-    found = history(tmp_path / "lake", "shop.items").sort_by("_offset")
+    found = lakes.history(tmp_path / "lake", "shop.items").sort_by("_offset")
 
     assert found.schema.field("amount").type == pa.int64()
     assert found.select(["_offset", "_deleted", "id", "label"]).to_pylist() == [

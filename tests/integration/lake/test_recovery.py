@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import lakes
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put
-from tests.support.lakes import (
-    all_fresh,
-    current_rows,
-    history,
-    lake_following,
-    lake_is_at,
-    manifest_of,
-    newest_rows,
-    settings_of,
-)
 from venus.config import Settings
 from venus.spark import lake_load
 from venus.spark.lake import LakeTarget
 from venus.spark.lake_follow import run_lake
-from venus.spark.lake_full import load_lake
 from venus.spark.lake_layout import hidden, point
 from venus.spark.lake_manifest import Manifest
 
@@ -42,17 +33,17 @@ class Killed(BaseException):
 @pytest.fixture
 def settings(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> Settings:
     """Load a lake of two tables."""
-    made = settings_of(broker.address, tmp_path / "lake")
+    made = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(20)), put(1, "other", 1, table=2))
-    load_lake(LakeTarget(made, "lake"), lambda *_: None)
+    lakes.load(made)
     return made
 
 
 def follow(settings: Settings, offset: int) -> None:
-    with lake_following(settings):
-        lake_is_at(settings, offset)
-        all_fresh(settings)
+    with lakes.following(settings):
+        lakes.is_at(settings, offset)
+        lakes.all_fresh(settings)
 
 
 def seen(root: Path) -> dict[str, str]:
@@ -65,37 +56,36 @@ def test_nothing_is_seen_before_the_manifest_names_it(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, before = tmp_path / "lake", seen(tmp_path / "lake")
-    feed.cut(put(1, "new", 1), gone(2))
     save = Manifest.save
 
     def killed(_: Manifest, path: Path) -> None:
         raise Killed
-
-    monkeypatch.setattr(Manifest, "save", killed)
-    with pytest.raises(Killed):
-        run_lake(settings, "lake", threading.Event())
-    at_the_commit = seen(root)
-    monkeypatch.setattr(Manifest, "save", save)
-    follow(settings, broker.next_offset)
 
     def killed_at_a_state(manifest: Manifest, path: Path) -> None:
         if any(t.base.offset == manifest.offset for t in manifest.tables.values()):
             raise Killed
         save(manifest, path)
 
+    def left_by(saving: Callable[[Manifest, Path], None]) -> dict[str, str]:
+        """Return what is seen behind a kill in here; then go on."""
+        with monkeypatch.context() as patch:
+            patch.setattr(Manifest, "save", saving)
+            with pytest.raises(Killed):
+                run_lake(settings, "lake", threading.Event())
+        left = seen(root)
+        follow(settings, broker.next_offset)
+        return left
+
+    feed.cut(put(1, "new", 1), gone(2))
+    at_the_commit = left_by(killed)
     after = seen(root)
     feed.cut(put(3, "three", 3))
-    monkeypatch.setattr(Manifest, "save", killed_at_a_state)
-    with pytest.raises(Killed):
-        run_lake(settings, "lake", threading.Event())
-    at_the_refresh = seen(root)
-    monkeypatch.setattr(Manifest, "save", save)
-    follow(settings, broker.next_offset)
+    at_the_refresh = left_by(killed_at_a_state)
 
     assert at_the_commit == before
     links = {name for name in after if name.startswith("shop.")}
     assert {name: at_the_refresh[name] for name in links} == {name: after[name] for name in links}
-    assert current_rows(root, items()) == feed.model[1]
+    assert lakes.current_rows(root, items()) == feed.model[1]
 
 
 def test_what_the_manifest_names_is_put_in_its_place(
@@ -105,20 +95,20 @@ def test_what_the_manifest_names_is_put_in_its_place(
     root, target = tmp_path / "lake", LakeTarget(settings, "lake")
     feed.cut(put(1, "new", 1), gone(2))
     follow(settings, broker.next_offset)
-    manifest = manifest_of(settings)
+    manifest = lakes.manifest_of(settings)
     table = manifest.tables[1]
     (file,) = (root / "history/shop.items").rglob("*.parquet")
     manifest.publish = [target.layout.inside(file)]
     manifest.save(target.layout.manifest)
     file.rename(hidden(file))
     point(target.layout.current(table.folder), target.layout.version(table.folder, table.previous))
-    lost = len(history(root, "shop.items")), current_rows(root, items()) == feed.model[1]
+    lost = len(lakes.history(root, "shop.items")), lakes.current_rows(root, items()) == feed.model[1]
 
     assert target.recovered() is not None
 
     assert lost == (0, False)
-    assert history(root, "shop.items")["_offset"].to_pylist() == [21, 22]
-    assert current_rows(root, items()) == newest_rows(settings, items()) == feed.model[1]
+    assert lakes.history(root, "shop.items")["_offset"].to_pylist() == [21, 22]
+    assert lakes.current_rows(root, items()) == lakes.newest_rows(settings, items()) == feed.model[1]
 
 
 def test_what_no_manifest_names_is_removed(
@@ -135,7 +125,7 @@ def test_what_no_manifest_names_is_removed(
     state = root / "versions/shop.items/00000000000000000099"
     state.mkdir()
     (state / "part-00000-99.parquet").write_bytes(b"a state of which nobody has heard")
-    table = manifest_of(settings).tables[1]
+    table = lakes.manifest_of(settings).tables[1]
 
     assert target.recovered() is not None
 
@@ -147,7 +137,7 @@ def test_what_no_manifest_names_is_removed(
 def test_a_load_goes_on_with_the_splits_it_has_not(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(broker.address, tmp_path / "lake")
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
     read_split, finished = lake_load.read_split, list[str]()
@@ -164,25 +154,25 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
     monkeypatch.setattr(lake_load, "SPLITS_PER_WORKER", 4)
     monkeypatch.setattr("venus.spark.lake_full.SPLITS_PER_WORKER", 4)
     with pytest.raises(Killed):
-        load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+        lakes.load(settings)
     read = broker.splits_read
     (folder,) = (tmp_path / "lake/versions/shop.items").iterdir()
     inodes = {name: (folder / name).stat().st_ino for name in finished}
     monkeypatch.setattr(lake_load, "read_split", read_split)
 
-    loaded = load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    loaded = lakes.load(settings)
 
     assert (read, broker.splits_read, broker.snapshots_opened) == (2, 4, 1)
     assert {name: (folder / name).stat().st_ino for name in finished} == inodes
-    assert loaded.rows == {"shop.items": 1000}
-    assert current_rows(tmp_path / "lake", items()) == feed.model[1]
+    assert loaded == {"shop.items": 1000}
+    assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
 
 
 def test_a_split_that_was_half_written_is_read_again(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a file has no name of its own: its rows are not taken for the split's."""
-    settings = settings_of(broker.address, tmp_path / "lake")
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
 
@@ -191,13 +181,13 @@ def test_a_split_that_was_half_written_is_read_again(
 
     monkeypatch.setattr(lake_load, "publish", killed)
     with pytest.raises(Killed):
-        load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+        lakes.load(settings)
     left = [path.name for path in (tmp_path / "lake/versions").rglob("*") if path.is_file()]
     monkeypatch.undo()
 
-    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
+    lakes.load(settings)
 
     assert left
     assert all(name.endswith(".tmp") for name in left)
     assert not list((tmp_path / "lake").rglob("*.tmp"))
-    assert current_rows(tmp_path / "lake", items()) == feed.model[1]
+    assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]

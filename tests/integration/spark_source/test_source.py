@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support import lakes
 from tests.support.brokers import business_status
 from tests.support.feed import INT, Feed, column, gone, items, put, table, wait_for
-from tests.support.lakes import all_fresh, lake_following, lake_is_at, settings_of
 from tests.support.real_broker import KillableBroker
 from venus.model import Kind, LogicalType, TableSchema
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_full import load_lake
 from venus.spark.session import last_cause
 
 if TYPE_CHECKING:
@@ -192,16 +190,16 @@ def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: 
 
 def test_a_lake_is_read_by_spark(spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path) -> None:
     """Without VENUS: the state of today, and the changes of two versions of a table beside each other."""
-    settings = settings_of(broker.address, tmp_path / "lake")
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
-    load_lake(LakeTarget(settings, "lake"), lambda *_: None)
-    with lake_following(settings):
+    lakes.load(settings)
+    with lakes.following(settings):
         feed.cut(put(1, "one", None), gone(2))
         feed.describe(replace(items(), version=2, columns=(*items().columns, column(4, "new"))))
         feed.cut(put(60, "sixty", 6, "n"))
-        lake_is_at(settings, broker.next_offset)
-        all_fresh(settings)
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
 
     state = spark.read.parquet(str(tmp_path / "lake/current/shop.items"))
     changes = spark.read.option("mergeSchema", True).parquet(str(tmp_path / "lake/history/shop.items"))

@@ -1,21 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.support.deliveries import broker, feed, real
 
-import pytest
-
-from tests.support.delivery import FakeDelivery
-from tests.support.feed import Feed
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeDelivery]:
-    fake = FakeDelivery()
-    fake.start()
-    yield fake
-    fake.stop()
-
-
-@pytest.fixture
-def feed(broker: FakeDelivery) -> Feed:
-    return Feed(broker)
+__all__ = ["broker", "feed", "real"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 from urllib.request import urlopen
 
@@ -55,13 +54,6 @@ pytestmark = pytest.mark.integration
 BEAT = table(9, "venus_heartbeat", column(1, "id", INT), column(2, "beat_at", INT))
 #: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
 WAYS = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[RealBroker]:
-    broker = RealBroker(tmp_path)
-    yield broker
-    broker.stop()
 
 
 @pytest.fixture

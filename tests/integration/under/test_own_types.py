@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg2
@@ -148,13 +148,20 @@ def test_a_second_load_adds_the_labels_that_came_meanwhile(way: WholeWay) -> Non
     assert query(way.target, "SELECT count(*) FROM felt") == [(3,)]
 
 
+@contextmanager
+def into_one_schema(folder: Path, source: str, target: str) -> Iterator[WholeWay]:
+    """Install a pipeline whose target puts everything into one schema."""
+    with whole_way(folder, source, target) as made:
+        options = made.settings.targets["main"].model_copy(update={"schema_": "copy"})
+        made.settings = made.settings.model_copy(update={"targets": {"main": options}})
+        made.install()
+        yield made
+
+
 def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, second_database: str) -> None:
     query(database, TYPES + TABLES)
     query(database, "ALTER TABLE also ADD CHECK (mood <> 'sad' OR mood IS NULL OR id = 1)")
-    with whole_way(tmp_path, database, second_database) as way:
-        target = way.settings.targets["main"].model_copy(update={"schema_": "copy"})
-        way.settings = way.settings.model_copy(update={"targets": {"main": target}})
-        way.install()
+    with into_one_schema(tmp_path, database, second_database) as way:
         way.load()
         assert query(
             second_database, "SELECT typnamespace::regnamespace::text FROM pg_type WHERE typname = 'mood'"
@@ -168,12 +175,9 @@ def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, 
 def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: str, second_database: str) -> None:
     query(database, TYPES + TABLES)
     query(database, "CREATE SCHEMA b; CREATE TYPE b.also AS ENUM ('x'); ALTER TABLE felt ADD other b.also")
-    with whole_way(tmp_path, database, second_database) as way:
-        target = way.settings.targets["main"].model_copy(update={"schema_": "copy"})
-        way.settings = way.settings.model_copy(update={"targets": {"main": target}})
-        way.install()
-        with pytest.raises(Refused, match=r"type b.also and public.also would both become copy.also"):
-            way.load()
+    refused = pytest.raises(Refused, match=r"type b.also and public.also would both become copy.also")
+    with into_one_schema(tmp_path, database, second_database) as way, refused:
+        way.load()
 
 
 def test_types_that_are_not_made_are_told_of(tmp_path: Path, database: str, second_database: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +13,6 @@ from venus.adapters.under.load import full_sync
 from venus.rpc.admin import Admin
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[RealBroker]:
-    broker = RealBroker(tmp_path)
-    yield broker
-    broker.stop()
 
 
 def _live(feed: Feed, rng: random.Random, cuts: int) -> None:

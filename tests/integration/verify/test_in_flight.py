@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, found, run_at, values, whole_way
+from tests.support.whole_way import WholeWay, found, numbered, run_at, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.running import Runner
@@ -33,20 +33,8 @@ NAMES = ("behind", "logged", "sharing", "emptied", "racing", "refused", "paused"
 
 @pytest.fixture(scope="module")
 def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
-    source, target = postgres_server.create_database(), postgres_server.create_database()
-    for name in NAMES:
-        run_at(
-            source, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
-            f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, 200) n",
-        )  # fmt: skip
-    with whole_way(tmp_path_factory.mktemp("way"), source, target, on_error="quarantine") as made:
-        made.install()
-        made.load()
-        made.start()
-        made.caught_up()
+    with numbered(tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=200, on_error="quarantine") as made:
         yield made
-    postgres_server.drop_database(source)
-    postgres_server.drop_database(target)
 
 
 def at_source(way: WholeWay, *statements: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.postgres import Server
-from tests.support.whole_way import WholeWay, run_at, whole_way
+from tests.support.whole_way import WholeWay, numbered, run_at
 from venus.adapters.verify.findings import Result, Verdict
 from venus.adapters.verify.repair import repair
 
@@ -19,20 +19,8 @@ NAMES = ("waiting", "unapplied", "halfway", "shipped", "many", "parent")
 
 @pytest.fixture(scope="module")
 def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
-    source, target = postgres_server.create_database(), postgres_server.create_database()
-    for name in NAMES:
-        run_at(
-            source, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
-            f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, 100) n",
-        )  # fmt: skip
-    with whole_way(tmp_path_factory.mktemp("way"), source, target) as made:
-        made.install()
-        made.load()
-        made.start()
-        made.caught_up()
+    with numbered(tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=100) as made:
         yield made
-    postgres_server.drop_database(source)
-    postgres_server.drop_database(target)
 
 
 def wrong(way: WholeWay, table: str, count: int, **options: Any) -> Result:
