@@ -1,7 +1,7 @@
 """A pipeline that runs, and what an operator meets (features 4: scenarios 23 to 25, 30, 32, 33, 36).
 
-One broker, one `venus sync` with two targets, one SQLite source for the whole file; each test has a table of its own
-and leaves the pipeline healthy. Nothing is restarted in between.
+One broker, one `venus sync` with two targets, one SQLite source for the whole file; each test has a table of its own,
+made beforehand because taking one up costs seconds, and leaves the pipeline healthy. Nothing is restarted in between.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tests.support.pipeline import Pipeline, with_password
 from tests.support.postgres import Server, libpq
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+OWN_TABLES = ("strict", "skipped", "paused", "waits", "spoilt", "away", "present")
 
 
 class Running:
@@ -54,9 +56,11 @@ class Running:
         self.pipeline.until(equal, f"{table} at {target} to be {rows}", every_s=0.2)
 
     def new_table(self, name: str) -> None:
-        """Create a table and let the running pipeline take it up."""
+        """Create a table with one row."""
         self.write(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, v TEXT)", f"INSERT INTO {name} VALUES (1, 'one')")
-        self.pipeline.venus("install-triggers")
+
+    def use(self, name: str) -> None:
+        """See that a test's table is everywhere as it was made."""
         for target in self.pipeline.targets:
             self.has(target, name, [(1, "one")])
 
@@ -76,6 +80,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -
     made = Running(pipeline, postgres_server)
     try:
         made.write("CREATE TABLE steady (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
+        for table in OWN_TABLES:
+            made.new_table(table)
         pipeline.venus("install-triggers")
         pipeline.start_broker()
         for name in urls:
@@ -93,6 +99,8 @@ def test_a_new_table_joins_a_running_pipeline(running: Running) -> None:
     sync = running.pipeline.running["sync"]
 
     running.new_table("joined")
+    running.pipeline.venus("install-triggers")
+    running.use("joined")
     running.write("UPDATE joined SET v = 'uno'", "INSERT INTO joined VALUES (2, NULL)")
 
     running.has("main", "joined", [(1, "uno"), (2, None)])
@@ -101,7 +109,7 @@ def test_a_new_table_joins_a_running_pipeline(running: Running) -> None:
 
 
 def test_a_refused_row_halts_its_table_and_no_other(running: Running) -> None:
-    running.new_table("strict")
+    running.use("strict")
     running.at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO strict VALUES (2, 'bad')", "INSERT INTO steady VALUES (1, 'goes on')")
 
@@ -124,7 +132,7 @@ def test_a_refused_row_halts_its_table_and_no_other(running: Running) -> None:
 
 
 def test_a_refused_row_is_skipped_for_a_reason_only(running: Running) -> None:
-    running.new_table("skipped")
+    running.use("skipped")
     running.at("main", "ALTER TABLE skipped ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO skipped VALUES (2, 'bad')", "INSERT INTO skipped VALUES (3, 'good')")
     running.has("other", "skipped", [(1, "one"), (2, "bad"), (3, "good")])
@@ -144,7 +152,7 @@ def test_a_refused_row_is_skipped_for_a_reason_only(running: Running) -> None:
 
 
 def test_a_paused_table_waits_and_goes_on_in_order(running: Running) -> None:
-    running.new_table("paused")
+    running.use("paused")
     running.pipeline.venus("pause", "paused", "--target", "main")
     running.write(
         "UPDATE paused SET v = 'two'", "UPDATE paused SET v = 'three'", "INSERT INTO paused VALUES (2, 'new')"
@@ -161,7 +169,7 @@ def test_a_paused_table_waits_and_goes_on_in_order(running: Running) -> None:
 
 
 def test_a_paused_target_and_a_paused_source_wait(running: Running) -> None:
-    running.new_table("waits")
+    running.use("waits")
     running.pipeline.venus("pause", "--target", "other")
     running.write("UPDATE waits SET v = 'two'")
     running.has("main", "waits", [(1, "two")])
@@ -183,7 +191,7 @@ def test_a_paused_target_and_a_paused_source_wait(running: Running) -> None:
 
 
 def test_a_table_is_made_right_again_from_the_broker_and_from_the_source(running: Running) -> None:
-    running.new_table("spoilt")
+    running.use("spoilt")
     rows = [(1, "one"), (2, "two")]
     running.write("INSERT INTO spoilt VALUES (2, 'two')")
     running.has("main", "spoilt", rows)
@@ -203,7 +211,7 @@ def test_a_table_is_made_right_again_from_the_broker_and_from_the_source(running
 
 
 def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(running: Running) -> None:
-    running.new_table("away")
+    running.use("away")
     name = libpq(running.pipeline.targets["main"]).partition("?")[0].rpartition("/")[2]
     running.server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
     running.server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
@@ -229,7 +237,7 @@ def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(run
 
 
 def test_existing_rows_and_other_columns_are_refused(running: Running, postgres_server: Server) -> None:
-    running.new_table("present")
+    running.use("present")
     url = postgres_server.create_database()
     running.pipeline.targets["third"] = url
     try:
