@@ -24,6 +24,7 @@ import pymysql
 import pytest
 import sqlalchemy
 import tenacity
+from pymysql.constants import ER
 
 #: What MariaDB 10.11 has by itself.
 DEFAULT_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_CREATE_USER,NO_ENGINE_SUBSTITUTION"
@@ -81,7 +82,11 @@ class MariaServer:
         """Drop it, after ending whoever is still connected to it: an open transaction would hold it."""
         name = sqlalchemy.make_url(url).database
         for (session,) in self.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
-            self.execute(f"KILL {session}")
+            try:
+                self.execute(f"KILL {session}")
+            except pymysql.OperationalError as e:
+                if e.args[0] != ER.NO_SUCH_THREAD:  # it has ended by itself
+                    raise
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def stop(self) -> None:

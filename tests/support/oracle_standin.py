@@ -52,7 +52,7 @@ ADAPTATIONS = (
     (r"SYS_EXTRACT_UTC\(SYSTIMESTAMP\), 'YYYY-MM-DD HH24:MI:SS.FF6'", "UTC_TIMESTAMP(), 'YYYY-MM-DD HH24:MI:SS'"),
     (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS'\)", rf"DATE_FORMAT(\1, '{_MOMENT}')"),
     (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS\.FF6'\)", rf"DATE_FORMAT(\1, '{_MOMENT}.%f')"),
-    (r"TO_(?:DATE|TIMESTAMP)\((:p\d+), '[^']*'\)", r"\1"),
+    (r"TO_(?:DATE|TIMESTAMP)\((:[pe]\d+), '[^']*'\)", r"\1"),
     (r"(?s)^SELECT \* FROM \((.*)\) WHERE ROWNUM <= :lines$", r"\1 LIMIT :lines"),  # a subquery's order is not kept
 )
 

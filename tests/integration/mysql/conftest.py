@@ -79,10 +79,14 @@ class Shop:
         return found.state, found.reason
 
     def wait_for(self, query: str) -> None:
-        """Return when the administrator's query finds something."""
+        """Return when the administrator's query finds something.
+
+        Asked no faster than every 0.2 s: whoever asks within 0.1 s gets InnoDB's last answer about transactions again.
+        """
         deadline = time.monotonic() + 60
         while not self.server.execute(query):
             assert time.monotonic() < deadline, query
+            time.sleep(0.2)
 
     def restart(self) -> None:
         """Begin again as another process would."""
