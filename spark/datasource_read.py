@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from venus.codec.batch import changes_from_wire
+from venus.codec.chunk import Chunk
 from venus.errors import Overloaded, SnapshotExpired, VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.spark.datasource_bounds import Bounds
@@ -92,18 +92,17 @@ def split_batches(options: Options, partition: SplitPartition, wanted: Wanted) -
     bounds = Bounds.of(partition.table.newest, options.low, options.high)
     with told():
         for chunk in split_chunks(options, partition):
-            for wire, numbers in zip(chunk.tables, chunk.sequences, strict=True):
-                section = changes_from_wire(wire)
+            for section in chunk.sections:
                 version = versions[section.schema_version]
-                sequences = np.frombuffer(numbers, dtype="<u8").astype(np.int64)
-                record_ids, rows = section.record_ids, section.rows
+                sequences = section.stored.sequences.astype(np.int64)
+                record_ids, rows = section.stored.record_ids, section.stored.rows
                 if bounds is not None:
                     record_ids, rows, sequences = bounds.within(record_ids, rows, sequences, version)
                 if len(sequences):
                     yield wanted.batch(record_ids, rows, version, {SEQUENCE: pa.array(sequences)})
 
 
-def split_chunks(options: Options, partition: SplitPartition) -> Iterator[broker_pb2.ChunkBody]:
+def split_chunks(options: Options, partition: SplitPartition) -> Iterator[Chunk]:
     """Yield the chunks of a key range; a broker that is away is waited for, and reading goes on behind the last row."""
     after, waits_since = b"", 0.0
     split = broker_pb2.Split.FromString(partition.split)

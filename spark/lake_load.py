@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import changes_from_wire
 from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
 from venus.spark.arrowrows import Misfit, Shape
@@ -56,11 +55,11 @@ def read_split(job: SplitJob) -> int:
     try:
         with Snapshots(job.broker) as snapshots:
             for chunk in snapshots.read_split(job.snapshot_id, job.split):
-                for wire, sequences in zip(chunk.tables, chunk.sequences, strict=True):
-                    section = changes_from_wire(wire)
-                    version = job.versions[section.schema_version]
-                    values = job.shape.arrays(section.record_ids, section.rows, version)
-                    numbers = pa.array(np.frombuffer(sequences, dtype="<u8").astype(np.int64))
+                for rows in chunk.sections:
+                    values = job.shape.arrays(
+                        rows.stored.record_ids, rows.stored.rows, job.versions[rows.schema_version]
+                    )
+                    numbers = pa.array(rows.stored.sequences.astype(np.int64))
                     writer.add(pa.RecordBatch.from_arrays([*values, numbers], schema=schema))
         writer.close()
     except BaseException:

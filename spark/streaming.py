@@ -22,7 +22,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from venus.codec.batch import changes_from_wire
 from venus.errors import VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.spark.datasource_columns import Wanted
@@ -191,6 +190,5 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = Wanted.of(self._planned, partition.table.newest, STREAM_FIELDS)
         versions = partition.table.schemas()
         for chunk in split_chunks(self._options, partition):
-            for wire, sequences in zip(chunk.tables, chunk.sequences, strict=True):
-                section = changes_from_wire(wire)
-                yield state_batch(section, sequences, versions[section.schema_version], wanted)
+            for rows in chunk.sections:
+                yield state_batch(rows, versions[rows.schema_version], wanted)

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from venus.codec.batch import decode
 from venus.codec.changes import TableChanges
+from venus.codec.chunk import FullRows
 from venus.errors import OffsetTrimmed, ProtocolError, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.rpc.subscriber import Subscriber
@@ -129,14 +130,14 @@ def section_batch(
     return wanted.batch(section.record_ids, section.rows, version, own)
 
 
-def state_batch(section: TableChanges, sequences: bytes, version: TableSchema, wanted: Wanted) -> pa.RecordBatch:
+def state_batch(rows: FullRows, version: TableSchema, wanted: Wanted) -> pa.RecordBatch:
     """Return rows of the full data as rows of a stream: they have no offset, and are not deleted."""
-    count = section.count
+    count = len(rows)
     own = {
         OFFSET: pa.nulls(count, pa.int64()),
-        SEQUENCE: pa.array(np.frombuffer(sequences, dtype="<u8").astype(np.int64)),
+        SEQUENCE: pa.array(rows.stored.sequences.astype(np.int64)),
         DELETED: pa.array(np.zeros(count, dtype=np.bool_)),
         GONE_BEFORE: pa.nulls(count, pa.int64()),
         COMMITTED: pa.nulls(count, CHANGE_FIELDS[4].type),
     }
-    return wanted.batch(section.record_ids, section.rows, version, own)
+    return wanted.batch(rows.stored.record_ids, rows.stored.rows, version, own)

@@ -16,7 +16,6 @@ from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.under.cutmark import sql
 from venus.adapters.under.naming import Placed, is_heartbeat
 from venus.adapters.under.rowcopy import copy_rows
-from venus.codec.batch import changes_from_wire
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import from_copy
 from venus.codec.layout import Layout
@@ -149,7 +148,7 @@ def full_hash(
         for split in snapshot.splits:
             if split.table_id == table.schema.table_id:
                 for chunk in snapshots.read_split(snapshot.snapshot_id, split):
-                    yield from map(changes_from_wire, chunk.tables)
+                    yield from (rows.changes for rows in chunk.sections)
 
     return _hashed(sections(), table, progress, speller)
 

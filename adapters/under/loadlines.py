@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.under.naming import Placed
-from venus.adapters.under.rowcopy import copy_statement, copy_text
-from venus.codec.changes import TableChanges
+from venus.adapters.under.rowcopy import copy_statement, full_text
+from venus.codec.chunk import FullRows
 from venus.errors import DatabaseUnavailable
 from venus.model import TableSchema
 
@@ -19,7 +19,7 @@ from venus.model import TableSchema
 class Lines:
     """Sections of one schema version, as the file that the driver reads."""
 
-    def __init__(self, placed: Placed, schema: TableSchema, sections: Iterator[TableChanges]) -> None:
+    def __init__(self, placed: Placed, schema: TableSchema, sections: Iterator[FullRows]) -> None:
         self._placed = placed
         self._schema = schema
         self._sections = sections
@@ -44,5 +44,5 @@ class Lines:
             raise
         if section is None:
             return b""
-        self.rows += section.count
-        return copy_text(self._placed, section, self._schema)
+        self.rows += len(section)
+        return full_text(self._placed, section, self._schema)

@@ -21,14 +21,14 @@ from venus.adapters.under.naming import OWN_SCHEMA, Placed
 from venus.adapters.under.parking import LOADED, PARKED, key_texts
 from venus.adapters.under.refused import Search, positions_of
 from venus.adapters.under.replica import may_be_replica
-from venus.adapters.under.rowcopy import copy_rows
+from venus.adapters.under.rowcopy import copy_full, copy_rows
 from venus.adapters.under.rowsql import RowSql
 from venus.adapters.under.verdicts import SUSPECTS_MAX, Suspect
-from venus.codec.batch import changes_from_wire
 from venus.codec.changes import TableChanges
+from venus.codec.chunk import Chunk, FullRows
 from venus.codec.layout import Layout
 from venus.errors import TargetError
-from venus.model import ChangeKind, TableSchema
+from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
@@ -96,7 +96,7 @@ class _Loading:
             self._rows = self._parked = 0
         return self._attempt(self._section_by_section)
 
-    def _attempt(self, copy: Callable[[Iterator[broker_pb2.ChunkBody]], None]) -> SplitResult:
+    def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
         self._session.run("BEGIN")
         if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
             rows, parked = self._session.rows(_sql("loaded_split"), self._params())[0]
@@ -123,45 +123,47 @@ class _Loading:
             split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, already=already
         )
 
-    def _copy(self, copy: Callable[[Iterator[broker_pb2.ChunkBody]], None]) -> str:
+    def _copy(self, copy: Callable[[Iterator[Chunk]], None]) -> str:
         """Read the split and have it copied; return its digest."""
         task = self._task
         digest = 0
 
-        def chunks() -> Iterator[broker_pb2.ChunkBody]:
+        def chunks() -> Iterator[Chunk]:
             nonlocal digest
             for chunk in snapshots.read_split(task.snapshot_id, broker_pb2.Split.FromString(task.split)):
-                digest = chunk.rows_digest if chunk.end else digest
+                digest = chunk.totals.digest if chunk.totals else digest
                 yield chunk
 
         with Snapshots(task.broker) as snapshots:
             copy(chunks())
         return f"{digest:016x}"
 
-    def _in_one_copy(self, chunks: Iterator[broker_pb2.ChunkBody]) -> None:
+    def _in_one_copy(self, chunks: Iterator[Chunk]) -> None:
         """Let the target take rows while the next ones are made; a table that was altered needs a COPY a version."""
         placed = self._task.placed
-        for version, run in groupby(_sections(chunks), lambda section: section.schema_version):
+        sections = (rows for chunk in chunks for rows in chunk.sections)
+        for version, run in groupby(sections, lambda rows: rows.schema_version):
             schema = self._schemas[version]
             lines = Lines(placed, schema, run)
             lines.copy(self._session)
             self._rows += lines.rows
 
-    def _section_by_section(self, chunks: Iterator[broker_pb2.ChunkBody]) -> None:
+    def _section_by_section(self, chunks: Iterator[Chunk]) -> None:
         """Find the refused rows where they are."""
-        for section in _sections(chunks):
-            self._section(section)
+        for chunk in chunks:
+            for rows in chunk.sections:
+                self._section(rows)
 
-    def _section(self, section: TableChanges) -> None:
-        schema = self._schemas[section.schema_version]
+    def _section(self, full: FullRows) -> None:
+        schema = self._schemas[full.schema_version]
         self._session.run("SAVEPOINT venus")
         try:
-            copy_rows(self._session, self._task.placed.sql, self._task.placed, section, schema)
+            copy_full(self._session, self._task.placed.sql, self._task.placed, full, schema)
         except Refusal as refusal:
             self._session.run("ROLLBACK TO SAVEPOINT venus")
-            self._around_refused(section, schema, refusal)
+            self._around_refused(full.changes, schema, refusal)
         else:
-            self._rows += section.count
+            self._rows += len(full)
         self._session.run("RELEASE SAVEPOINT venus")
 
     def _around_refused(self, section: TableChanges, schema: TableSchema, refusal: Refusal) -> None:
@@ -200,15 +202,6 @@ class _Loading:
                 is_deleted=False, state=PARKED,
             )  # fmt: skip
             self._parked += 1
-
-
-def _sections(chunks: Iterator[broker_pb2.ChunkBody]) -> Iterator[TableChanges]:
-    """Yield what has rows."""
-    for chunk in chunks:
-        for wire in chunk.tables:
-            section = changes_from_wire(wire)
-            if section.kind is ChangeKind.CHANGES and section.count:
-                yield section
 
 
 def _sql(block: str) -> str:

@@ -16,13 +16,12 @@ from venus.adapters.under import evolve
 from venus.adapters.under.catalogue import Catalogue
 from venus.adapters.under.ddl import type_sql
 from venus.adapters.under.owntypes import settled
-from venus.adapters.under.rowcopy import copy_rows
+from venus.adapters.under.rowcopy import copy_full
 from venus.adapters.under.rowsql import RowSql
 from venus.adapters.under.target import ACCOUNT, ACTIVE, CATCHUP, HALTED, PAUSED, RESYNC, PostgresTarget, TableState
 from venus.adapters.under.verdicts import Verdicts
 from venus.adapters.under.writer import Writer
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import changes_from_wire
 from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
@@ -91,10 +90,8 @@ class SideLoad(threading.Thread):
         for split in snapshot.splits:
             session.run("BEGIN")
             for chunk in snapshots.read_split(snapshot.snapshot_id, split):
-                for wire in chunk.tables:
-                    section = changes_from_wire(wire)
-                    if section.count:
-                        copy_rows(session, sql.side, sql.placed, section, schemas[section.schema_version])
+                for rows in chunk.sections:
+                    copy_full(session, sql.side, sql.placed, rows, schemas[rows.schema_version])
                 snapshots.renew(snapshot.snapshot_id)
             session.run("COMMIT")
         session.run(f"{sql.text('key_side')}; ANALYZE {sql.side}")

@@ -10,10 +10,12 @@ from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under.naming import Placed
 from venus.codec.changes import TableChanges
+from venus.codec.chunk import FullRows
 from venus.codec.columns import from_columns, to_columns
-from venus.codec.copytext import to_copy
+from venus.codec.copytext import messages_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
+from venus.codec.stored import HEAD_BYTES
 from venus.model import Column, TableSchema
 
 
@@ -29,14 +31,30 @@ def copy_statement(table: str, placed: Placed, schema: TableSchema) -> str:
     return statement("apply", "copy_in", table=table, columns=columns)
 
 
+def copy_full(session: Session, table: str, placed: Placed, rows: FullRows, schema: TableSchema) -> None:
+    """COPY rows of the full data in `schema`'s version into `table`, which is laid out like `placed`."""
+    session.copy_in(copy_statement(table, placed, schema), full_text(placed, rows, schema))
+
+
 def copy_text(placed: Placed, section: TableChanges, schema: TableSchema) -> bytes:
     """Return a section's rows as the lines of that COPY."""
-    numbers = {c.number for c in placed.schema.columns}
-    kept = [c for c in schema.wire_columns if c.number in numbers]
+    kept = _kept(placed, schema)
     record_ids, rows, layout = section.record_ids, section.rows, Layout.of(schema)
     if len(kept) < len(schema.columns):
         record_ids, rows, layout = _without(record_ids, rows, schema, kept)
     return to_copy(record_ids, rows, layout)
+
+
+def full_text(placed: Placed, rows: FullRows, schema: TableSchema) -> bytes:
+    """Return rows of the full data as the lines of that COPY: read where they lie, if every column is wanted."""
+    if len(_kept(placed, schema)) < len(schema.columns):
+        return copy_text(placed, rows.changes, schema)
+    return messages_to_copy(rows.stored.packed, Layout.of(schema), head=HEAD_BYTES)
+
+
+def _kept(placed: Placed, schema: TableSchema) -> list[Column]:
+    numbers = {c.number for c in placed.schema.columns}
+    return [c for c in schema.wire_columns if c.number in numbers]
 
 
 def _without(

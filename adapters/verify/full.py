@@ -12,16 +12,13 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-import numpy as np
-
 from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.verifying import Key, Slice, Subject
 from venus.adapters.verify.rows import Row, columns_of, record_ids
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import changes_from_wire
 from venus.codec.changes import TableChanges
-from venus.codec.chunk import Sequences
 from venus.codec.layout import Layout, varint
+from venus.codec.stored import Sequences
 from venus.errors import VenusError
 from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
@@ -67,9 +64,8 @@ class FullData:
 
     def _read(self, split: broker_pb2.Split) -> Iterator[tuple[TableChanges, Sequences]]:
         for chunk in self._snapshots.read_split(self.snapshot.snapshot_id, split):
-            for wire, sequences in zip(chunk.tables, chunk.sequences, strict=True):
-                if wire.table_id == split.table_id and wire.count:
-                    yield changes_from_wire(wire), np.frombuffer(sequences, dtype="<u8")
+            for rows in chunk.sections:
+                yield rows.changes, rows.stored.sequences
 
     def find(self, subject: Subject, keys: Seq[Key]) -> dict[Key, tuple[Row, int]]:
         """Return the rows that have these keys, each with the Sequence of its last change."""

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import grpc
-import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from xxhash import xxh3_64_intdigest
 
+from tests.support.stored import stored_rows
 from venus.codec import schema as schemas_codec
-from venus.codec.batch import Batch, digest, encode, encode_chunk, rows_digest
+from venus.codec.batch import Batch, digest, encode
 from venus.codec.changes import TableChanges
-from venus.codec.packed import Packed
+from venus.codec.chunk import Chunk, Totals, encode_chunk
+from venus.codec.stored import StoredRows
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.rpc.errors import to_status
@@ -245,21 +246,16 @@ def _chunk(
     *,
     end: bool,
 ) -> bytes:
-    versions = sorted({table[k][1] for k in keys})
-    sections, sequences = [], []
-    for version in versions:
-        own = [k for k in keys if table[k][1] == version]
-        sections.append(
-            TableChanges(
-                table_id=table_id, schema_version=version, record_ids=Packed.of(own),
-                rows=Packed.of(table[k][2] for k in own), is_deleted=np.zeros(len(own), dtype=np.bool_),
-            )
-        )  # fmt: skip
-        sequences.append(np.array([table[k][0] for k in own], dtype=np.uint64))
+    def rows(of: list[bytes]) -> StoredRows:
+        return stored_rows((table[k][0], table[k][1], k, table[k][2]) for k in of)
+
+    totals = Totals()
+    totals.add(rows(all_keys))
+    last = keys[-1] if keys else b""
     return encode_chunk(
-        chunk_no=number, sections=sections, sequences=sequences, last=keys[-1] if keys else b"", end=end,
-        rows=len(all_keys) if end else 0,
-        rows_digest=rows_digest(np.array([table[k][0] for k in all_keys], dtype=np.uint64)) if end else 0,
+        Chunk(
+            chunk_no=number, table_id=table_id, rows=rows(keys), last=last, end=end, totals=totals if end else None
+        )
     )  # fmt: skip
 
 

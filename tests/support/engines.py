@@ -9,7 +9,9 @@ from typing import Any
 
 import xxhash
 
+from tests.support.stored import plain_rows
 from venus.broker.engine import Engine
+from venus.codec.chunk import Chunk, decode_chunk
 from venus.codec.packed import Packed
 from venus.config import Broker
 from venus.model import Verdict
@@ -152,23 +154,19 @@ class Producer:
         return self.decide(message)
 
 
-def chunks(engine: Engine, snapshot: broker_pb2.Snapshot, split: broker_pb2.Split) -> list[broker_pb2.ChunkBody]:
+def chunks(engine: Engine, snapshot: broker_pb2.Snapshot, split: broker_pb2.Split) -> list[Chunk]:
     """Read one split, checking digests."""
     request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=1 << 14)
     found = []
     for chunk in engine.read_split(request):
         assert xxhash.xxh3_64_intdigest(chunk.body) == chunk.digest
-        found.append(broker_pb2.ChunkBody.FromString(chunk.body))
+        found.append(decode_chunk(chunk.body))
     return found
 
 
-def rows_of(chunk: broker_pb2.ChunkBody) -> dict[bytes, bytes]:
+def rows_of(chunk: Chunk) -> dict[bytes, bytes]:
     """Return the rows of a chunk."""
-    found: dict[bytes, bytes] = {}
-    for table in chunk.tables:
-        ids = Packed.from_wire(table.record_ids, table.record_id_sizes).split()
-        found.update(zip(ids, Packed.from_wire(table.rows, table.row_sizes).split(), strict=True))
-    return found
+    return {record_id: row for _, _, record_id, row in plain_rows(chunk.rows)}
 
 
 def full_data(engine: Engine, table_id: int = 1, business: str = BUSINESS) -> dict[bytes, bytes]:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from venus.codec.batch import Batch, changes_from_wire, decode
+from tests.support.stored import plain_rows
+from venus.codec.batch import Batch, decode
 from venus.codec.changes import TableChanges
 from venus.codec.columns import to_columns
 from venus.codec.layout import Layout
@@ -111,9 +112,8 @@ def _full_data(snapshots: Snapshots, snapshot: broker_pb2.Snapshot) -> Tables:
     tables: Tables = {}
     for split in snapshot.splits:
         for chunk in snapshots.read_split(snapshot.snapshot_id, split):
-            for section in map(changes_from_wire, chunk.tables):
-                rows = tables.setdefault(section.table_id, {})
-                for key, row in zip(section.record_ids.split(), section.rows.split(), strict=True):
-                    assert key not in rows, "each row once"
-                    rows[key] = (section.schema_version, row)
+            rows = tables.setdefault(chunk.table_id, {})
+            for _, version, key, row in plain_rows(chunk.rows):
+                assert key not in rows, "each row once"
+                rows[key] = (version, row)
     return tables

@@ -20,6 +20,7 @@ from venus.broker.answering import answering
 from venus.broker.engine import Engine
 from venus.broker.handoff import Handoff
 from venus.broker.standing import Standing
+from venus.codec.chunk import Sealed
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
@@ -114,10 +115,10 @@ class Chunks:
 
     def __init__(self, engine: Engine, handoff: Handoff, request: broker_pb2.ReadSplitRequest) -> None:
         self._engine, self._handoff, self._request = engine, handoff, request
-        self._iterator: Iterator[broker_pb2.SnapshotChunk] | None = None
-        self._ahead: asyncio.Task[broker_pb2.SnapshotChunk | None] | None = None
+        self._iterator: Iterator[Sealed] | None = None
+        self._ahead: asyncio.Task[Sealed | None] | None = None
 
-    async def next(self) -> broker_pb2.SnapshotChunk | None:
+    async def next(self) -> Sealed | None:
         """Return the next chunk, None at the end."""
         if self._ahead is None:
             self._ahead = asyncio.create_task(self._handoff.blocking(self._read))
@@ -125,7 +126,7 @@ class Chunks:
         self._ahead = asyncio.create_task(self._handoff.blocking(self._read)) if chunk is not None else None
         return chunk
 
-    def _read(self) -> broker_pb2.SnapshotChunk | None:
+    def _read(self) -> Sealed | None:
         if self._iterator is None:
             self._iterator = iter(self._engine.read_split(self._request))
         return next(self._iterator, None)
@@ -204,7 +205,8 @@ class ConsumerStream:
             )
             chunks = Chunks(self._engine, self._handoff, request)
             try:
-                while (chunk := await chunks.next()) is not None:
+                while (sealed := await chunks.next()) is not None:
+                    chunk = sealed.message()
                     await self._until(partial(self._credit.allows, cost(chunk)))
                     if self._eof:
                         return

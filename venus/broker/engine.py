@@ -29,7 +29,9 @@ from venus.broker.space import Space
 from venus.broker.state import Business
 from venus.broker.storage import Group, Storage
 from venus.broker.store import Store, WriteHook
+from venus.broker.storeformat import check_format
 from venus.broker.upkeep import Upkeep
+from venus.codec.chunk import Sealed
 from venus.config import Broker
 from venus.errors import StorageError, StoreFull, Unavailable
 from venus.model import Verdict
@@ -135,6 +137,7 @@ class Engine:
             logger.info("closed after a failure of the store")
 
     def _load(self) -> None:
+        check_format(self._store)
         for business in state.load_all(self._store, self._settings.review_after_s):
             entries = replay.replay(self._store, business)
             if entries:
@@ -293,7 +296,7 @@ class Engine:
         with self._fail_stop():
             return self._snapshots.open(self._known(request.business), request)
 
-    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[broker_pb2.SnapshotChunk]:
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
         """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""
         with self._fail_stop():
             yield from self._snapshots.read_split(request)

@@ -15,19 +15,16 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from operator import add
 
 import numpy as np
-import numpy.typing as npt
 
+from venus.codec.headed import put_together
 from venus.codec.packed import Packed
+from venus.codec.stored import HEAD, HEAD_BYTES, TOMBSTONE, heads_of
 from venus.model import ChangeKind
 
-_HEADER = struct.Struct(">QIB")
-HEADER_BYTES = _HEADER.size
-_HEADER_DTYPE = np.dtype([("sequence", ">u8"), ("version", ">u4"), ("flags", "u1")])
-_TOMBSTONE = 1
-assert _HEADER_DTYPE.itemsize == HEADER_BYTES
+_HEAD = struct.Struct(">QIBI")
+assert _HEAD.size == HEAD_BYTES
 
 Stored = Callable[[Sequence[bytes]], dict[bytes, bytes]]
 
@@ -99,7 +96,8 @@ def fold(section: Section, prefix: bytes, floor: int, stored: Stored | None) -> 
         return Effect(floor=max(floor, section.sweep_before - 1))
     if section.kind is ChangeKind.SWEEP_BEGIN or section.count == 0:
         return Effect(floor=floor)
-    keys = split(section.record_ids, np.frombuffer(prefix * section.count, dtype=np.uint8))
+    same = np.frombuffer(prefix, dtype=np.uint8)
+    keys = put_together(np.broadcast_to(same, (section.count, len(prefix))), section.record_ids)
     values = encode(section)
     if stored is None:
         return Effect(keys=keys, values=values, floor=floor)
@@ -125,64 +123,22 @@ def rule(sequence: int, is_deleted: bool, stored: bytes | None, floor: int) -> W
         return Write.NOTHING
     if stored is None:
         return _RULES[is_deleted, Found.NOTHING]
-    stored_sequence, _, flags = _HEADER.unpack_from(stored)
+    stored_sequence, _, flags, _ = _HEAD.unpack_from(stored)
     if sequence <= stored_sequence:
         return Write.NOTHING
-    return _RULES[is_deleted, Found.TOMBSTONE if flags & _TOMBSTONE else Found.ROW]
-
-
-# -- the stored form of a row ----------------------------------------------------------------------------------
-
-
-def split(packed: Packed, heads: npt.NDArray[np.uint8]) -> list[bytes]:
-    """Return the separate byte strings, each behind its head; all heads have the same size.
-
-    Equal sizes, the usual case for keys, are cut by numpy alone: one object is made for each, not three.
-    """
-    count, sizes = len(packed), packed.sizes
-    heads = heads.reshape(count, -1)
-    width = heads.shape[1]
-    if bool((sizes == sizes[0]).all()):
-        size = int(sizes[0])
-        whole = np.empty((count, width + size), dtype=np.uint8)
-        whole[:, :width] = heads
-        whole[:, width:] = np.frombuffer(packed.data, dtype=np.uint8).reshape(count, size)
-        found: list[bytes] = whole.view(f"V{width + size}").ravel().tolist()
-        return found
-    separate: list[bytes] = np.ascontiguousarray(heads).view(f"V{width}").ravel().tolist()
-    return list(map(add, separate, packed.split()))
+    return _RULES[is_deleted, Found.TOMBSTONE if flags & TOMBSTONE else Found.ROW]
 
 
 def encode(section: Section) -> list[bytes]:
-    """Return the stored values of a section's changes: Sequence, schema version, flags, row."""
-    header = np.empty(section.count, dtype=_HEADER_DTYPE)
-    header["sequence"] = np.arange(section.first_sequence, section.first_sequence + section.count, dtype=np.uint64)
-    header["version"] = section.schema_version
-    header["flags"] = np.frombuffer(section.is_deleted, dtype=np.uint8) != 0 if section.is_deleted else 0
-    return split(section.rows, header.view(np.uint8))
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Stored values, taken apart."""
-
-    sequences: npt.NDArray[np.uint64]
-    versions: npt.NDArray[np.uint32]
-    alive: npt.NDArray[np.bool_]
-
-
-def read_heads(heads: npt.NDArray[np.uint8], floor: int) -> Rows:
-    """Read the headers of many stored values, n x HEADER_BYTES. A row at or below the floor is not alive."""
-    header = np.ascontiguousarray(heads).view(_HEADER_DTYPE).ravel()
-    sequences = header["sequence"].astype(np.uint64)
-    alive = ((header["flags"] & _TOMBSTONE) == 0) & (sequences > floor)
-    return Rows(sequences, header["version"].astype(np.uint32), alive)
+    """Return the stored values of a section's changes."""
+    is_deleted = np.frombuffer(section.is_deleted or bytes(section.count), dtype=np.uint8) != 0
+    heads = heads_of(section.first_sequence, section.schema_version, is_deleted, section.record_ids.sizes)
+    return put_together(heads.view(np.uint8).reshape(section.count, HEAD_BYTES), section.record_ids, section.rows)
 
 
 def garbage(values: Sequence[bytes], floor: int, forget_below: int) -> list[int]:
     """Return the positions of values that may be removed: under the floor, or tombstones below `forget_below`."""
-    raw = b"".join([value[:HEADER_BYTES] for value in values])
-    header = np.frombuffer(raw, dtype=_HEADER_DTYPE)
-    dead = (header["sequence"] <= floor) | (((header["flags"] & _TOMBSTONE) != 0) & (header["sequence"] < forget_below))
+    heads = np.frombuffer(b"".join([value[:HEAD_BYTES] for value in values]), dtype=HEAD)
+    dead = (heads["sequence"] <= floor) | (((heads["flags"] & TOMBSTONE) != 0) & (heads["sequence"] < forget_below))
     found: list[int] = np.flatnonzero(dead).tolist()
     return found

@@ -26,6 +26,7 @@ SCHEMA = b"schema/"
 CONSUMER = b"consumer/"
 PIN = b"pin/"
 MATERIALISED = b"materialised/"
+FORMAT = b"format"
 
 
 def log_key(business: int, index: int) -> bytes:

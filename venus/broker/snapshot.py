@@ -25,6 +25,7 @@ from venus.broker.chunks import Chunks
 from venus.broker.space import Space
 from venus.broker.state import Business, Materialised, decode_materialised, decode_schema
 from venus.broker.store import Store
+from venus.codec.chunk import Sealed
 from venus.errors import Overloaded, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2, change_pb2
 
@@ -220,7 +221,7 @@ class Snapshots:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[broker_pb2.SnapshotChunk]:
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
         """Read a key range; each chunk renews the lease. May be used from any thread, one at a time."""
         nbytes = min(max(request.chunk_bytes or _CHUNK_BYTES, _CHUNK_BYTES_MIN), _CHUNK_BYTES_MAX)
         pin = self._live(request.snapshot_id)

@@ -2,10 +2,10 @@
 
 rocksdict 0.3.29 is used in raw mode and within narrow limits, because several of its calls are broken or unsafe
 (tests/integration/engine/test_rocksdict_defects.py pins each): an iterator made by `iter()` is
-asked for its `status()` at the end, and one made by `items()` or `keys()`, which ends without a word at a damaged
-block, is checked by one of the former; no iterate bounds; no `Snapshot` objects, a consistent view is a checkpoint;
-a write batch is used once. `write(sync)` would hold the interpreter's lock for the fsync, so a durable write is
-`write` followed by `flush_wal(True)`.
+asked for its `status()` at the end, and one made by `items()`, `keys()` or `values()`, which ends without a word
+at a damaged block, is checked by one of the former; no iterate bounds; no `Snapshot` objects, a consistent view is
+a checkpoint; a write batch is used once. `write(sync)` would hold the interpreter's lock for the fsync, so a durable
+write is `write` followed by `flush_wal(True)`.
 
 The log is opened so that a torn last record is forgotten (it was never acknowledged) and any other damage is
 refused: RocksDB's default silently drops everything behind the first damaged record.
@@ -48,11 +48,13 @@ _WAL_BYTES_MAX = 128 << 20
 _CHECKPOINT_CACHE_BYTES = 8 << 20
 #: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
 _RUN_ROWS_MAX = 64
+_VALUES_MAX = 128
 _SMALL_BYTES = 4 << 10
 _COUNTED_AT_ONCE = 4096
 #: A test sets this to kill the process, without warning, at the n-th step of a write (before, written, flushed).
 KILL_AT_WRITE = "VENUS_KILL_AT_WRITE"
 
+_AGAIN = "start the broker again"
 _CORRUPT_HINT = (
     "keep {path} for a closer look, give the broker an empty data_dir, and run `venus resync --all`: "
     "the source still has every row"
@@ -231,15 +233,50 @@ class Store:
             self._ended(family, found_keys[-1] + b"\0" if found_keys else start)
         return found_keys, found_values, following is None or (stop != b"" and following[0] >= stop)
 
+    def values(
+        self, family: str, start: bytes, last: tuple[bytes, bytes], *, rows_max: int, bytes_max: int
+    ) -> tuple[list[bytes], bool]:
+        """Read a run of values alone, half the price of keys and values; the last item says whether `last` was reached.
+
+        `last` is the key and value at which to end; `before` finds them. No earlier value may equal it.
+        """
+        walk = self._views[family].values(from_key=start, read_opt=self._no_cache)
+        found: list[bytes] = []
+        left, step = bytes_max, 1
+        while left > 0 and len(found) < rows_max:
+            run = list(islice(walk, min(step, rows_max - len(found))))
+            if not run:
+                deque(self.scan(family, start, last[0]), maxlen=0)  # says what is damaged
+                raise StorageError(f"cannot read {self.path}: a walk by value missed its end", hint=_AGAIN)
+            if last[1] in run:
+                return found + run[: run.index(last[1]) + 1], True
+            found += run
+            nbytes = sum(map(len, run))
+            left -= nbytes
+            step = min(2 * step, _VALUES_MAX) if nbytes <= step * _SMALL_BYTES else 1
+        return found, False
+
+    def before(self, family: str, stop: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key below `stop` and its value; an empty `stop` is no bound."""
+        cursor = self._cursor(family, fill_cache=False)
+        if not stop:
+            cursor.seek_to_last()
+        else:
+            cursor.seek_for_prev(stop)
+            if cursor.valid() and cursor.key() == stop:
+                cursor.prev()
+        if not cursor.valid():
+            self._check(cursor)
+            return None
+        return cursor.key(), cursor.value()
+
     def _ended(self, family: str, behind: bytes) -> None:
         """Raise Corruption or StorageError unless there is really nothing behind this key."""
         cursor = self._cursor(family, fill_cache=False)
         cursor.seek(behind)
         self._check(cursor)
         if cursor.valid():
-            raise StorageError(
-                f"cannot read {self.path}: a walk ended in front of a key", hint="start the broker again"
-            )
+            raise StorageError(f"cannot read {self.path}: a walk ended in front of a key", hint=_AGAIN)
 
     def count(self, family: str, start: bytes, stop: bytes, *, every: int) -> tuple[int, list[bytes]]:
         """Count the keys of a range, and return each `every`-th of them."""

@@ -13,7 +13,6 @@ from google.protobuf.message import DecodeError
 
 from venus.codec import schema as schemas_codec
 from venus.codec.changes import TableChanges
-from venus.codec.chunk import Chunk, add_digests, decode_chunk, encode_chunk, rows_digest
 from venus.codec.sections import changes_from_wire, changes_to_wire
 from venus.errors import ProtocolError
 from venus.model import BatchNo, Sequence, TableSchema
@@ -21,16 +20,11 @@ from venus.wire import change_pb2 as wire
 
 __all__ = [
     "Batch",
-    "Chunk",
-    "add_digests",
     "changes_from_wire",
     "changes_to_wire",
     "decode",
-    "decode_chunk",
     "digest",
     "encode",
-    "encode_chunk",
-    "rows_digest",
 ]
 
 

@@ -2,58 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+import xxhash
 from google.protobuf.message import DecodeError
 
 from venus.codec.changes import TableChanges
-from venus.codec.sections import changes_from_wire, changes_to_wire
+from venus.codec.layout import varint
+from venus.codec.packed import Packed
+from venus.codec.stored import TOMBSTONE, Sequences, StoredRows
 from venus.errors import ProtocolError
-from venus.model import ChangeKind
 from venus.wire import broker_pb2 as wire
-
-Sequences = npt.NDArray[np.uint64]
 
 _MASK_64 = 2**64 - 1
 
 
+@dataclass(slots=True)
+class Totals:
+    """How many rows of a split there were so far, and which."""
+
+    rows: int = 0
+    digest: int = 0
+
+    def add(self, rows: StoredRows) -> None:
+        """Count rows."""
+        self.rows += len(rows)
+        self.digest = (self.digest + rows_digest(rows.sequences)) & _MASK_64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """A chunk's body with its digest."""
+
+    digest: int
+    body: bytes
+
+    @classmethod
+    def of(cls, body: bytes) -> Sealed:
+        """Seal a body."""
+        return cls(digest=xxhash.xxh3_64_intdigest(body), body=body)
+
+    def message(self) -> wire.SnapshotChunk:
+        """Return it as part of another message."""
+        return wire.SnapshotChunk(digest=self.digest, body=self.body)
+
+    def serialise(self) -> bytes:
+        """Return the bytes of the message; the body is copied once where protobuf copies it three times."""
+        digest = wire.SnapshotChunk(digest=self.digest).SerializeToString()
+        return b"".join((digest, _field(wire.SnapshotChunk.BODY_FIELD_NUMBER, self.body), self.body))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return what protobuf has before a field of bytes; fields laid end to end are a message."""
+    return varint(number << 3 | 2) + varint(len(content))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullRows:
+    """Rows of one table in one schema version, none deleted."""
+
+    table_id: int
+    schema_version: int
+    stored: StoredRows
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    @property
+    def changes(self) -> TableChanges:
+        """The same as a section of a batch."""
+        return TableChanges(
+            table_id=self.table_id,
+            schema_version=self.schema_version,
+            record_ids=self.stored.record_ids,
+            rows=self.stored.rows,
+            is_deleted=np.zeros(len(self), dtype=np.bool_),
+            inserts_only=True,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Live rows of one split; `sequences[i]` belongs to the rows of `sections[i]`."""
+    """Live rows of one split; the last chunk has the totals of the whole request."""
 
     chunk_no: int
-    sections: tuple[TableChanges, ...]
-    sequences: tuple[Sequences, ...]
+    table_id: int
+    rows: StoredRows
     last: bytes
     end: bool = False
-    rows: int = 0
-    rows_digest: int = 0
+    totals: Totals | None = None
+
+    @property
+    def sections(self) -> Iterator[FullRows]:
+        """The rows by schema version, mostly one."""
+        if not len(self.rows):
+            return
+        versions = self.rows.heads["version"]
+        for version in np.unique(versions).tolist():
+            yield FullRows(table_id=self.table_id, schema_version=version, stored=self.rows.where(versions == version))
 
 
-def encode_chunk(
-    *,
-    chunk_no: int,
-    sections: Seq[TableChanges],
-    sequences: Seq[Sequences],
-    last: bytes,
-    end: bool = False,
-    rows: int = 0,
-    rows_digest: int = 0,
-) -> bytes:
-    """Return the body of a chunk; `rows` and `rows_digest` are those of the whole request, at its end."""
-    _check(chunk_no, sections, sequences)
-    return wire.ChunkBody(
-        chunk_no=chunk_no,
-        tables=[changes_to_wire(s) for s in sections],
-        last=last,
-        end=end,
-        rows=rows,
-        rows_digest=rows_digest,
-        sequences=[s.astype("<u8", copy=False).tobytes() for s in sequences],
+def encode_chunk(chunk: Chunk) -> bytes:
+    """Return the body of a chunk. Raises ProtocolError if it has something else than live rows."""
+    _check(chunk)
+    totals = chunk.totals or Totals()
+    head = wire.ChunkBody(
+        chunk_no=chunk.chunk_no,
+        table_id=chunk.table_id,
+        last=chunk.last,
+        end=chunk.end,
+        rows=totals.rows,
+        rows_digest=totals.digest,
     ).SerializeToString()
+    stored, sizes = chunk.rows.packed.data, chunk.rows.packed.wire_sizes()
+    stored_field = _field(wire.ChunkBody.STORED_FIELD_NUMBER, stored)
+    sizes_field = _field(wire.ChunkBody.STORED_SIZES_FIELD_NUMBER, sizes)
+    return b"".join((head, stored_field, stored, sizes_field, sizes))
 
 
 def decode_chunk(body: bytes) -> Chunk:
@@ -62,29 +128,23 @@ def decode_chunk(body: bytes) -> Chunk:
         message = wire.ChunkBody.FromString(body)
     except DecodeError as e:
         raise ProtocolError(f"{len(body)} bytes are no chunk: {e}") from e
-    if any(len(s) % 8 for s in message.sequences):
-        raise ProtocolError(f"chunk {message.chunk_no}: its Sequences are no array of fixed64")
+    if len(message.stored_sizes) % 4:
+        raise ProtocolError(f"chunk {message.chunk_no}: its sizes are no array of fixed32")
     chunk = Chunk(
         chunk_no=message.chunk_no,
-        sections=tuple(changes_from_wire(t) for t in message.tables),
-        sequences=tuple(np.frombuffer(s, dtype="<u8") for s in message.sequences),
+        table_id=message.table_id,
+        rows=StoredRows(Packed.from_wire(message.stored, message.stored_sizes)),
         last=message.last,
         end=message.end,
-        rows=message.rows,
-        rows_digest=message.rows_digest,
+        totals=Totals(message.rows, message.rows_digest) if message.end else None,
     )
-    _check(chunk.chunk_no, chunk.sections, chunk.sequences)
+    _check(chunk)
     return chunk
 
 
-def _check(chunk_no: int, sections: Seq[TableChanges], sequences: Seq[Sequences]) -> None:
-    if len(sections) != len(sequences):
-        raise ProtocolError(f"chunk {chunk_no}: {len(sections)} sections and {len(sequences)} arrays of Sequences")
-    for section, numbers in zip(sections, sequences, strict=True):
-        if section.kind is not ChangeKind.CHANGES or section.is_deleted.any():
-            raise ProtocolError(f"chunk {chunk_no}: table {section.table_id} has something else than live rows")
-        if section.count != len(numbers):
-            raise ProtocolError(f"chunk {chunk_no}: {section.count} rows and {len(numbers)} Sequences")
+def _check(chunk: Chunk) -> None:
+    if (chunk.rows.heads["flags"] & TOMBSTONE).any():
+        raise ProtocolError(f"chunk {chunk.chunk_no}: table {chunk.table_id} has something else than live rows")
 
 
 def rows_digest(sequences: Sequences) -> int:
@@ -99,8 +159,3 @@ def rows_digest(sequences: Sequences) -> int:
         mixed *= np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)
     return int(mixed.sum(dtype=np.uint64))
-
-
-def add_digests(one: int, other: int) -> int:
-    """Return the digest of the rows of both."""
-    return (one + other) & _MASK_64

@@ -40,15 +40,14 @@ def _cells(columns: Columns, layout: Layout, expected: int) -> Cells:
     if any(len(c) != rows for c in columns):
         raise ProtocolError(f"{layout.place}: columns of different lengths")
     pieces = Pieces()
-    choice, sizes = np.empty((2, rows, expected), dtype=np.int64)
+    choice = np.empty((rows, expected), dtype=np.int64)
     present = np.empty((rows, expected), dtype=np.bool_)
     for j, column in enumerate(columns):
         present[:, j] = [v is not None for v in column] if None in column else True
         data, bounds = _joined(column, layout, j)
         choice[:, j] = pieces.add(data, bounds) + np.arange(rows)
-        sizes[:, j] = np.diff(bounds)
     check_nulls(present, np.zeros(rows, dtype=np.bool_), layout)
-    return Cells(pieces.gatherer().gather_array(choice), bounds_of(sizes), present)
+    return Cells(*pieces.gatherer().gather_array(choice), present)
 
 
 def _joined(column: Seq[Value], layout: Layout, index: int) -> tuple[bytes, Ints]:

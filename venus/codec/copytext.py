@@ -6,13 +6,16 @@ they are protobuf. Both conversions find where the values are and move them in o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from venus.codec import escaping
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.codec.pieces import Bools, Pieces
-from venus.codec.rowbytes import Cells, Found, bounds_of, read, write
+from venus.codec.rowbytes import Cells, Found, read, write
 from venus.errors import ProtocolError
 
 _TAB, _NEWLINE, _TRUE, _FALSE = b"\t\ntf"
@@ -98,6 +101,13 @@ def to_copy(record_ids: Packed, rows: Packed, layout: Layout) -> bytes:
     return _lines(found, layout)
 
 
+def messages_to_copy(messages: Packed, layout: Layout, *, head: int) -> bytes:
+    """Return COPY lines of whole rows, each a head of so many bytes, its record_id and its other columns."""
+    found = read(messages, layout.tags, f"rows of {layout.place}", head=head)
+    check_nulls(found.present, np.zeros(len(messages), dtype=np.bool_), layout)
+    return _lines((found,), layout)
+
+
 def keys_to_copy(record_ids: Packed, layout: Layout) -> bytes:
     """Return COPY lines with the key columns alone."""
     return _lines((read_keys(record_ids, layout),), layout)
@@ -122,12 +132,13 @@ def _lines(found: tuple[Found, ...], layout: Layout) -> bytes:
     if not cells.present.size:
         return b""
     columns = cells.present.shape[1]
-    cells = escaping.escape(escaping.to_hex(cells, np.array(layout.binary[:columns])))
-    starts = cells.starts.reshape(cells.present.shape)
-    cells.data[starts[:, 1:]] = _TAB
-    cells.data[starts[:, 0]] = _NEWLINE
-    if not cells.present.all():
-        null = starts[~cells.present]
+    binary = np.array(layout.binary[:columns])
+    _delimit(cells)
+    if binary.any() or not cells.present.all() or escaping.count_special(cells.data) > cells.present.size:
+        cells.data[cells.starts] = 0
+        cells = escaping.escape(escaping.to_hex(cells, binary))
+        _delimit(cells)
+        null = cells.starts[~cells.present.reshape(-1)]
         cells.data[null + 1] = escaping.BACKSLASH
         cells.data[null + 2] = escaping.LETTER_N
     # Each line has its newline in front: it belongs to the one before.
@@ -136,16 +147,20 @@ def _lines(found: tuple[Found, ...], layout: Layout) -> bytes:
     return text
 
 
+def _delimit(cells: Cells) -> None:
+    cells.data[cells.starts] = _TAB
+    cells.data[cells.starts[:: cells.present.shape[1]]] = _NEWLINE
+
+
 def _gathered(found: tuple[Found, ...]) -> Cells:
     r"""Put the cells of keys and other columns into lines; where a value is missing, there is room for `\N`."""
     pieces = Pieces()
-    missing = pieces.add(bytes(3), np.array([0, 3]))
-    choice = np.concatenate([f.add_to(pieces) for f in found], axis=1)
-    sizes = np.concatenate([f.cuts[:, :, 1] - f.cuts[:, :, 0] for f in found], axis=1)
-    present = np.concatenate([f.present for f in found], axis=1)
+    choice = _side_by_side([f.add_to(pieces) for f in found])
+    present = _side_by_side([f.present for f in found])
     if not present.all():
-        choice[~present] = missing
-        sizes[~present] = 3
-    cells = Cells(pieces.gatherer().gather_array(choice), bounds_of(sizes), present)
-    cells.data[cells.starts] = 0
-    return cells
+        choice[~present] = pieces.add(bytes(3), np.array([0, 3], dtype=choice.dtype))
+    return Cells(*pieces.gatherer().gather_array(choice), present)
+
+
+def _side_by_side(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -13,13 +13,11 @@ from functools import lru_cache
 import numpy as np
 
 from venus.codec.packed import Packed
-from venus.codec.pieces import Bools, Bytes, Ints, Pieces
+from venus.codec.pieces import Bools, Bytes, Ints, Pieces, position_type
 from venus.errors import ProtocolError
 
 Tags = tuple[bytes, ...]
 
-#: Longest header is 5 bytes of tag and 5 of length: a reader may look that far behind the last row.
-_PAD = bytes(16)
 #: Longest value whose length is one byte.
 _SHORT_MAX = 127
 #: Protobuf's own limit, for a value and for a message.
@@ -139,27 +137,32 @@ class Found:
 
     def add_to(self, pieces: Pieces) -> Ints:
         """Add the bytes; returns the number of the piece that each cell is, n x m."""
-        bounds = np.zeros(self.cuts.size + 2, dtype=np.int64)
+        bounds = np.empty(self.cuts.size + 2, dtype=self.cuts.dtype)
+        bounds[0] = 0
         bounds[1:-1] = self.cuts.reshape(-1)
         bounds[-1] = len(self.data)
-        return pieces.add(self.data, bounds) + np.arange(1, self.cuts.size, 2).reshape(self.present.shape)
+        first = pieces.add(self.data, bounds) + 1
+        return np.arange(first, first + self.cuts.size, 2, dtype=self.cuts.dtype).reshape(self.present.shape)
 
 
-def read(messages: Packed, tags: Tags, place: str) -> Found:
-    """Return where the fields of every message are.
+def read(messages: Packed, tags: Tags, place: str, *, head: int = 0) -> Found:
+    """Return where the fields of every message are; each begins behind a head of so many bytes.
 
     Raises ProtocolError, naming the row, for bytes that are no field of this version or for a field cut short.
     """
     rows, columns = len(messages), len(tags)
-    ends = np.cumsum(messages.sizes, dtype=np.int64)
+    ends: Ints = np.cumsum(messages.sizes, dtype=np.int64)
     if (size := int(ends[-1]) if rows else 0) != len(messages.data):
         raise ProtocolError(f"{place}: the sizes of {rows} rows add up to {size} bytes, not {len(messages.data)}")
     if not rows:
         return Found(b"", np.zeros((0, columns, 2), dtype=np.int64), np.zeros((0, columns), dtype=np.bool_))
-    octets = np.frombuffer(messages.data + _PAD, dtype=np.uint8)
-    cuts = np.empty((rows, columns, 2), dtype=np.int64)
+    ends = ends.astype(position_type(size, rows * columns), copy=False)
+    octets = np.frombuffer(messages.data or b"\0", dtype=np.uint8)  # rows of a key alone have no bytes
+    cuts = np.empty((rows, columns, 2), dtype=ends.dtype)
     present = np.empty((rows, columns), dtype=np.bool_)
-    at: Ints = ends - messages.sizes
+    at: Ints = ends - messages.sizes.astype(ends.dtype) + ends.dtype.type(head)
+    if (short := np.flatnonzero(at > ends)).size:
+        raise ProtocolError(f"{place}: row {int(short[0]) + 1} is shorter than its head of {head} bytes")
     for column, tag in enumerate(tags):
         here = _tagged(octets, at, ends, tag)
         present[:, column] = here
@@ -178,34 +181,40 @@ def read(messages: Packed, tags: Tags, place: str) -> Found:
 
 
 def _tagged(octets: Bytes, at: Ints, ends: Ints, tag: bytes) -> Bools:
-    here: Bools = octets[at] == tag[0]
+    # Clipped, because a row that ends early may be the last one.
+    here: Bools = octets.take(at, mode="clip") == tag[0]
     for k in range(1, len(tag)):
-        here &= octets[at + k] == tag[k]
+        here &= octets.take(at + k, mode="clip") == tag[k]
     here &= at < ends
     return here
 
 
 def _read_lengths(octets: Bytes, at: Ints, ends: Ints, place: str, rows: Ints | None) -> tuple[Ints, Ints]:
     """Read lengths; returns the position of their last octet, which is the cell's free byte, and the value's end."""
-    octet = octets[at]
+    octet = octets.take(at, mode="clip")
+    after: Ints
     if octet.max() <= _SHORT_MAX:
         after = at + octet
         after += 1
     else:
-        at = at.copy()
-        length = (octet & 127).astype(np.int64)
-        more = np.flatnonzero(octet > _SHORT_MAX)
-        for k in range(1, 5):
-            at[more] += 1
-            octet = octets[at[more]]
-            length[more] |= (octet & 127).astype(np.int64) << (7 * k)
-            more = more[octet > _SHORT_MAX]
-            if not more.size:
-                break
-        length[more] = _LENGTH_MAX + 1
-        after = at + length + 1
+        at, after = _read_long(octets, octet, at)
     if (wrong := after > ends).any():
         which = int(np.flatnonzero(wrong)[0])
         row = which if rows is None else int(rows[which])
         raise ProtocolError(f"{place}: row {row + 1} ends within a value")
-    return at, after
+    return at, after.astype(at.dtype, copy=False)
+
+
+def _read_long(octets: Bytes, octet: Bytes, at: Ints) -> tuple[Ints, Ints]:
+    at = at.copy()
+    length = (octet & 127).astype(np.int64)
+    more = np.flatnonzero(octet > _SHORT_MAX)
+    for k in range(1, 5):
+        at[more] += 1
+        octet = octets.take(at[more], mode="clip")
+        length[more] |= (octet & 127).astype(np.int64) << (7 * k)
+        more = more[octet > _SHORT_MAX]
+        if not more.size:
+            break
+    length[more] = _LENGTH_MAX + 1
+    return at, at + length + 1

@@ -14,6 +14,7 @@ import grpc
 import xxhash
 from google.protobuf.message import Message
 
+from venus.codec.chunk import Sealed
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 M = TypeVar("M", bound=Message)
@@ -93,5 +94,5 @@ def _sealed(serve: Callable[..., Any], frame: type[Message]) -> grpc.RpcMethodHa
     return grpc.stream_stream_rpc_method_handler(serve, request_deserializer=opener(frame), response_serializer=seal)
 
 
-def _serialise(message: Message) -> bytes:
-    return message.SerializeToString()
+def _serialise(message: Message | Sealed) -> bytes:
+    return message.serialise() if isinstance(message, Sealed) else message.SerializeToString()

@@ -8,17 +8,17 @@ from collections.abc import Sequence as Seq
 from types import TracebackType
 
 import grpc
-import numpy as np
 
-from venus.codec.batch import add_digests, digest, rows_digest
+from venus.codec.batch import digest
+from venus.codec.chunk import Chunk, Totals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 CALL_TIMEOUT_S = 120.0
-#: Half a frame: what is still in the processor's cache when the next step needs it is a tenth cheaper.
-CHUNK_BYTES = 512 << 10
+#: Enough for what is done once for each chunk not to count.
+CHUNK_BYTES = 1 << 20
 #: How often a split is resumed without a single chunk in between.
 RESUMES_MAX = 6
 RESUME_FIRST_S = 0.1
@@ -55,7 +55,7 @@ class Snapshots:
 
     def read_split(
         self, snapshot_id: str, split: broker_pb2.Split, after: bytes = b"", *, chunk_bytes: int = CHUNK_BYTES
-    ) -> Iterator[broker_pb2.ChunkBody]:
+    ) -> Iterator[Chunk]:
         """Yield the chunks of one key range; lost or damaged chunks are asked for again."""
         failures, ended = 0, False
         while True:
@@ -77,25 +77,22 @@ class Snapshots:
                 self.digest_mismatches += isinstance(error, DigestMismatch)
                 time.sleep(min(RESUME_MAX_S, RESUME_FIRST_S * 2 ** (failures - 1)))
 
-    def _stream(
-        self, snapshot_id: str, split: broker_pb2.Split, after: bytes, chunk_bytes: int
-    ) -> Iterator[broker_pb2.ChunkBody]:
+    def _stream(self, snapshot_id: str, split: broker_pb2.Split, after: bytes, chunk_bytes: int) -> Iterator[Chunk]:
         request = broker_pb2.ReadSplitRequest(
             snapshot_id=snapshot_id, split=split, after=after, chunk_bytes=chunk_bytes
         )
-        rows = found = 0
+        totals = Totals()
         call = self._stub.ReadSplit(request, wait_for_ready=False)
         try:
-            for chunk in call:
-                if digest(chunk.body) != chunk.digest:
+            for sent in call:
+                if digest(sent.body) != sent.digest:
                     raise DigestMismatch("a chunk of the full data arrived damaged; nothing of it was used")
-                body = broker_pb2.ChunkBody.FromString(chunk.body)
-                rows += sum(table.count for table in body.tables)
-                for numbers in body.sequences:
-                    found = add_digests(found, rows_digest(np.frombuffer(numbers, dtype="<u8")))
-                if body.end and (body.rows, body.rows_digest) != (rows, found):
-                    raise ProtocolError(f"a split of {body.rows} rows arrived with {rows}, or with other ones")
-                yield body
+                chunk = decode_chunk(sent.body)
+                totals.add(chunk.rows)
+                if chunk.end and chunk.totals != totals:
+                    said = chunk.totals.rows if chunk.totals else 0
+                    raise ProtocolError(f"a split of {said} rows arrived with {totals.rows}, or with other ones")
+                yield chunk
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
         finally:

@@ -16,6 +16,7 @@ from types import TracebackType
 import grpc
 
 from venus.codec.batch import digest
+from venus.codec.chunk import Chunk, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc.channel import KEEPALIVE_S, open_channel
@@ -92,7 +93,7 @@ class Subscriber:
             self._position = self._opened.snapshot.offset if offset == FULL else offset
             return self._opened
 
-    def chunks(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[broker_pb2.ChunkBody]:
+    def chunks(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[Chunk]:
         """Yield the full data of a subscription at offset -1; afterwards `increments` goes on from its cut."""
         while self._splits_left:
             with self._lock:
@@ -104,9 +105,9 @@ class Subscriber:
                 if not isinstance(chunk, broker_pb2.SnapshotChunk):
                     raise ProtocolError("an increment came before the end of the full data")
                 self._give_back(cost(chunk))
-            body = broker_pb2.ChunkBody.FromString(chunk.body)
-            self._splits_left -= body.end
-            yield body
+            found = decode_chunk(chunk.body)
+            self._splits_left -= found.end
+            yield found
 
     def increments(self, timeout_s: float) -> list[broker_pb2.Increment]:
         """Return what has arrived, in offset order; [] when nothing came within the time.

@@ -816,43 +816,42 @@ class ChunkBody(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHUNK_NO_FIELD_NUMBER: _builtins.int
-    TABLES_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     ROWS_DIGEST_FIELD_NUMBER: _builtins.int
-    SEQUENCES_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
+    STORED_SIZES_FIELD_NUMBER: _builtins.int
     chunk_no: _builtins.int
     last: _builtins.bytes
-    """the last record_id, to resume behind"""
+    """the last record_id looked at, to resume behind"""
     end: _builtins.bool
     """of the split"""
     rows: _builtins.int
     """at the end: of the whole request"""
     rows_digest: _builtins.int
     """at the end: sum of the mixed Sequences mod 2^64, order-free"""
-    @_builtins.property
-    def tables(self) -> _containers.RepeatedCompositeFieldContainer[_change_pb2.TableChanges]:
-        """one for each schema version met; rows only"""
-
-    @_builtins.property
-    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """for each of `tables`: little-endian fixed64, the row's Sequence"""
-
+    table_id: _builtins.int
+    stored: _builtins.bytes
+    """live rows as the broker keeps them: head (17 bytes, venus/codec/stored.py), record_id, row"""
+    stored_sizes: _builtins.bytes
+    """little-endian fixed32, one for each row"""
     def __init__(
         self,
         *,
         chunk_no: _builtins.int = ...,
-        tables: _abc.Iterable[_change_pb2.TableChanges] | None = ...,
         last: _builtins.bytes = ...,
         end: _builtins.bool = ...,
         rows: _builtins.int = ...,
         rows_digest: _builtins.int = ...,
-        sequences: _abc.Iterable[_builtins.bytes] | None = ...,
+        table_id: _builtins.int = ...,
+        stored: _builtins.bytes = ...,
+        stored_sizes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_no", b"chunk_no", "end", b"end", "last", b"last", "rows", b"rows", "rows_digest", b"rows_digest", "sequences", b"sequences", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_no", b"chunk_no", "end", b"end", "last", b"last", "rows", b"rows", "rows_digest", b"rows_digest", "stored", b"stored", "stored_sizes", b"stored_sizes", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
-from venus.broker import full, keys, materialise
+from tests.support.stored import HEAD
+from venus.broker import keys, materialise
 from venus.broker.engine import Engine
 from venus.broker.state import Business, Materialised, decode_materialised
 from venus.broker.store import Store
@@ -120,7 +121,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     clock.now_s += 2 * DAY_S
 
     engines.wait_until(lambda: len(stored(engine)) == 11)
-    assert not any(value[full.HEADER_BYTES - 1] & 1 for value in stored(engine).values())
+    assert not any(HEAD.unpack_from(value)[2] & 1 for value in stored(engine).values())
     assert len(engines.full_data(engine)) == 11
     engine.stop()
 

@@ -127,6 +127,8 @@ def test_items_end_early_on_a_damaged_file_and_the_store_does_not(tmp_path: Path
     with pytest.raises(Corruption):
         copy.range(keys.STATE, b"", b"%06d" % 4999, rows_max=10**6, bytes_max=1 << 30)
     with pytest.raises(Corruption):
+        copy.values(keys.STATE, b"", (b"%06d" % 4999, b"the last"), rows_max=10**6, bytes_max=1 << 30)
+    with pytest.raises(Corruption):
         copy.count(keys.STATE, b"", b"", every=10)
     with pytest.raises(Corruption):
         copy.look_up(keys.STATE, [b"%06d" % n for n in range(5000)])
@@ -187,6 +189,42 @@ def test_runs_of_any_size_are_what_a_walk_finds(tmp_path: Path, seed: int) -> No
     opened.close()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_of_values_end_where_the_last_key_is(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    known = {b"%05d" % chance.randrange(10**5) for _ in range(900)}
+    content = {key: key + bytes(chance.choice((0, 9, 5000, 90_000))) for key in known}
+    opened = Store(tmp_path / "db")
+    put(opened, content)
+
+    for _ in range(20):
+        start, stop = b"%05d" % chance.randrange(10**5), chance.choice((b"", chance.choice(sorted(known))))
+        inside = [key for key in sorted(known) if key >= start and (not stop or key < stop)]
+        last = opened.before(keys.STATE, stop)
+        below = max((key for key in known if not stop or key < stop), default=None)
+        assert last == (None if below is None else (below, content[below]))
+        rows_max, bytes_max = chance.choice((1, 7, 64, 10**6)), chance.choice((1, 10_000, 10**6))
+        seen: list[bytes] = []
+        at, done = start, last is None or last[0] < start
+        while not done:
+            assert last is not None
+            found, done = opened.values(keys.STATE, at, last, rows_max=rows_max, bytes_max=bytes_max)
+            assert 0 < len(found) <= rows_max
+            seen += [value[:5] for value in found]
+            at = seen[-1] + b"\0"
+        assert seen == inside
+    opened.close()
+
+
+def test_a_walk_that_misses_its_last_value_is_no_end(tmp_path: Path) -> None:
+    opened = Store(tmp_path / "db")
+    put(opened, {b"1": b"one", b"2": b"two"})
+
+    with pytest.raises(StorageError, match="missed its end"):
+        opened.values(keys.STATE, b"", (b"2", b"another"), rows_max=10, bytes_max=100)
+    opened.close()
+
+
 def put(opened: Store, content: dict[bytes, bytes]) -> None:
     batch = opened.batch()
     for key, value in content.items():
@@ -235,7 +273,7 @@ def test_a_second_broker_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_the_store_uses_none_of_the_broken_calls() -> None:
-    banned = {"values", "snapshot", "set_iterate_lower_bound", "set_iterate_upper_bound", "sync"}
+    banned = {"snapshot", "set_iterate_lower_bound", "set_iterate_upper_bound", "sync"}
     tree = ast.parse(inspect.getsource(store))
     used = {
         node.attr

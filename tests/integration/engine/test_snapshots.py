@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.support import engines
@@ -18,7 +17,7 @@ from venus.broker.engine import Engine
 from venus.broker.snapshot import Snapshots
 from venus.broker.state import Materialised
 from venus.broker.store import Store
-from venus.codec.batch import rows_digest
+from venus.codec.chunk import Totals, decode_chunk
 from venus.errors import Corruption, Overloaded, SnapshotExpired, Unavailable
 from venus.model import ChangeKind
 from venus.wire import broker_pb2, change_pb2
@@ -153,9 +152,11 @@ def test_splits_cover_every_row_once_and_chunks_are_ordered(engine: Engine) -> N
         found = engines.chunks(engine, snapshot, split)
         assert [chunk.end for chunk in found] == [False] * (len(found) - 1) + [True]
         rows = [pair for chunk in found for pair in engines.rows_of(chunk).items()]
-        numbers = b"".join(part for chunk in found for part in chunk.sequences)
-        digest = rows_digest(np.frombuffer(numbers, dtype="<u8"))
-        assert (found[-1].rows, found[-1].rows_digest) == (len(rows), digest)
+        totals = Totals()
+        for chunk in found:
+            totals.add(chunk.rows)
+        assert found[-1].totals == totals
+        assert totals.rows == len(rows)
         seen += [record_id for record_id, _ in rows]
     assert seen == [b"%08d" % n for n in range(3000) if n % 3]
     assert {schema.table_id for schema in snapshot.schemas} == {1, 2}
@@ -168,7 +169,7 @@ def test_reading_resumes_behind_any_row(engine: Engine) -> None:
     begun = engines.chunks(engine, snapshot, split)[0]
 
     request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, after=begun.last)
-    rest = [broker_pb2.ChunkBody.FromString(chunk.body) for chunk in engine.read_split(request)]
+    rest = [decode_chunk(sealed.body) for sealed in engine.read_split(request)]
 
     first = list(engines.rows_of(begun))
     then = [record_id for chunk in rest for record_id in engines.rows_of(chunk)]
@@ -183,11 +184,8 @@ def test_each_row_comes_with_its_schema_version_and_its_sequence(engine: Engine)
     snapshot = open_snapshot(engine)
     (chunk,) = engines.chunks(engine, snapshot, snapshot.splits[0])
 
-    found = {
-        table.schema_version: (table.count, list(memoryview(numbers).cast("Q")))
-        for table, numbers in zip(chunk.tables, chunk.sequences, strict=True)
-    }
-    assert found == {1: (2, [1, 2]), 2: (4, [5, 6, 7, 8])}
+    found = {rows.schema_version: rows.stored.sequences.tolist() for rows in chunk.sections}
+    assert found == {1: [1, 2], 2: [5, 6, 7, 8]}
     assert [schema.version for schema in snapshot.schemas] == [1, 2]
     assert (snapshot.offset, snapshot.sequence, snapshot.epoch) == (8, 8, 1)
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.stored import HEAD
 from venus.broker import full
 from venus.broker.full import Found, Section, Write
 from venus.codec.changes import EMPTY
-from venus.codec.headed import take_apart
+from venus.codec.headed import pack
 from venus.codec.packed import Packed
+from venus.codec.stored import StoredRows
 from venus.model import ChangeKind
 
 HISTORIES = 500
@@ -30,11 +32,6 @@ class History:
 
     sections: list[Section]
     rows: dict[bytes, bytes]
-
-
-def read_headers(values: Sequence[bytes], floor: int) -> full.Rows:
-    """Read the headers of stored values as the broker does for a snapshot."""
-    return full.read_heads(take_apart(values, full.HEADER_BYTES)[0], floor)
 
 
 def history(rng: random.Random, *, markers: bool) -> History:
@@ -144,12 +141,10 @@ class Table:
     def rows(self) -> dict[bytes, bytes]:
         if not self.stored:
             return {}
-        alive = read_headers(list(self.stored.values()), self.floor).alive
-        return {
-            record_id: value[full.HEADER_BYTES :]
-            for (record_id, value), living in zip(self.stored.items(), alive.tolist(), strict=True)
-            if living
-        }
+        found = StoredRows(pack(list(self.stored.values())))
+        assert found.record_ids.split() == list(self.stored), "a value names its own key"
+        living = found.where(found.alive(self.floor))
+        return dict(zip(living.record_ids.split(), living.rows.split(), strict=True))
 
     def _look_up(self, record_ids: Sequence[bytes]) -> dict[bytes, bytes]:
         return {record_id: self.stored[record_id] for record_id in record_ids if record_id in self.stored}
@@ -196,7 +191,7 @@ def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPat
 
     def forgetful(self: Table, each: Section) -> None:
         take(self, each)
-        self.stored = {k: v for k, v in self.stored.items() if not v[full.HEADER_BYTES - 1] & 1}
+        self.stored = {k: v for k, v in self.stored.items() if not HEAD.unpack_from(v)[2] & 1}
 
     monkeypatch.setattr(Table, "take", forgetful)
 
@@ -227,8 +222,7 @@ def test_rows_are_cut_where_they_end(equal: bool) -> None:
 
     values = full.encode(each)
 
-    assert [value[full.HEADER_BYTES :] for value in values] == rows
-    assert read_headers(values, 0).sequences.tolist() == [5, 6, 7]
+    assert values == [HEAD.pack(5 + i, 1, 0, 1) + b"%d" % (i + 1) + row for i, row in enumerate(rows)]
 
 
 def test_garbage_is_what_lies_under_the_floor_and_old_tombstones() -> None:

@@ -9,21 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.stored import HEAD, plain_rows, stored_rows
 from tests.unit.codec import plain
 from venus.codec.batch import (
     Batch,
-    add_digests,
     changes_from_wire,
     changes_to_wire,
     decode,
-    decode_chunk,
     digest,
     encode,
-    encode_chunk,
-    rows_digest,
 )
 from venus.codec.changes import TableChanges, marker
+from venus.codec.chunk import Chunk, Sealed, Totals, decode_chunk, encode_chunk, rows_digest
 from venus.codec.packed import Packed
+from venus.codec.stored import TOMBSTONE
 from venus.errors import ProtocolError
 from venus.model import BatchNo, ChangeKind, Sequence
 from venus.wire import broker_pb2, change_pb2
@@ -169,47 +168,64 @@ def test_the_digest_is_xxh3_64_of_the_body() -> None:
 
 
 def test_a_chunk_comes_back_whole() -> None:
-    sections = (section([False, False]), section([False], schema_version=3))
-    sequences = (np.array([5, 2**63], dtype=np.uint64), np.array([7], dtype=np.uint64))
-
-    body = encode_chunk(
-        chunk_no=3, sections=sections, sequences=sequences, last=b"\x0a\x012", end=True, rows=9, rows_digest=2**64 - 1
+    rows = [(5, 2, b"\x0a\x010", b"\x12\x02ab"), (2**63, 3, b"\x0a\x0211", b""), (7, 2, b"\x0a\x012", b"x" * 300)]
+    sent = Chunk(
+        chunk_no=3, table_id=4, rows=stored_rows(rows), last=b"\x0a\x012", end=True, totals=Totals(9, 2**64 - 1)
     )
-    got = decode_chunk(body)
 
-    assert (got.chunk_no, got.last, got.end, got.rows, got.rows_digest) == (3, b"\x0a\x012", True, 9, 2**64 - 1)
-    assert [s.tolist() for s in got.sequences] == [[5, 2**63], [7]]
-    assert all(same(a, b) for a, b in zip(got.sections, sections, strict=True))
-    assert broker_pb2.ChunkBody.FromString(body).sequences[1] == b"\7\0\0\0\0\0\0\0"
+    got = decode_chunk(encode_chunk(sent))
+
+    assert replace(got, rows=sent.rows) == sent
+    assert plain_rows(got.rows) == rows
+    sections = {each.schema_version: each for each in got.sections}
+    assert {v: plain_rows(each.stored) for v, each in sections.items()} == {2: [rows[0], rows[2]], 3: [rows[1]]}
+    changes = sections[2].changes
+    assert (changes.table_id, changes.schema_version, changes.inserts_only, changes.count) == (4, 2, True, 2)
+    assert changes.record_ids.split() == [b"\x0a\x010", b"\x0a\x012"]
+    assert changes.rows.split() == [b"\x12\x02ab", b"x" * 300]
+    assert sections[2].stored.sequences.tolist() == [5, 7]
 
 
-@pytest.mark.parametrize(
-    ("sections", "sequences", "message"),
-    [
-        ([section([False])], [], "1 sections and 0 arrays of Sequences"),
-        ([section([False])], [[1, 2]], "1 rows and 2 Sequences"),
-        ([section([False, True])], [[1, 2]], "table 4 has something else than live rows"),
-        ([marker(4, 2, ChangeKind.TRUNCATE)], [[1]], "table 4 has something else than live rows"),
-    ],
-)
-def test_a_chunk_that_contradicts_itself_is_refused_on_both_sides(
-    sections: list[TableChanges], sequences: list[list[int]], message: str
-) -> None:
-    arrays = [np.array(s, dtype=np.uint64) for s in sequences]
-    with pytest.raises(ProtocolError, match=message):
-        encode_chunk(chunk_no=1, sections=sections, sequences=arrays, last=b"")
+def test_a_chunk_without_rows_comes_back() -> None:
+    got = decode_chunk(encode_chunk(Chunk(chunk_no=0, table_id=4, rows=stored_rows([]), last=b"")))
 
-    body = broker_pb2.ChunkBody(
-        chunk_no=1, tables=[changes_to_wire(s) for s in sections], sequences=[a.tobytes() for a in arrays]
-    )
-    with pytest.raises(ProtocolError, match=message):
+    assert (len(got.rows), list(got.sections), got.end, got.totals) == (0, [], False, None)
+
+
+def test_what_is_laid_end_to_end_is_what_protobuf_would_have_written() -> None:
+    body = encode_chunk(Chunk(chunk_no=3, table_id=4, rows=stored_rows([(5, 2, b"key", b"row")]), last=b"key"))
+    sealed = Sealed.of(body)
+
+    message = broker_pb2.ChunkBody.FromString(body)
+    assert (message.chunk_no, message.table_id, message.last) == (3, 4, b"key")
+    assert (message.stored[-6:], message.stored_sizes) == (b"keyrow", b"\x17\0\0\0")
+    assert sealed.serialise() == sealed.message().SerializeToString()
+    assert sealed.digest == digest(body)
+
+
+def test_a_deleted_row_is_refused_on_both_sides() -> None:
+    rows = stored_rows([(1, 2, b"key", b"")], flags=TOMBSTONE)
+    with pytest.raises(ProtocolError, match="table 4 has something else than live rows"):
+        encode_chunk(Chunk(chunk_no=1, table_id=4, rows=rows, last=b""))
+
+    body = broker_pb2.ChunkBody(chunk_no=1, table_id=4, stored=rows.packed.data, stored_sizes=rows.packed.wire_sizes())
+    with pytest.raises(ProtocolError, match="table 4 has something else than live rows"):
         decode_chunk(body.SerializeToString())
 
 
-def test_sequences_that_are_cut_short_are_refused() -> None:
-    body = broker_pb2.ChunkBody(chunk_no=1, tables=[changes_to_wire(section([False]))], sequences=[b"\0" * 7])
+@pytest.mark.parametrize(
+    ("stored", "sizes", "message"),
+    [
+        (b"x" * 20, b"\x14\0\0", "no array of fixed32"),
+        (b"x" * 20, b"\x15\0\0\0", "do not add up to 20 bytes"),
+        (b"x" * 16, b"\x10\0\0\0", "stored row 1 is shorter than its head"),
+        (HEAD.pack(1, 2, 0, 3) + b"ab", b"\x13\0\0\0", "shorter than its record_id"),
+    ],
+)
+def test_a_chunk_that_contradicts_itself_is_refused(stored: bytes, sizes: bytes, message: str) -> None:
+    body = broker_pb2.ChunkBody(chunk_no=1, table_id=4, stored=stored, stored_sizes=sizes)
 
-    with pytest.raises(ProtocolError, match="no array of fixed64"):
+    with pytest.raises(ProtocolError, match=message):
         decode_chunk(body.SerializeToString())
 
 
@@ -220,6 +236,16 @@ def test_the_digest_of_rows_knows_every_sequence_but_no_order() -> None:
     # The value is that of the reference implementation of SplitMix64 for the state 1, without its increment.
     assert rows_digest(numbers[:1]) == 0x5692161D100B05E5
     assert rows_digest(numbers[::-1]) == whole
-    assert add_digests(rows_digest(numbers[:1]), rows_digest(numbers[1:])) == whole
     assert rows_digest(np.array([0, 3, 3, 2**63], dtype=np.uint64)) != whole
     assert rows_digest(numbers[:0]) == 0
+
+
+def test_totals_are_the_same_in_any_order_and_in_any_parts() -> None:
+    rows = [(s, 2, b"key", b"") for s in (1, 2, 3, 2**63)]
+    whole, parts = Totals(), Totals()
+
+    whole.add(stored_rows(rows))
+    for part in (rows[2:], rows[:0], rows[:2]):
+        parts.add(stored_rows(part))
+
+    assert parts == whole == Totals(4, rows_digest(np.array([1, 2, 3, 2**63], dtype=np.uint64)))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
-from venus.codec.copytext import from_copy, keys_to_copy, to_copy
-from venus.codec.headed import take_apart
+from venus.codec.copytext import from_copy, keys_to_copy, messages_to_copy, to_copy
+from venus.codec.headed import pack, put_together
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
+from venus.codec.pieces import position_type
 from venus.codec.schema import message_class
 from venus.errors import ProtocolError
 from venus.model import Kind, TableSchema
@@ -242,18 +244,46 @@ def test_keys_and_rows_of_different_numbers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_heads_come_off_any_byte_strings(seed: int) -> None:
+def test_separate_byte_strings_are_put_together_and_packed(seed: int) -> None:
     chance = random.Random(seed)
-    head = chance.choice((1, 8, 13))
-    items = [chance.randbytes(head + chance.choice((0, 0, 1, 5, 300))) for _ in range(chance.choice((1, 2, 50)))]
+    count, head = chance.choice((1, 2, 50)), chance.choice((0, 1, 8, 17))
+    sizes = chance.choice(((4,), (0,), (0, 0, 1, 5, 300)))
+    heads, *parts = (
+        [chance.randbytes(n) for n in chance.choices(choice, k=count)] for choice in ((head,), sizes, (3, 0), sizes)
+    )
+    matrix = np.frombuffer(b"".join(heads), dtype=np.uint8).reshape(count, head)
 
-    heads, rest = take_apart(items, head)
+    found = put_together(matrix, *(Packed.of(part) for part in parts))
 
-    assert [row.tobytes() for row in heads] == [item[:head] for item in items]
-    assert rest.split() == [item[head:] for item in items]
+    assert found == [b"".join(strings) for strings in zip(heads, *parts, strict=True)]
+    assert same(pack(found), Packed.of(found))
+    assert Packed.of(found).split() == found
 
 
-def test_no_byte_strings_have_no_heads() -> None:
-    heads, rest = take_apart([], 13)
+def test_no_byte_strings_are_put_together_and_packed() -> None:
+    assert put_together(np.zeros((0, 8), dtype=np.uint8), Packed.of([])) == []
+    assert same(pack([]), Packed.of([]))
+    assert Packed.of([]).split() == []
 
-    assert (heads.shape, len(rest), rest.data) == ((0, 13), 0, b"")
+
+@many
+@given(plain.tables_with_rows())
+def test_whole_rows_behind_heads_become_the_same_copy_text(case: Case) -> None:
+    schema, rows = case
+    layout = Layout.of(schema)
+    record_ids, others = packed(rows, layout)
+    messages = Packed.of(b"\x12" * 7 + a + b for a, b in zip(record_ids.split(), others.split(), strict=True))
+
+    assert messages_to_copy(messages, layout, head=7) == plain.copy_lines(rows)
+
+
+def test_a_row_that_is_shorter_than_its_head_is_refused() -> None:
+    layout = Layout.of(plain.table(plain.column("id", 1), key=["id"]))
+    with pytest.raises(ProtocolError, match="row 2 is shorter than its head of 7 bytes"):
+        messages_to_copy(Packed.of([b"1234567\x0a\x011", b"123456"]), layout, head=7)
+
+
+def test_positions_beyond_int32_are_not_counted_in_it() -> None:
+    assert position_type(2**27, 2**27) is np.int32
+    assert position_type(2**27 + 1, 1) is np.int64
+    assert position_type(1, 2**27 + 1) is np.int64

@@ -1,0 +1,27 @@
+"""Rows as a broker stores them, made by plain code."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from venus.codec.packed import Packed
+from venus.codec.stored import StoredRows
+
+HEAD = struct.Struct(">QIBI")
+
+Row = tuple[int, int, bytes, bytes]  # Sequence, schema version, record_id, row
+
+
+def stored_rows(rows: Iterable[Row], *, flags: int = 0) -> StoredRows:
+    """Return rows end to end."""
+    return StoredRows(Packed.of(HEAD.pack(s, v, flags, len(key)) + key + row for s, v, key, row in rows))
+
+
+def plain_rows(rows: StoredRows) -> list[Row]:
+    """Take them apart again, one by one."""
+    found = []
+    for value in rows.packed.split():
+        sequence, version, _, size = HEAD.unpack_from(value)
+        found.append((sequence, version, value[HEAD.size : HEAD.size + size], value[HEAD.size + size :]))
+    return found
