@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from venus.adapters.cutover.run import Wish, cutover
 from venus.adapters.under.control import resume
 from venus.adapters.under.load import full_sync
 from venus.errors import Refused
+from venus.rpc.admin import Admin
 
 pytestmark = pytest.mark.integration
 
@@ -54,9 +56,17 @@ def way(tmp_path: Path, app: sqlite3.Connection, database: str) -> Iterator[Whol
     made.install()
     made.load()
     made.start()
+    made.until(partial(applies, made), "the under adapter to connect")
     yield made
     made.stop()
     made.broker.stop()
+
+
+def applies(way: WholeWay) -> bool:
+    """Whether the broker knows a consumer: until then a cut-over says that nobody applies what waits."""
+    with Admin(way.broker.address) as admin:
+        (found,) = admin.status("main").businesses
+    return any(consumer.connected for consumer in found.consumers)
 
 
 def marked(way: WholeWay) -> bool:
