@@ -123,19 +123,19 @@ def measure(home: Home, rounds: int, jar: str) -> None:
     print(f"\n{home.shape.name}: {home.rows:,} rows of {len(text) / home.rows:.0f} bytes; ", end="")
     print(f"the first fill read {filled / 1e3:.0f} thousand rows a second")
     print(f"thousand rows a second, median of {rounds} (min-max)")
-    print(f"{'':36s}{'rows alone':>20s}{'whole, with key':>20s}   CPU, us a row")
+    print(f"{'':36s}{'rows alone':>20s}{'of bare COPY':>20s}{'whole, with key':>20s}   CPU, us a row")
     for name, found in taken.items():
-        show(name, home.rows, found)
+        show(name, home.rows, found, next(iter(taken.values())))
 
 
-def show(name: str, rows: int, found: list[Taken]) -> None:
-    """Print one line."""
+def show(name: str, rows: int, found: list[Taken], bare: list[Taken]) -> None:
+    """Print one line; what it reaches of the bare COPY is counted round by round, as the machine's speed changes."""
     cpu = {part: statistics.median(t.cpu_s[part] for t in found) / rows * 1e6 for part in found[0].cpu_s}
     parts = ", ".join(f"{part} {spent:.1f}" for part, spent in cpu.items() if spent >= 0.05)
     alone, whole = rates(rows, [t.rows_s for t in found]), rates(rows, [t.whole_s for t in found])
-    print(
-        f"{name:36s}{alone:>20s}{whole:>20s}   {sum(cpu.values()):.1f}: {parts}" if cpu else f"{name:36s}{alone:>20s}"
-    )
+    of = [b.rows_s / t.rows_s for b, t in zip(bare, found, strict=True)]
+    line = f"{name:36s}{alone:>20s}{f'{statistics.median(of):.2f} ({min(of):.2f}-{max(of):.2f})':>20s}"
+    print(f"{line}{whole:>20s}   {sum(cpu.values()):.1f}: {parts}" if cpu else line)
 
 
 def rates(rows: int, seconds: list[float]) -> str:

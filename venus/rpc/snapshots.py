@@ -85,9 +85,10 @@ class Snapshots:
         call = self._stub.ReadSplit(request, wait_for_ready=False)
         try:
             for sent in call:
-                if digest(sent.body) != sent.digest:
+                body = sent.body  # a copy, each time it is asked for
+                if digest(body) != sent.digest:
                     raise DigestMismatch("a chunk of the full data arrived damaged; nothing of it was used")
-                chunk = decode_chunk(sent.body)
+                chunk = decode_chunk(body)
                 totals.add(chunk.rows)
                 if chunk.end and chunk.totals != totals:
                     said = chunk.totals.rows if chunk.totals else 0
