@@ -63,6 +63,7 @@ def insert_torture(cursor: Any, first: int) -> dict[int, tuple[str, str | bytes 
     return expected
 
 
+@pytest.mark.slow  # its parts: tests/conformance, tests/integration/mysql and verify/test_whole_way.py on MariaDB
 def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipeline: Pipeline) -> None:
     name = str(sqlalchemy.make_url(mariadb_database).database)
     app = mariadb_server.connect(name, autocommit=True)

@@ -177,7 +177,9 @@ def _install(installer: str, data: Path, user: str) -> None:
         installer, "--no-defaults", f"--datadir={data}", f"--user={user}", "--auth-root-authentication-method=normal",
         "--skip-test-db", "--skip-name-resolve",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S)
+    # A server that starts removes what looks like temporary tables from its TMPDIR, also another one's.
+    own = os.environ | {"TMPDIR": str(data.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, env=own)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -42,6 +42,7 @@ def test_every_statement_of_every_version_can_be_read(plsql_grammar: Grammar) ->
     assert len(found) > 90
 
 
+@pytest.mark.slow
 def test_a_statement_without_one_of_its_words_cannot(plsql_grammar: Grammar) -> None:
     broken = {
         text[: at.start()] + text[at.end() :]

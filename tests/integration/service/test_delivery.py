@@ -17,7 +17,7 @@ from tests.support.stored import plain_rows, stored_rows
 from venus.broker import chunks
 from venus.broker.engine import Engine, ReadResult
 from venus.broker.serve import RunningBroker
-from venus.codec.chunk import Chunk, Totals
+from venus.codec.chunk import Chunk, Sealed, Totals
 from venus.codec.packed import Packed
 from venus.codec.stored import StoredRows
 from venus.errors import DigestMismatch, OffsetDiverged, ProtocolError, SnapshotExpired, Unavailable, VenusError
@@ -300,6 +300,30 @@ def test_a_split_that_arrives_with_other_rows_is_refused(
         snapshot = snapshots.open(BUSINESS)
         with pytest.raises(ProtocolError, match="a split of 1000 rows arrived with 1000, or with other ones"):
             list(snapshots.read_split(snapshot.snapshot_id, snapshot.splits[0]))
+
+
+def test_a_chunk_that_arrives_damaged_is_asked_for_again(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halves = fill(broker.address, 1, 2, rows=500)
+    wait_for(lambda: materialised(broker, 1_000))
+    flips = iter([1])
+
+    class Damaging(Sealed):
+        @classmethod
+        def of(cls, body: bytes) -> Sealed:
+            middle = len(body) // 2
+            flipped = bytes([body[middle] ^ next(flips, 0)])
+            return Sealed(digest=Sealed.of(body).digest, body=body[:middle] + flipped + body[middle + 1 :])
+
+    monkeypatch.setattr(chunks, "Sealed", Damaging)
+    with Snapshots(broker.address) as snapshots:
+        snapshot = snapshots.open(BUSINESS)
+        found: Rows = {}
+        for chunk in snapshots.read_split(snapshot.snapshot_id, snapshot.splits[0]):
+            found |= rows_in_chunk(chunk)
+        assert snapshots.digest_mismatches == 1
+    assert found == rows_in([message.body for message in halves])
 
 
 def test_a_split_goes_on_after_its_connection_was_cut(broker: RunningBroker) -> None:
