@@ -49,9 +49,6 @@ def row_prefix(business: int, table_id: int) -> bytes:
     return _TABLE.pack(business, table_id)
 
 
-ROW_PREFIX_BYTES = _TABLE.size
-
-
 def core_key(business: int) -> bytes:
     """Return where a business itself is described."""
     return CORE + _NUMBER.pack(business)
