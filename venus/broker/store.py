@@ -48,7 +48,6 @@ _WAL_BYTES_MAX = 128 << 20
 _CHECKPOINT_CACHE_BYTES = 8 << 20
 #: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
 _RUN_ROWS_MAX = 64
-_VALUES_MAX = 128
 _SMALL_BYTES = 4 << 10
 _COUNTED_AT_ONCE = 4096
 #: A test sets this to kill the process, without warning, at the n-th step of a write (before, written, flushed).
@@ -253,7 +252,7 @@ class Store:
             found += run
             nbytes = sum(map(len, run))
             left -= nbytes
-            step = min(2 * step, _VALUES_MAX) if nbytes <= step * _SMALL_BYTES else 1
+            step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
         return found, False
 
     def before(self, family: str, stop: bytes) -> tuple[bytes, bytes] | None:

@@ -28,14 +28,6 @@ LABEL = "x" * 2000
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeDelivery]:
-    fake = FakeDelivery()
-    fake.start()
-    yield fake
-    fake.stop()
-
-
-@pytest.fixture
 def proxy(broker: FakeDelivery) -> Iterator[Proxy]:
     with Proxy(broker.address) as made:
         made.delay_s = 0.01

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.support.deliveries import broker
+
+__all__ = ["broker"]
