@@ -29,7 +29,7 @@ SCHEMA = change_pb2.TableSchema(table_id=1, version=1, namespace="bench", name="
 
 _MAIN = """
 import sys
-from venus.broker.serve import serve
+from venus.broker.service.process import serve
 from venus.config import Settings
 sys.exit(serve(Settings.model_validate_json(sys.argv[1])))
 """

@@ -27,7 +27,7 @@ START_TIMEOUT_S = 60.0
 
 _MAIN = """
 import sys
-from venus.broker.serve import serve
+from venus.broker.service.process import serve
 from venus.config import Settings
 sys.exit(serve(Settings.model_validate_json(sys.argv[1])))
 """

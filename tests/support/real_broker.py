@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.brokers import BrokerProcess
 from tests.support.brokers import settings as broker_settings
-from venus.broker.serve import RunningBroker, start_in_thread
+from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.codec.batch import Batch, digest, encode
 from venus.model import Verdict
 from venus.rpc.producer import Producer

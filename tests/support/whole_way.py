@@ -21,7 +21,7 @@ from venus.adapters.under.load import full_sync
 from venus.adapters.upper.capture import first_fill, run_capture
 from venus.adapters.verify.findings import Result
 from venus.adapters.verify.run import Options, verify
-from venus.broker.serve import RunningBroker, start_in_thread
+from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import Broker, Capture, Settings, Source, Target
 from venus.rpc.admin import Admin
 

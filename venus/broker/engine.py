@@ -15,22 +15,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import venus
-from venus.broker import ahead, figures, intake, keys, reading, replay, retention, state, trimming
-from venus.broker.ahead import Sent
-from venus.broker.buffer import Buffer
-from venus.broker.intake import HalvesResult, Shipped
-from venus.broker.materialise import Materialiser
-from venus.broker.reading import ReadResult
-from venus.broker.retention import Consumer
-from venus.broker.review_schedule import Reviews
-from venus.broker.scavenge import Scavenger
-from venus.broker.snapshot import Snapshots
-from venus.broker.space import Space
-from venus.broker.state import Business
-from venus.broker.storage import Group, Storage
-from venus.broker.store import Store, WriteHook
-from venus.broker.storeformat import check_format
-from venus.broker.upkeep import Upkeep
+from venus.broker.machine import machine, state
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.state import Business
+from venus.broker.pipeline import producer_commands
+from venus.broker.pipeline.commit_thread import Group, Storage
+from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.pipeline.upkeep import Upkeep
+from venus.broker.queue import early_delivery, reader, retention, trimming
+from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.early_delivery import Sent
+from venus.broker.queue.reader import ReadResult
+from venus.broker.queue.retention import Consumer
+from venus.broker.service import figures
+from venus.broker.snapshot.materialiser import Materialiser
+from venus.broker.snapshot.scavenger import Scavenger
+from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.store import keys
+from venus.broker.store.format import check_format
+from venus.broker.store.rocks import Store, WriteHook
+from venus.broker.store.space import Space
 from venus.codec.chunk import Sealed
 from venus.config import Broker
 from venus.errors import StorageError, StoreFull, Unavailable
@@ -139,7 +143,7 @@ class Engine:
     def _load(self) -> None:
         check_format(self._store)
         for business in state.load_all(self._store, self._settings.review_after_s):
-            entries = replay.replay(self._store, business)
+            entries = machine.replay(self._store, business)
             if entries:
                 logger.info("%s: replayed %d log entries", business.name, entries)
             state.load_tail(self._store, business)
@@ -160,7 +164,7 @@ class Engine:
 
         def work(group: Group) -> broker_pb2.InitAck:
             self._space.check_decision()
-            return intake.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
+            return producer_commands.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
 
         return self._storage.submit(work)
 
@@ -169,9 +173,11 @@ class Engine:
         found = self._business(business)
         shipped = [half if isinstance(half, Shipped) else _shipped(half) for half in halves]
         nbytes = sum(len(half.body) for half in shipped)
-        return self._storage.submit(
-            lambda group: intake.take_halves(group, found, epoch, shipped, self._clock_us(), self._space), nbytes
-        )
+
+        def work(group: Group) -> HalvesResult:
+            return producer_commands.take_halves(group, found, epoch, shipped, self._clock_us(), self._space)
+
+        return self._storage.submit(work, nbytes)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
         """COMMIT every half up to `batch_no`, or ROLLBACK every one from it on."""
@@ -179,7 +185,7 @@ class Engine:
 
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
-            return intake.decide(group, found, epoch, batch_no, digest, Verdict(verdict), self._clock_us())
+            return producer_commands.decide(group, found, epoch, batch_no, digest, Verdict(verdict), self._clock_us())
 
         return self._storage.submit(work)
 
@@ -189,7 +195,7 @@ class Engine:
 
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
-            return intake.operator_decide(group, found, batch_no, Verdict(verdict), self._clock_us())
+            return producer_commands.operator_decide(group, found, batch_no, Verdict(verdict), self._clock_us())
 
         return self._storage.submit(work)
 
@@ -202,7 +208,7 @@ class Engine:
             with business.lock:
                 due = business.reviews.due(now)[:REVIEWED_AT_ONCE_MAX]
                 halves = [half for n in due if (half := current.undecided(n)) is not None]
-                refs = [intake.half_ref(business, half) for half in halves]
+                refs = [producer_commands.half_ref(business, half) for half in halves]
             if refs:
                 found.append((business.name, current.epoch, refs))
         return found
@@ -219,17 +225,17 @@ class Engine:
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged."""
         found = self._business(business)
         with self._fail_stop():
-            return reading.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
+            return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
 
     def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
         """Return half messages that follow what a consumer has been sent, or a withdrawal of that; [] = no news."""
         found = self._business(business)
         with self._fail_stop():
-            return ahead.read(self._store, self._buffer, found, sent, max_bytes)
+            return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
 
     def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
         """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged."""
-        return reading.check(self._business(business), offset, epoch)
+        return reader.check(self._business(business), offset, epoch)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call back, from the storage thread, when a business has a new end; must not block."""
@@ -414,7 +420,7 @@ class Engine:
             self._call_back(business)
         for business in group.business:
             business.shown = business.half
-            undecided = ahead.published(business)
+            undecided = early_delivery.published(business)
             if undecided != business.undecided:
                 business.undecided = undecided
                 self._call_back(business)

@@ -10,7 +10,7 @@ import typer
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 
 if TYPE_CHECKING:
-    from venus.broker.serve import Addresses
+    from venus.broker.service.process import Addresses
 
 
 def broker(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
@@ -18,7 +18,7 @@ def broker(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption 
 
     Its store is [broker] data_dir; it listens on [broker] listen and shows metrics and health on [broker] http.
     """
-    from venus.broker.serve import serve
+    from venus.broker.service.process import serve
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings

@@ -25,7 +25,7 @@ from tests.support.oracle_standin import SCHEMA, StandIn
 from tests.support.oracle_workload import KEYS, item_step, writers
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.upper import capture
-from venus.broker.serve import start_in_thread
+from venus.broker.service.process import start_in_thread
 from venus.config import Settings
 from venus.errors import Unavailable
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Errors, Producer
-from venus.broker.space import Space
+from venus.broker.store.space import Space
 from venus.errors import Corruption, StorageError, StoreFull
 from venus.model import Verdict
 from venus.wire import broker_pb2

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import engines
-from venus.broker.store import KILL_AT_WRITE
+from venus.broker.store.rocks import KILL_AT_WRITE
 from venus.model import Verdict
 from venus.wire import broker_pb2
 

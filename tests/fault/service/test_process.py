@@ -23,7 +23,7 @@ from tests.support.brokers import (
     take,
     wait_for,
 )
-from venus.broker.serve import start_in_thread
+from venus.broker.service.process import start_in_thread
 from venus.errors import ConfigError, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.producer import Producer
@@ -100,7 +100,7 @@ def test_sigterm_ends_streams_and_the_process(tmp_path: Path) -> None:
 def test_a_fatal_storage_error_ends_the_process_at_once(tmp_path: Path) -> None:
     program = """
 import sys
-from venus.broker.serve import die
+from venus.broker.service.process import die
 from venus.errors import StorageError
 die(StorageError("the disk has gone"))
 """

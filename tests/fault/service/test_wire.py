@@ -12,8 +12,8 @@ import pytest
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, settings, take, wait_for
 from tests.support.proxy import Proxy, Way
-from venus.broker.serve import RunningBroker, start_in_thread
-from venus.broker.service import Limits
+from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.broker.service.server import Limits
 from venus.errors import DigestMismatch, Unavailable
 from venus.model import Verdict
 from venus.rpc.producer import Producer

@@ -16,7 +16,7 @@ from tests.support.proxy import Proxy
 from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
 from venus.adapters.upper.capture import Outside, connect_producer, run_capture
 from venus.adapters.upper.report import CaptureReport
-from venus.broker.serve import RunningBroker, start_in_thread
+from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import Capture, Settings
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]

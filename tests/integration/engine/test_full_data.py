@@ -12,10 +12,11 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from tests.support.stored import HEAD
-from venus.broker import keys, materialise
 from venus.broker.engine import Engine
-from venus.broker.state import Business, Materialised, decode_materialised
-from venus.broker.store import Store
+from venus.broker.machine.state import Business, Materialised, decode_materialised
+from venus.broker.snapshot import materialiser
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 from venus.model import ChangeKind
 
 DAY_S = 86_400.0
@@ -144,7 +145,7 @@ def settle(engine: Engine) -> None:
 
 
 def test_producers_wait_while_the_full_data_is_too_far_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(materialise, "THROTTLE_WAIT_S", WAIT_S)
+    monkeypatch.setattr(materialiser, "THROTTLE_WAIT_S", WAIT_S)
     gate = threading.Event()
     engine = engines.make(tmp_path, buffer_bytes_max=50_000)
     step = engine._materialiser.step
@@ -189,7 +190,7 @@ def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
 
 def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for it while a step runs that goes on into the next cut."""
-    monkeypatch.setattr(materialise, "STEP_BYTES_MAX", 2500)
+    monkeypatch.setattr(materialiser, "STEP_BYTES_MAX", 2500)
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     cut = [producer.next_half(engines.rows(n, 10, b"c" * 80), cut=2, cut_end=n == 3) for n in range(4)]

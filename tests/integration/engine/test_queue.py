@@ -12,7 +12,7 @@ import xxhash
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
 from venus.broker.engine import Engine
-from venus.broker.store import Batch, Store
+from venus.broker.store.rocks import Batch, Store
 from venus.errors import (
     DigestMismatch,
     Diverged,

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from rocksdict import Checkpoint, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
 
-from venus.broker import keys, store
-from venus.broker.store import Store
+from venus.broker.store import keys, rocks
+from venus.broker.store.rocks import Store
 from venus.errors import Corruption, StorageError
 
 
@@ -274,7 +274,7 @@ def test_a_second_broker_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 def test_the_store_uses_none_of_the_broken_calls() -> None:
     banned = {"snapshot", "set_iterate_lower_bound", "set_iterate_upper_bound", "sync"}
-    tree = ast.parse(inspect.getsource(store))
+    tree = ast.parse(inspect.getsource(rocks))
     used = {
         node.attr
         for node in ast.walk(tree)

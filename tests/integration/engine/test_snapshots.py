@@ -12,11 +12,11 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer
-from venus.broker import splits
 from venus.broker.engine import Engine
-from venus.broker.snapshot import Snapshots
-from venus.broker.state import Materialised
-from venus.broker.store import Store
+from venus.broker.machine.state import Materialised
+from venus.broker.snapshot import splits
+from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.store.rocks import Store
 from venus.codec.chunk import Totals, decode_chunk
 from venus.errors import Corruption, Overloaded, SnapshotExpired, Unavailable
 from venus.model import ChangeKind

@@ -11,9 +11,10 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Errors, Producer
-from venus.broker import keys, replay, state
-from venus.broker.state import load_all
-from venus.broker.store import Store
+from venus.broker.machine import machine, state
+from venus.broker.machine.state import load_all
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 from venus.errors import (
     Overloaded,
 )
@@ -111,7 +112,7 @@ def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
     for prefix in (keys.HALF, keys.TABLE, keys.SCHEMA, keys.CONSUMER, keys.CORE):
         batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
     store.write(batch, durable=True)
-    assert replay.replay(store, blank) == business.log_end - 1
+    assert machine.replay(store, blank) == business.log_end - 1
 
     assert derived(store) == wanted
     store.close()

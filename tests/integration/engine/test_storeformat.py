@@ -8,9 +8,9 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import Producer
-from venus.broker import keys
-from venus.broker.store import Store
-from venus.broker.storeformat import FORMAT, check_format
+from venus.broker.store import keys
+from venus.broker.store.format import FORMAT, check_format
+from venus.broker.store.rocks import Store
 from venus.errors import StorageError
 
 pytestmark = pytest.mark.integration

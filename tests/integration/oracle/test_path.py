@@ -26,7 +26,7 @@ from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.under.load import full_sync
 from venus.adapters.upper.capture import Outside, run_capture
-from venus.broker.serve import start_in_thread
+from venus.broker.service.process import start_in_thread
 from venus.config import Settings, Target
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import settings
-from venus.broker.serve import RunningBroker, start_in_thread
+from venus.broker.service.process import RunningBroker, start_in_thread
 
 StartBroker = Callable[..., RunningBroker]
 

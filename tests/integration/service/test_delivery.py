@@ -14,9 +14,9 @@ from tests.support.batches import ITEMS, half, other_table
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
 from tests.support.proxy import Proxy
 from tests.support.stored import plain_rows, stored_rows
-from venus.broker import chunks
 from venus.broker.engine import Engine, ReadResult
-from venus.broker.serve import RunningBroker
+from venus.broker.service.process import RunningBroker
+from venus.broker.snapshot import chunks
 from venus.codec.chunk import Chunk, Sealed, Totals
 from venus.codec.packed import Packed
 from venus.codec.stored import StoredRows

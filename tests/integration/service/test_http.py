@@ -12,7 +12,7 @@ import pytest
 from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
-from venus.broker.serve import RunningBroker
+from venus.broker.service.process import RunningBroker
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 

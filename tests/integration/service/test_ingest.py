@@ -14,8 +14,8 @@ from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
 from venus.broker.engine import Engine
-from venus.broker.ingest import MISMATCHES_MAX
-from venus.broker.serve import RunningBroker
+from venus.broker.service.ingest import MISMATCHES_MAX
+from venus.broker.service.process import RunningBroker
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.admin import Admin
@@ -323,7 +323,7 @@ def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monke
         return refused
 
     monkeypatch.setattr(Engine, "halves", halves)
-    monkeypatch.setattr("venus.broker.ingest.STORE_FULL_RETRY_MS", 20)
+    monkeypatch.setattr("venus.broker.service.ingest.STORE_FULL_RETRY_MS", 20)
     with producer(broker) as sender:
         sender.connect(0, 0)
         for n in range(1, 101):

@@ -7,8 +7,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from venus.broker.serve import RunningBroker
-from venus.broker.service import NAMES
+from venus.broker.service.process import RunningBroker
+from venus.broker.service.server import NAMES
 from venus.rpc.channel import open_channel
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.upper.shop import Shop
 from tests.support.brokers import settings
-from venus.broker.serve import RunningBroker, start_in_thread
+from venus.broker.service.process import RunningBroker, start_in_thread
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.support.ledger import Ledger, read_ledger
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import Outside, first_fill, run_capture
 from venus.adapters.upper.report import CaptureReport
-from venus.broker.serve import RunningBroker
+from venus.broker.service.process import RunningBroker
 from venus.config import Capture, Settings, Source
 from venus.errors import Fenced, Unavailable
 

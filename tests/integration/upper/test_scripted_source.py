@@ -15,7 +15,7 @@ from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSour
 from tests.unit.upper.runs import Deed
 from venus.adapters.upper.capture import Outside, first_fill, run_capture
 from venus.adapters.upper.report import CaptureReport
-from venus.broker.serve import RunningBroker, start_in_thread
+from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import Capture, Settings
 from venus.errors import DatabaseUnavailable, Diverged, Fenced
 

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from venus.broker import ahead, half
-from venus.broker.ahead import Sent
-from venus.broker.buffer import Buffer
-from venus.broker.review_schedule import Reviews
-from venus.broker.state import Business
-from venus.broker.store import Store
+from venus.broker.machine import half
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.state import Business
+from venus.broker.queue import early_delivery
+from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.early_delivery import Sent
+from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
 
 
@@ -73,7 +74,7 @@ class World:
         if self.rng.random() < 0.1:
             self.commit()
             self.business.visible_offset = self.business.half.next_offset
-            self.business.undecided = ahead.published(self.business)
+            self.business.undecided = early_delivery.published(self.business)
 
     def roll_back(self) -> None:
         state = self.business.half
@@ -85,7 +86,7 @@ class World:
         self.business.visible_offset = self.business.half.next_offset
         if self.rng.random() < 0.5:
             self.deliver()
-        self.business.undecided = ahead.published(self.business)
+        self.business.undecided = early_delivery.published(self.business)
 
     def deliver(self) -> None:
         words: list[broker_pb2.Increment] = []
@@ -99,7 +100,7 @@ class World:
         else:
             store = cast("Store", NoStore())
             between = cast("Business", Between(self.business, self.commit_meanwhile))
-            words = ahead.read(store, self.buffer, between, self.sent, self.rng.choice([1, 1 << 20]))
+            words = early_delivery.read(store, self.buffer, between, self.sent, self.rng.choice([1, 1 << 20]))
         for word in words:
             self.sent.went(word)
             self.take(word)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.stored import HEAD
-from venus.broker import full
-from venus.broker.full import Found, Section, Write
+from venus.broker.machine import folding
+from venus.broker.machine.folding import Found, Section, Write
 from venus.codec.changes import EMPTY
 from venus.codec.headed import pack
 from venus.codec.packed import Packed
@@ -131,7 +131,7 @@ class Table:
 
     def take(self, each: Section) -> None:
         blind = (each.first_sequence > self.sequence or self._always_blind) and not self._always_compare
-        effect = full.fold(each, b"", self.floor, None if blind else self._look_up)
+        effect = folding.fold(each, b"", self.floor, None if blind else self._look_up)
         if effect.clear:
             self.stored.clear()
         self.stored.update(zip(effect.keys, effect.values, strict=True))
@@ -199,9 +199,9 @@ def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    fold = full.fold
+    fold = folding.fold
     monkeypatch.setattr(
-        full, "fold", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
+        folding, "fold", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
     )
 
     assert wrong(reordered, 200) > 0
@@ -209,8 +209,8 @@ def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPa
 
 def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Table 3 as printed ignores the update of an existing row."""
-    printed = {**full._RULES, (False, Found.ROW): Write.NOTHING}
-    monkeypatch.setattr(full, "_RULES", printed)
+    printed = {**folding._RULES, (False, Found.ROW): Write.NOTHING}
+    monkeypatch.setattr(folding, "_RULES", printed)
 
     assert wrong(in_order, 200, markers=False, always_compare=True) == 200
 
@@ -220,14 +220,14 @@ def test_rows_are_cut_where_they_end(equal: bool) -> None:
     rows = [b"aa", b"bb", b"cc"] if equal else [b"", b"bbb", b"c"]
     each = replace(section(5, [(b"1", b""), (b"2", b""), (b"3", b"")]), rows=Packed.of(rows))
 
-    values = full.encode(each)
+    values = folding.encode(each)
 
     assert values == [HEAD.pack(5 + i, 1, 0, 1) + b"%d" % (i + 1) + row for i, row in enumerate(rows)]
 
 
 def test_garbage_is_what_lies_under_the_floor_and_old_tombstones() -> None:
-    values = full.encode(section(10, [(b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", None)]))
+    values = folding.encode(section(10, [(b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", None)]))
 
-    assert full.garbage(values, floor=10, forget_below=0) == [0]
-    assert full.garbage(values, floor=0, forget_below=13) == [1]
-    assert full.garbage(values, floor=0, forget_below=14) == [1, 3]
+    assert folding.garbage(values, floor=10, forget_below=0) == [0]
+    assert folding.garbage(values, floor=0, forget_below=13) == [1]
+    assert folding.garbage(values, floor=0, forget_below=14) == [1, 3]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from venus.broker import half
-from venus.broker.half import Action, Half, Stage, State
+from venus.broker.machine import half
+from venus.broker.machine.half import Action, Half, Stage, State
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from venus.broker import half
-from venus.broker.half import Action, Half, State
+from venus.broker.machine import half
+from venus.broker.machine.half import Action, Half, State
 from venus.errors import VenusError
 from venus.model import Verdict
 

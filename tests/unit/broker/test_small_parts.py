@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from venus.broker import keys, log, position, retention
-from venus.broker.buffer import ENTRY_BYTES, Buffer
-from venus.broker.position import Placed, Tail
-from venus.broker.retention import Consumer, Mark
-from venus.broker.review_schedule import ASKED_MAX, Reviews, pause_s
+from venus.broker.log import entry
+from venus.broker.machine.review_schedule import ASKED_MAX, Reviews, pause_s
+from venus.broker.queue import queue_index, retention
+from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
+from venus.broker.queue.queue_index import Placed, Tail
+from venus.broker.queue.retention import Consumer, Mark
+from venus.broker.store import keys
 from venus.errors import Corruption
 
 DAY_US = 86_400 * 10**6
@@ -148,7 +150,7 @@ def place(base_offset: int, count: int = 10) -> Placed:
 
 
 def test_a_record_of_the_queue_reads_back() -> None:
-    assert position.decode(30, place(30).encode()) == place(30)
+    assert queue_index.decode(30, place(30).encode()) == place(30)
 
 
 def test_the_tail_finds_the_batch_that_holds_an_offset() -> None:
@@ -161,11 +163,11 @@ def test_the_tail_finds_the_batch_that_holds_an_offset() -> None:
 
 
 def test_a_damaged_entry_is_noticed() -> None:
-    entry = log.note(log.EntryKind.EPOCH, epoch=1, at_us=2, record={"epoch": 3})
-    assert log.decode(entry.encode(), where="here") == entry
+    noted = entry.note(entry.EntryKind.EPOCH, epoch=1, at_us=2, record={"epoch": 3})
+    assert entry.decode(noted.encode(), where="here") == noted
 
     with pytest.raises(Corruption, match="here"):
-        log.decode(entry.encode()[:-1] + b"?", where="here")
+        entry.decode(noted.encode()[:-1] + b"?", where="here")
 
 
 def test_the_end_of_a_prefix() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import islice
 
-from venus.broker import keys, position, retention
-from venus.broker.log import EntryKind, note
-from venus.broker.state import Business, place_at
-from venus.broker.storage import Group
-from venus.broker.store import Store
+from venus.broker.log.entry import EntryKind, note
+from venus.broker.machine.state import Business, place_at
+from venus.broker.pipeline.commit_thread import Group
+from venus.broker.queue import queue_index, retention
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 
 #: At most so many batches are looked at in one pass.
 PASS_BATCHES_MAX = 20_000
@@ -40,12 +41,12 @@ def trim(store: Store, group: Group, business: Business, pins: list[int], retain
     return first_index, index
 
 
-def _last_removable(store: Store, business: Business, point: int, target: int) -> position.Placed | None:
+def _last_removable(store: Store, business: Business, point: int, target: int) -> queue_index.Placed | None:
     last = None
     first = keys.queue_key(business.number, business.log_start)
     walk = store.scan(keys.QUEUE, first, keys.queue_key(business.number + 1, 0))
     for key, value in islice(walk, PASS_BATCHES_MAX):
-        place = position.decode(int.from_bytes(key[4:], "big"), value)
+        place = queue_index.decode(int.from_bytes(key[4:], "big"), value)
         if place.after > target or place.next_offset > point:
             break
         last = place

@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from venus.broker import keys, state, trimming
-from venus.broker.buffer import Buffer
-from venus.broker.retention import Consumer
-from venus.broker.snapshot import Snapshots
-from venus.broker.state import Business
-from venus.broker.storage import Group
-from venus.broker.store import Store
+from venus.broker.machine import state
+from venus.broker.machine.state import Business
+from venus.broker.pipeline.commit_thread import Group
+from venus.broker.queue import trimming
+from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.retention import Consumer
+from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 from venus.config import Broker
 from venus.errors import StorageError
 

@@ -40,7 +40,7 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from venus.broker import keys
+from venus.broker.store import keys
 from venus.errors import Corruption, StorageError
 
 _OPEN_FILES_MAX = 256

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from venus.broker import full, keys
-from venus.broker.state import Business
-from venus.broker.store import Store
+from venus.broker.machine import folding
+from venus.broker.machine.state import Business
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 
 RUN_ROWS_MAX = 5000
 RUN_BYTES_MAX = 2 << 20
@@ -75,7 +76,7 @@ class Scavenger:
     def _run(self, run: _Pass) -> bool:
         stop = keys.after_prefix(keys.row_prefix(run.business.number, run.table_id))
         found, values, done = self._store.range(keys.ROW, run.at, stop, rows_max=RUN_ROWS_MAX, bytes_max=RUN_BYTES_MAX)
-        dead = full.garbage(values, run.floor, run.forget_below) if values else []
+        dead = folding.garbage(values, run.floor, run.forget_below) if values else []
         if dead:
             batch = self._store.batch()
             for i in dead:

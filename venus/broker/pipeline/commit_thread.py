@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from venus.broker import keys, replay, state
-from venus.broker.buffer import Buffer
-from venus.broker.envelope import Envelope
-from venus.broker.log import Entry
-from venus.broker.position import Placed
-from venus.broker.state import Business
-from venus.broker.store import Batch, Store
+from venus.broker.log.entry import Entry
+from venus.broker.machine import machine, state
+from venus.broker.machine.envelope import Envelope
+from venus.broker.machine.state import Business
+from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.queue_index import Placed
+from venus.broker.store import keys
+from venus.broker.store.rocks import Batch, Store
 from venus.errors import Overloaded, StorageError, StoreFull, Unavailable, VenusError
 
 logger = logging.getLogger(__name__)
@@ -43,14 +44,14 @@ class Group:
     business: set[Business] = field(default_factory=set)
     placed: list[tuple[Business, Placed]] = field(default_factory=list)
     bodies: list[tuple[int, int, bytes]] = field(default_factory=list)
-    applied: list[tuple[Business, replay.Applied]] = field(default_factory=list)
+    applied: list[tuple[Business, machine.Applied]] = field(default_factory=list)
     durable: bool = False
 
     def append(self, business: Business, entry: Entry, known: Envelope | None = None, *, durable: bool = True) -> int:
         """Append an entry to a business's log and apply it; return its index."""
         index = business.log_end
         self.batch.put(keys.RLOG, keys.log_key(business.number, index), entry.encode())
-        applied = replay.apply(business, index, entry, self.batch, known)
+        applied = machine.apply(business, index, entry, self.batch, known)
         for place in applied.placed:
             self.batch.put(keys.QUEUE, keys.queue_key(business.number, place.base_offset), place.encode())
             self.placed.append((business, place))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from venus.broker.buffer import Buffer
-from venus.broker.materialise import walk
-from venus.broker.position import Placed
-from venus.broker.state import Business, read_body
-from venus.broker.store import Store
+from venus.broker.machine.state import Business, read_body
+from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.queue_index import Placed
+from venus.broker.snapshot.materialiser import walk
+from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed
 from venus.wire import broker_pb2
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc
 
-from venus.broker.answering import answering
 from venus.broker.engine import Engine
-from venus.broker.handoff import Handoff
-from venus.broker.ingest import Ingest
-from venus.broker.standing import Standing
+from venus.broker.service.answering import answering
+from venus.broker.service.ingest import Ingest
+from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.service_status import Standing
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2, broker_pb2_grpc
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from venus.broker.engine import Engine
-from venus.broker.handoff import Handoff
-from venus.broker.http import Http, Pages
-from venus.broker.service import Limits, Service
-from venus.broker.standing import Health, Standing
+from venus.broker.service.http import Http, Pages
+from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.server import Limits, Service
+from venus.broker.service.service_status import Health, Standing
 from venus.config import Broker, Settings
 from venus.errors import VenusError
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from venus.broker import keys
-from venus.broker.store import FileRange, Store
+from venus.broker.store import keys
+from venus.broker.store.rocks import FileRange, Store
 from venus.wire import broker_pb2
 
 #: Tables up to this size are counted exactly.

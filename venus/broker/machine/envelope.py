@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from venus.broker.full import Section
+from venus.broker.machine.folding import Section
 from venus.codec.packed import Packed
 from venus.errors import DigestMismatch, ProtocolError
 from venus.model import ChangeKind

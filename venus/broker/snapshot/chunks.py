@@ -6,8 +6,8 @@ any record_id it has seen. Rows go out as they are stored; only what is no row a
 
 from __future__ import annotations
 
-from venus.broker import keys
-from venus.broker.store import Store
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 from venus.codec.chunk import Chunk, Sealed, Totals, encode_chunk
 from venus.codec.headed import pack
 from venus.codec.stored import StoredRows

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from venus.broker.intake import half_ref
-from venus.broker.retention import Consumer
-from venus.broker.review_schedule import ASKED_MAX
-from venus.broker.state import Business, place_at
-from venus.broker.store import Store
+from venus.broker.machine.review_schedule import ASKED_MAX
+from venus.broker.machine.state import Business, place_at
+from venus.broker.pipeline.producer_commands import half_ref
+from venus.broker.queue.retention import Consumer
+from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
 
 #: Always present, so that a graph of one starts at zero rather than nowhere.

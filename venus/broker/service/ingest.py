@@ -16,12 +16,12 @@ from typing import Any
 
 import grpc
 
-from venus.broker.answering import answering
 from venus.broker.engine import Engine, HalvesResult
-from venus.broker.handoff import Handoff
-from venus.broker.intake import Shipped
-from venus.broker.outbox import Outbox
-from venus.broker.standing import Standing
+from venus.broker.pipeline.producer_commands import Shipped
+from venus.broker.service.answering import answering
+from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.outbox import Outbox
+from venus.broker.service.service_status import Standing
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.rpc.squeeze import Unsqueezer

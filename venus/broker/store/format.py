@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from venus.broker import keys
-from venus.broker.store import Store
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 from venus.errors import StorageError
 
 #: 2: a row's value has its record_id (venus/codec/stored.py).

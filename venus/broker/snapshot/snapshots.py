@@ -19,12 +19,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from venus.broker import keys, splits
-from venus.broker import store as stores
-from venus.broker.chunks import Chunks
-from venus.broker.space import Space
-from venus.broker.state import Business, Materialised, decode_materialised, decode_schema
-from venus.broker.store import Store
+from venus.broker.machine.state import Business, Materialised, decode_materialised, decode_schema
+from venus.broker.snapshot import splits
+from venus.broker.snapshot.chunks import Chunks
+from venus.broker.store import keys
+from venus.broker.store import rocks as stores
+from venus.broker.store.rocks import Store
+from venus.broker.store.space import Space
 from venus.codec.chunk import Sealed
 from venus.errors import Overloaded, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2, change_pb2

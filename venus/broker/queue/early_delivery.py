@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from venus.broker.buffer import Buffer
-from venus.broker.state import Ahead, Business, read_body
-from venus.broker.store import Store
+from venus.broker.machine.state import Ahead, Business, read_body
+from venus.broker.queue.buffer import Buffer
+from venus.broker.store.rocks import Store
 from venus.errors import Corruption
 from venus.wire import broker_pb2
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from venus.broker import half, keys, position, retention, state
-from venus.broker.envelope import Envelope, envelope, parse
-from venus.broker.log import Entry, EntryKind, decode
-from venus.broker.retention import Consumer, Mark
-from venus.broker.state import Business, TableFigures
-from venus.broker.store import Batch, Store
+from venus.broker.log.entry import Entry, EntryKind, decode
+from venus.broker.machine import half, state
+from venus.broker.machine.envelope import Envelope, envelope, parse
+from venus.broker.machine.state import Business, TableFigures
+from venus.broker.queue import queue_index, retention
+from venus.broker.queue.retention import Consumer, Mark
+from venus.broker.store import keys
+from venus.broker.store.rocks import Batch, Store
 from venus.model import Verdict
 
 
@@ -21,7 +23,7 @@ from venus.model import Verdict
 class Applied:
     """What an entry did: batches that became visible, half messages that are settled or new."""
 
-    placed: tuple[position.Placed, ...] = ()
+    placed: tuple[queue_index.Placed, ...] = ()
     settled: tuple[int, ...] = ()
     expected: tuple[int, ...] = ()
 
@@ -83,7 +85,7 @@ def _decide(business: Business, entry: Entry, batch: Batch) -> Applied:
         business.count("rollbacks")
         business.count("rolled_back_rows", sum(h.count for h in removed))
         settled = tuple(h.batch_no for h in removed)
-        placed: tuple[position.Placed, ...] = ()
+        placed: tuple[queue_index.Placed, ...] = ()
     else:
         business.half, decided = half.commit(business.half, record["batch_no"])
         placed = tuple(_place(business, offset, found, entry, batch) for offset, found in decided)
@@ -97,12 +99,12 @@ def _decide(business: Business, entry: Entry, batch: Batch) -> Applied:
     return Applied(placed=placed, settled=settled)
 
 
-def _place(business: Business, offset: int, found: half.Half, entry: Entry, batch: Batch) -> position.Placed:
+def _place(business: Business, offset: int, found: half.Half, entry: Entry, batch: Batch) -> queue_index.Placed:
     content = business.envelopes[found.batch_no]
     if entry.epoch > business.epoch_at_end:
         kept = [e for i, e in enumerate(business.epochs) if _still_needed(business, i)]
         business.epochs = (*kept, (entry.epoch, offset))
-    place = position.Placed(
+    place = queue_index.Placed(
         base_offset=offset,
         index=found.index,
         count=found.offsets,

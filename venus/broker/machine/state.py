@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from venus.broker import half, keys, position
-from venus.broker.envelope import Envelope, envelope, parse
-from venus.broker.log import body_of
-from venus.broker.position import Placed, Tail
-from venus.broker.retention import Consumer, Mark
-from venus.broker.review_schedule import Reviews
-from venus.broker.store import Batch, Store
+from venus.broker.log.entry import body_of
+from venus.broker.machine import half
+from venus.broker.machine.envelope import Envelope, envelope, parse
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.queue import queue_index
+from venus.broker.queue.queue_index import Placed, Tail
+from venus.broker.queue.retention import Consumer, Mark
+from venus.broker.store import keys
+from venus.broker.store.rocks import Batch, Store
 from venus.errors import Corruption
 from venus.model import Verdict
 
@@ -227,7 +229,7 @@ def load_tail(store: Store, business: Business) -> None:
     business.visible_offset, business.shown = business.half.next_offset, business.half
     from_offset = max(business.log_start, business.visible_offset - business.tail.places_max)
     places = [
-        position.decode(int.from_bytes(key[4:], "big"), value)
+        queue_index.decode(int.from_bytes(key[4:], "big"), value)
         for key, value in store.scan(
             keys.QUEUE, keys.queue_key(business.number, from_offset), keys.queue_key(business.number + 1, 0)
         )
@@ -274,7 +276,7 @@ def place_at(store: Store, business: Business, offset: int) -> Placed | None:
     found = store.at_or_before(keys.QUEUE, keys.queue_key(business.number, offset))
     if found is None or found[0][:4] != keys.queue_key(business.number, 0)[:4]:
         return None
-    return position.decode(int.from_bytes(found[0][4:], "big"), found[1])
+    return queue_index.decode(int.from_bytes(found[0][4:], "big"), found[1])
 
 
 def save_consumer(batch: Batch, business: int, consumer: Consumer) -> None:

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import xxhash
 
-from venus.broker import envelope, full, keys, position
-from venus.broker.buffer import Buffer
-from venus.broker.position import Placed
-from venus.broker.scavenge import Scavenger
-from venus.broker.space import Space
-from venus.broker.state import Business, Materialised, read_body
-from venus.broker.store import Batch, Store
+from venus.broker.machine import envelope, folding
+from venus.broker.machine.state import Business, Materialised, read_body
+from venus.broker.queue import queue_index
+from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.queue_index import Placed
+from venus.broker.snapshot.scavenger import Scavenger
+from venus.broker.store import keys
+from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.space import Space
 from venus.errors import Corruption, StorageError, Unavailable, VenusError
 
 #: A step ends after so many bytes of bodies, or one batch.
@@ -231,7 +233,7 @@ class Materialiser:
         for section in envelope.sections(envelope.parse(body)):
             prefix = keys.row_prefix(business.number, section.table_id)
             floor = floors.get(section.table_id, 0)
-            effect = full.fold(section, prefix, floor, None if blind else _looking(self._store, overlay))
+            effect = folding.fold(section, prefix, floor, None if blind else _looking(self._store, overlay))
             if effect.clear:
                 batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
             batch.put_many(keys.ROW, effect.keys, effect.values)
@@ -260,10 +262,10 @@ def walk(store: Store, business: Business, offset: int, limit: int = 512) -> Ite
     start = held[0] if held is not None and held[0][:4] == keys.queue_key(business.number, 0)[:4] else None
     first = start if start is not None else keys.queue_key(business.number, offset)
     for key, value in store.scan(keys.QUEUE, first, keys.queue_key(business.number + 1, 0), limit=limit):
-        yield position.decode(int.from_bytes(key[4:], "big"), value)
+        yield queue_index.decode(int.from_bytes(key[4:], "big"), value)
 
 
-def _looking(store: Store, overlay: dict[bytes, bytes]) -> full.Stored:
+def _looking(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:
     def stored(row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         found = store.look_up(keys.ROW, row_keys)
         found.update({key: overlay[key] for key in row_keys if key in overlay})

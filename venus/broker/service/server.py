@@ -9,13 +9,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from venus.broker.admin import Admin
-from venus.broker.delivery import Delivery
 from venus.broker.engine import Engine
-from venus.broker.handoff import Handoff
-from venus.broker.ingest import Ingest
-from venus.broker.reviews import ask_for_reviews
-from venus.broker.standing import Standing
+from venus.broker.service.admin import Admin
+from venus.broker.service.delivery import Delivery
+from venus.broker.service.ingest import Ingest
+from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.reviews import ask_for_reviews
+from venus.broker.service.service_status import Standing
 from venus.errors import ConfigError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, options
 from venus.rpc.sealed import delivery_handler, ingest_handler

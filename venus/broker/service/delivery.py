@@ -15,11 +15,11 @@ from typing import Any
 
 import grpc
 
-from venus.broker.ahead import Sent
-from venus.broker.answering import answering
 from venus.broker.engine import Engine
-from venus.broker.handoff import Handoff
-from venus.broker.standing import Standing
+from venus.broker.queue.early_delivery import Sent
+from venus.broker.service.answering import answering
+from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.service_status import Standing
 from venus.codec.chunk import Sealed
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from venus.broker import half
-from venus.broker.envelope import open_body
-from venus.broker.half import Action, Half
-from venus.broker.log import Entry, EntryKind, note
-from venus.broker.space import Space
-from venus.broker.state import Business
-from venus.broker.storage import Group
+from venus.broker.log.entry import Entry, EntryKind, note
+from venus.broker.machine import half
+from venus.broker.machine.envelope import open_body
+from venus.broker.machine.half import Action, Half
+from venus.broker.machine.state import Business
+from venus.broker.pipeline.commit_thread import Group
+from venus.broker.store.space import Space
 from venus.errors import IllegalTransition, ProtocolError
 from venus.model import Verdict
 from venus.wire import broker_pb2

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from venus.broker.handoff import Handoff
-from venus.broker.metrics import registry
-from venus.broker.standing import Health, Standing
+from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.metrics import registry
+from venus.broker.service.service_status import Health, Standing
 from venus.errors import ConfigError, VenusError
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -36,7 +36,7 @@ class Pages:
 
     def __init__(self, handoff: Handoff, standing: Standing, health: Health) -> None:
         self._handoff, self._standing, self._health = handoff, standing, health
-        self._page = resources.files("venus.broker").joinpath("status.html").read_text("utf-8")
+        self._page = resources.files("venus.broker.service").joinpath("status.html").read_text("utf-8")
 
     def app(self) -> Starlette:
         """Return the ASGI application."""

@@ -10,8 +10,8 @@ import asyncio
 import logging
 
 from venus.broker.engine import Engine
-from venus.broker.handoff import Handoff
-from venus.broker.ingest import Ingest
+from venus.broker.service.ingest import Ingest
+from venus.broker.service.loop_bridge import Handoff
 from venus.errors import VenusError
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""The commit thread and what runs in it: producers' commands and upkeep."""

@@ -1,0 +1,1 @@
+"""Committed batches: where they lie, how they are read, how far back they are kept."""

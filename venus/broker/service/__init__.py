@@ -1,0 +1,1 @@
+"""The process: gRPC, HTTP, and what an operator sees."""

@@ -1,0 +1,1 @@
+"""What is on disk: RocksDB behind one class, its keys, its format, its free space."""
