@@ -7,7 +7,6 @@ future that is resolved after the fsync of its group; what consumers ask is answ
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import venus
 from venus.broker.machine import machine, state
+from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.state import Business
 from venus.broker.pipeline import producer_commands
@@ -72,8 +72,7 @@ class Engine:
         self._monotonic = monotonic
         self._on_fatal = on_fatal
         self._on_write = on_write
-        self._lock = threading.Lock()
-        self._businesses: dict[str, Business] = {}
+        self._catalogue = Catalogue(self._new_business)
         self._callbacks: list[OnCommit] = []
         self._started_at_us = clock_us()
 
@@ -100,7 +99,7 @@ class Engine:
             self._store,
             self._buffer,
             settings,
-            businesses=self._all,
+            catalogue=self._catalogue,
             snapshots=lambda: self._snapshots,
             clock_us=self._clock_us,
             monotonic=self._monotonic,
@@ -124,7 +123,7 @@ class Engine:
             record=self._record_pin,
         )
         self._load()
-        self._materialiser.start(list(self._businesses.values()))
+        self._materialiser.start(self._catalogue.stored())
         self._storage.start()
 
     def stop(self) -> None:
@@ -142,16 +141,17 @@ class Engine:
 
     def _load(self) -> None:
         check_format(self._store)
-        for business in state.load_all(self._store, self._settings.review_after_s):
+        found = list(state.load_all(self._store, self._settings.review_after_s))
+        for business in found:
             entries = machine.replay(self._store, business)
             if entries:
                 logger.info("%s: replayed %d log entries", business.name, entries)
             state.load_tail(self._store, business)
-            for found in business.half.halves:
-                business.reviews.expect(found.batch_no, self._monotonic())
+            for undecided in business.half.halves:
+                business.reviews.expect(undecided.batch_no, self._monotonic())
             for table_id in business.materialised.floors:
                 self._scavenger.notice(business, table_id)
-            self._businesses[business.name] = business
+        self._catalogue.load(self._store, found)
         self._snapshots.load(self._store)
 
     # -- producers ---------------------------------------------------------------------------------------------
@@ -159,8 +159,11 @@ class Engine:
     def init(
         self, business: str, producer: str, source_epoch: int, source_last_batch: int
     ) -> Future[broker_pb2.InitAck]:
-        """Fence older producers. Fails with Diverged if this broker lost what the source has committed."""
-        found = self._business(business)
+        """Fence older producers, and be connected until `leave`.
+
+        Fails with Diverged if this broker lost what the source has committed.
+        """
+        found = self._catalogue.enter(business)
 
         def work(group: Group) -> broker_pb2.InitAck:
             self._space.check_decision()
@@ -168,9 +171,13 @@ class Engine:
 
         return self._storage.submit(work)
 
+    def leave(self, business: str) -> None:
+        """End what `init` began, whether it failed or not."""
+        self._release(self._catalogue.known(business))
+
     def halves(self, business: str, epoch: int, halves: Sequence[Shipped | broker_pb2.Half]) -> Future[HalvesResult]:
         """Persist half messages whose digests the caller has checked."""
-        found = self._business(business)
+        found = self._catalogue.known(business)
         shipped = [half if isinstance(half, Shipped) else _shipped(half) for half in halves]
         nbytes = sum(len(half.body) for half in shipped)
 
@@ -181,7 +188,7 @@ class Engine:
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
         """COMMIT every half up to `batch_no`, or ROLLBACK every one from it on."""
-        found = self._business(business)
+        found = self._catalogue.known(business)
 
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
@@ -191,7 +198,7 @@ class Engine:
 
     def operator_decide(self, business: str, batch_no: int, verdict: int) -> Future[broker_pb2.Decided]:
         """Decide in the place of a producer, and fence off the one that is connected."""
-        found = self._known(business)
+        found = self._catalogue.known(business)
 
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
@@ -203,7 +210,7 @@ class Engine:
         """Return, per business, the epoch and the half messages to ask its producer about now."""
         now = self._monotonic()
         found = []
-        for business in self._all():
+        for business in self._catalogue.present():
             current = business.half
             with business.lock:
                 due = business.reviews.due(now)[:REVIEWED_AT_ONCE_MAX]
@@ -215,7 +222,7 @@ class Engine:
 
     def review_delivered(self, business: str, batch_nos: Sequence[int]) -> None:
         """Count reviews that reached a producer; others do not count."""
-        found = self._known(business)
+        found = self._catalogue.known(business)
         with found.lock:
             found.counters["reviews_sent"] += found.reviews.delivered(batch_nos, self._monotonic())
 
@@ -223,27 +230,27 @@ class Engine:
 
     def read(self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = ()) -> ReadResult:
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged."""
-        found = self._business(business)
+        found = self._catalogue.known(business)
         with self._fail_stop():
             return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
 
     def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
         """Return half messages that follow what a consumer has been sent, or a withdrawal of that; [] = no news."""
-        found = self._business(business)
+        found = self._catalogue.known(business)
         with self._fail_stop():
             return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
 
     def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
         """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged."""
-        return reader.check(self._business(business), offset, epoch)
+        return reader.check(self._catalogue.known(business), offset, epoch)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call back, from the storage thread, when a business has a new end; must not block."""
         self._callbacks.append(callback)
 
     def attach(self, business: str, group: str, offset: int, transient: bool = False) -> None:
-        """Note that a group reads from `offset` on, having applied everything below."""
-        found = self._business(business)
+        """Note that a group reads from `offset` on, having applied everything below; `detach` ends it."""
+        found = self._catalogue.hold(business)
         with found.lock:
             known = found.consumers.get(group)
             transient = transient and (known is None or known.transient)
@@ -259,7 +266,7 @@ class Engine:
 
     def acknowledge(self, business: str, group: str, offset: int) -> None:
         """Note that a group has applied everything below `offset`; never goes back."""
-        found = self._known(business)
+        found = self._catalogue.known(business)
         with found.lock:
             known = found.consumers.get(group)
             if known is None:
@@ -274,7 +281,8 @@ class Engine:
 
     def detach(self, business: str, group: str) -> None:
         """Note that a group is away; a transient one is forgotten."""
-        found = self._known(business)
+        found = self._catalogue.known(business)
+        self._release(found)
         with found.lock:
             known = found.consumers.get(group)
             if known is None:
@@ -288,19 +296,20 @@ class Engine:
 
     def forget(self, business: str, group: str) -> None:
         """Stop keeping increments for a group that will not come back."""
-        found = self._known(business)
+        found = self._catalogue.known(business)
         with found.lock:
             consumer = found.consumers.pop(group, None)
         if consumer is None:
             raise Unavailable(f"{business} has no consumer {group!r}", hint="`venus status` lists them")
-        self._storage.submit(lambda batch: trimming.forget(batch, found, group, self._clock_us())).result()
+        if self._catalogue.is_stored(found):
+            self._storage.submit(lambda batch: trimming.forget(batch, found, group, self._clock_us())).result()
 
     # -- full data ---------------------------------------------------------------------------------------------
 
     def open_snapshot(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Cut the full data at the end of a source transaction; holds everything that is visible now."""
         with self._fail_stop():
-            return self._snapshots.open(self._known(request.business), request)
+            return self._snapshots.open(self._catalogue.filled(request.business), request)
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
         """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""
@@ -319,7 +328,7 @@ class Engine:
 
     def count(self, business: str, counter: str, n: int = 1) -> None:
         """Add to a counter of a business; kept with the next write."""
-        self._business(business).count(counter, n)
+        self._catalogue.known(business).count(counter, n)
 
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Describe the broker, and one business or all of them."""
@@ -331,7 +340,7 @@ class Engine:
             alarms.append(f"{self._data_dir} has only {free >> 20} MiB free: half messages are refused")
         if self._storage.failed:
             alarms.append("the store has failed: the broker must be restarted")
-        chosen = [found for found in self._all() if business in ("", found.name)]
+        chosen = [found for found in self._catalogue.present() if business in ("", found.name)]
         return broker_pb2.BrokerStatus(
             version=venus.__version__,
             started_at_us=self._started_at_us,
@@ -353,28 +362,12 @@ class Engine:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _all(self) -> list[Business]:
-        with self._lock:
-            return list(self._businesses.values())
+    def _new_business(self, number: int, name: str) -> Business:
+        return Business(number, name, Reviews(first_s=self._settings.review_after_s))
 
-    def _business(self, name: str) -> Business:
-        """Return a business, which exists from the first word about it on; it is stored with its first entry."""
-        with self._lock:
-            found = self._businesses.get(name)
-            if found is None:
-                number = 1 + max((known.number for known in self._businesses.values()), default=0)
-                found = Business(number, name, Reviews(first_s=self._settings.review_after_s))
-                self._businesses[name] = found
-            return found
-
-    def _known(self, name: str) -> Business:
-        with self._lock:
-            found = self._businesses.get(name)
-        if found is None:
-            raise Unavailable(
-                f"this broker has never heard of business {name!r}", hint="start its capture, or correct business.name"
-            )
-        return found
+    def _release(self, business: Business) -> None:
+        """Let a business go behind everything that was asked for it."""
+        self._storage.submit(lambda group: self._catalogue.release(business, storing=business in group.business))
 
     @contextmanager
     def _fail_stop(self) -> Iterator[None]:
@@ -419,6 +412,7 @@ class Engine:
             self._materialiser.notice(business)
             self._call_back(business)
         for business in group.business:
+            self._catalogue.keep(business)
             business.shown = business.half
             undecided = early_delivery.published(business)
             if undecided != business.undecided:

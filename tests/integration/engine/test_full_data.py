@@ -23,7 +23,7 @@ DAY_S = 86_400.0
 
 
 def the_business(engine: Engine) -> Business:
-    (business,) = engine._all()
+    (business,) = engine._catalogue.present()
     return business
 
 

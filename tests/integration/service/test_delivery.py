@@ -352,6 +352,7 @@ def test_close_leaves_no_thread_and_a_closed_subscriber_says_so(broker: RunningB
     def ours() -> set[str]:
         return {t.name for t in threading.enumerate() if t.name.startswith(("venus-subscriber", "Thread-"))}
 
+    fill(broker.address, 1, 1)
     before = ours()
     for _ in range(3):
         reader = subscriber(broker)
@@ -364,8 +365,9 @@ def test_close_leaves_no_thread_and_a_closed_subscriber_says_so(broker: RunningB
 
 def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:
     broker = start_broker()
+    fill(broker.address, 1, 1)
     with subscriber(broker) as reader:
-        reader.open(0, 0)
+        reader.open(1, 0)
         broker.stop()
         for _ in range(2):
             with pytest.raises(Unavailable):

@@ -283,18 +283,34 @@ def test_a_damaged_half_message_is_asked_for_again_and_what_follows_it_waits(bro
 
 
 def test_three_damaged_half_messages_in_a_row_end_the_stream_and_raise_an_alarm(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 1)
     with RawStream(broker.address) as raw:
         raw.init()
         for _ in range(MISMATCHES_MAX):
-            raw.send(halves=[damaged(1)])
+            raw.send(halves=[damaged(2)])
         error = raw.error()
     assert isinstance(error, DigestMismatch)
     assert "network" in error.hint
     status = business_status(broker.address)
     assert status.counters["digest_mismatches"] == MISMATCHES_MAX
     assert any("damaged" in alarm for alarm in status.alarms)
-    fill(broker.address, 1, 1)
+    fill(broker.address, 2, 2)
     assert business_status(broker.address).alarms == []
+
+
+def test_the_alarm_of_a_producer_that_never_shipped_anything_whole_is_the_brokers(broker: RunningBroker) -> None:
+    with RawStream(broker.address) as raw:
+        raw.init()
+        for _ in range(MISMATCHES_MAX):
+            raw.send(halves=[damaged(1)])
+        raw.error()
+    with Admin(broker.address) as admin:
+        wait_for(lambda: not admin.status().businesses)
+        (alarm,) = admin.status().alarms
+        assert alarm.startswith(f"{BUSINESS}: ")
+        assert "damaged" in alarm
+        fill(broker.address, 1, 1)
+        assert not admin.status().alarms
 
 
 @pytest.mark.parametrize("fields", [{}, {"init": broker_pb2.Init()}, {"halves": [half(1)]}])

@@ -108,6 +108,11 @@ class Business:
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
 
     @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever logged for it."""
+        return self.log_end == 1
+
+    @property
     def epoch_at_end(self) -> int:
         """The epoch of the newest increment."""
         return self.epochs[-1][0] if self.epochs else 0

@@ -58,7 +58,10 @@ def init(
     """Make a producer the only one that is listened to. Raises Diverged (rule 6)."""
     half.check_producer(business.half, source_last_batch)
     epoch = half.next_epoch(business.half, source_epoch)
-    _raise_epoch(group, business, epoch, producer, at_us)
+    if business.is_new:  # its epoch is logged with its first half message; streams do not outlive this process
+        business.half = business.shown = half.raise_epoch(business.half, epoch, producer)
+    else:
+        _raise_epoch(group, business, epoch, producer, at_us)
     state = business.half
     if state.halves:  # the answer asks about each of them: that is a review, and the first one after a restart
         business.count("reviews_sent", len(state.halves))
@@ -88,6 +91,8 @@ def take_halves(
         )
         match half.accept(business.half, epoch, arriving):
             case Action.PERSIST:
+                if business.is_new:
+                    _raise_epoch(group, business, epoch, business.half.producer, at_us)
                 entry = Entry(
                     kind=EntryKind.PREPARE, epoch=epoch, at_us=at_us, digest=message.digest, body=message.body
                 )

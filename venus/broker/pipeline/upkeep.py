@@ -7,9 +7,10 @@ its consumer, and space that was not given back is given back later.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from venus.broker.machine import state
+from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.state import Business
 from venus.broker.pipeline.commit_thread import Group
 from venus.broker.queue import trimming
@@ -37,7 +38,7 @@ class Upkeep:
         buffer: Buffer,
         settings: Broker,
         *,
-        businesses: Callable[[], Iterable[Business]],
+        catalogue: Catalogue,
         snapshots: Callable[[], Snapshots],
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
@@ -46,7 +47,7 @@ class Upkeep:
         self._store = store
         self._buffer = buffer
         self._settings = settings
-        self._businesses = businesses
+        self._catalogue = catalogue
         self._snapshots = snapshots
         self._clock_us = clock_us
         self._monotonic = monotonic
@@ -77,7 +78,7 @@ class Upkeep:
         if now - self._maintained_at >= MAINTAIN_EVERY_S:
             self._maintained_at = now
             self._snapshots().expire()
-            for business in self._businesses():
+            for business in self._catalogue.stored():
                 trimming.expire(group, business, self._clock_us(), self._settings.consumer_ttl_s)
                 self._trim(group, business)
                 self._mark_delivered(business)
@@ -89,8 +90,12 @@ class Upkeep:
         for business, name in dirty:
             with business.lock:
                 consumer = business.consumers.get(name)
-            if consumer is not None:
+            if consumer is None:
+                continue
+            if self._catalogue.is_stored(business):
                 trimming.acknowledged(group, business, name, consumer.acknowledged, consumer.updated_at_us)
+            elif business in self._catalogue.present():
+                self.acknowledged(business, consumer)  # a new business leaves no trace; it may have one later
 
     def _trim(self, group: Group, business: Business) -> None:
         before = business.nbytes_trimmed

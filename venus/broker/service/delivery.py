@@ -178,7 +178,7 @@ class ConsumerStream:
         opened = await blocking(self._engine.check_position, self.business, self._position, epoch)
         self.tail = max(self.tail, opened.next_offset)
         self._sent = Sent(self._position)
-        await blocking(self._engine.attach, self.business, self.group, self._position, self._wanted.transient)
+        self._engine.attach(self.business, self.group, self._position, self._wanted.transient)  # in memory
         reader = asyncio.create_task(self._read(first))
         try:
             if snapshot is not None:

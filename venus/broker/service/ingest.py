@@ -80,15 +80,21 @@ class Ingest(broker_pb2_grpc.IngestServicer):
             init = first.init
             if not init.business:
                 raise ProtocolError("init names no business")
-            ack = await asyncio.wrap_future(
-                self.engine.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
-            )
-            stream = ProducerStream(self, context, init, ack)
-            self._enter(stream)
+            answer = self.engine.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
             try:
-                await stream.run(first)
+                await self._serve(init, await asyncio.wrap_future(answer), first, context)
             finally:
-                self._leave(stream)
+                self.engine.leave(init.business)
+
+    async def _serve(
+        self, init: broker_pb2.Init, ack: broker_pb2.InitAck, first: broker_pb2.ProducerFrame, context: Context
+    ) -> None:
+        stream = ProducerStream(self, context, init, ack)
+        self._enter(stream)
+        try:
+            await stream.run(first)
+        finally:
+            self._leave(stream)
 
     def _enter(self, stream: ProducerStream) -> None:
         older = self.live.get(stream.business)

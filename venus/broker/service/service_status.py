@@ -10,6 +10,8 @@ from venus.errors import VenusError
 from venus.wire import broker_pb2
 
 ALARMS_MAX = 20
+#: Businesses that have alarms of the wire at once; names that nothing is ever shipped for have them too.
+ALARMED_MAX = 100
 
 
 class Standing:
@@ -24,6 +26,8 @@ class Standing:
 
     def alarm(self, business: str, text: str) -> None:
         """Raise an alarm; it stands until the business's half messages arrive again."""
+        if business not in self._alarms and len(self._alarms) >= ALARMED_MAX:
+            del self._alarms[next(iter(self._alarms))]
         alarms = self._alarms.setdefault(business, [])
         if text not in alarms and len(alarms) < ALARMS_MAX:
             alarms.append(text)
@@ -43,6 +47,10 @@ class Standing:
                 said = self.unaccounted.get((entry.business, consumer.group))
                 if said is not None:
                     consumer.unaccounted_rows = said
+        if not business:  # of a producer that has gone before it shipped anything
+            known = {entry.business for entry in status.businesses}
+            gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
+            status.alarms.extend(f"{name}: {text}" for name, texts in gone for text in texts)
         return status
 
 

@@ -27,6 +27,8 @@ CONSUMER = b"consumer/"
 PIN = b"pin/"
 MATERIALISED = b"materialised/"
 FORMAT = b"format"
+#: The highest number that a business ever had.
+NUMBER = b"number"
 
 
 def log_key(business: int, index: int) -> bytes:

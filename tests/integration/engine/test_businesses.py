@@ -1,0 +1,108 @@
+"""When a name is a business, and when it is none any more, on a real store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
+from venus.broker.engine import Engine
+from venus.broker.machine import catalogue
+from venus.errors import Diverged, Overloaded, Unavailable
+from venus.wire import broker_pb2
+
+JUNK = "nobody ships this"
+
+
+def names(engine: Engine) -> list[str]:
+    return [entry.business for entry in engine.status().businesses]
+
+
+def settle(engine: Engine) -> None:
+    engine._storage.submit(lambda _group: None).result(WAIT_S)
+
+
+def test_a_name_that_is_only_asked_about_is_no_business(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    request = broker_pb2.OpenSnapshotRequest(business=JUNK)
+    for ask in (
+        lambda: engine.check_position(JUNK, 0, 0),
+        lambda: engine.read(JUNK, 0, 1),
+        lambda: engine.attach(JUNK, "g", 0),
+        lambda: engine.count(JUNK, "resends"),
+        lambda: engine.forget(JUNK, "g"),
+        lambda: engine.open_snapshot(request),
+        lambda: engine.operator_decide(JUNK, 1, 1),
+    ):
+        with pytest.raises(Unavailable, match="never heard"):
+            ask()
+    assert names(engine) == []
+    engine.stop()
+
+
+def test_a_producer_that_ships_nothing_leaves_no_trace(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    with pytest.raises(Diverged):
+        engine.init(JUNK, "p", 0, 7).result(WAIT_S)
+    engine.leave(JUNK)
+    assert engine.init(JUNK, "p", 4, 0).result(WAIT_S).epoch == 5
+    assert names(engine) == [JUNK]  # it is connected, and seen
+    engine.leave(JUNK)
+    settle(engine)
+    assert names(engine) == []
+    engine.stop()
+
+    engine = engines.make(tmp_path)
+    assert names(engine) == []
+    engine.stop()
+
+
+def test_the_epoch_of_a_new_business_is_logged_with_its_first_half_message(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    engine.init(BUSINESS, "older", 8, 0).result(WAIT_S)
+    producer = Producer(engine)
+    assert producer.epoch == 10
+    producer.send(producer.next_half(engines.rows(1, 2)))
+    engine.leave(BUSINESS)
+    engine.stop()
+
+    engine = engines.make(tmp_path)
+    found = engines.status(engine)
+    assert (found.epoch, found.producer, len(found.halves)) == (10, "test", 1)
+    engine.stop()
+
+
+def test_a_consumer_may_be_there_before_the_first_half_message(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = engines.make(tmp_path, clock)
+    producer = Producer(engine)
+    engine.attach(BUSINESS, "g", 0)
+    for _ in range(3):  # its acknowledgement is logged when the business has a log
+        clock.now_s += 1
+        settle(engine)
+    assert not engine._catalogue.stored()
+    producer.commit(engines.rows(1, 2))
+    engine.detach(BUSINESS, "g")
+    clock.now_s += 1
+    settle(engine)
+    settle(engine)
+    engine.stop()
+
+    engine = engines.make(tmp_path)
+    assert [consumer.group for consumer in engines.status(engine).consumers] == ["g"]
+    engine.stop()
+
+
+def test_new_businesses_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "NEW_MAX", 2)
+    engine = engines.make(tmp_path)
+    for name in ("a", "b"):
+        engine.init(name, "p", 0, 0).result(WAIT_S)
+    with pytest.raises(Overloaded):
+        engine.init("c", "p", 0, 0)
+    engine.leave("a")
+    settle(engine)
+    engine.init("c", "p", 0, 0).result(WAIT_S)
+    engine.stop()

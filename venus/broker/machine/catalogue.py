@@ -1,0 +1,155 @@
+"""Which businesses there are: a name becomes one with its first half message, and stops being one when it is forgotten.
+
+A producer that has said who it is, and no more, has a *new* business: it lives in memory as long as somebody is
+connected to it, and leaves no trace. So a name that nobody ships anything for is never stored. Numbers are never
+used twice, because what is left of a forgotten business (a lease, a cached body) must not be taken for another one's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from venus.broker.machine.state import Business
+from venus.broker.store import keys
+from venus.broker.store.rocks import Batch, Store
+from venus.errors import Overloaded, Refused, Unavailable
+
+#: So many businesses that have shipped nothing yet may be connected at once.
+NEW_MAX = 1000
+
+
+class Catalogue:
+    """The businesses of a broker, by name; thread-safe. `make` returns a business with a number and a name."""
+
+    def __init__(self, make: Callable[[int, str], Business]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._stored: dict[str, Business] = {}
+        self._new: dict[str, Business] = {}
+        self._leaving: set[str] = set()
+        self._holders: Counter[Business] = Counter()
+        self._number = 0  # the highest that was ever used
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def stored(self) -> list[Business]:
+        """Return those that have something on disk."""
+        with self._lock:
+            return list(self._stored.values())
+
+    def present(self) -> list[Business]:
+        """Return those that are stored, and those that somebody is connected to."""
+        with self._lock:
+            return [*self._stored.values(), *self._new.values()]
+
+    def is_stored(self, business: Business) -> bool:
+        """Whether a business has something on disk, and is not forgotten."""
+        with self._lock:
+            return self._stored.get(business.name) is business
+
+    def known(self, name: str) -> Business:
+        """Return a business. Raises Unavailable."""
+        with self._lock:
+            return self._known(name)
+
+    def filled(self, name: str) -> Business:
+        """Return a business that has something on disk. Raises Unavailable."""
+        with self._lock:
+            found = self._known(name)
+            if name not in self._stored:
+                raise Unavailable(f"business {name!r} has nothing yet", hint="its capture has just begun; try again")
+            return found
+
+    # -- being connected ---------------------------------------------------------------------------------------
+
+    def enter(self, name: str) -> Business:
+        """Return the business that a producer ships for, a new one if need be, and hold it until `release`.
+
+        Raises Unavailable while it is being forgotten, Overloaded when too many are new.
+        """
+        with self._lock:
+            if name in self._leaving:
+                raise Unavailable(f"business {name!r} is being forgotten", hint="try again in a moment")
+            found = self._stored.get(name) or self._new.get(name)
+            if found is None:
+                if len(self._new) >= NEW_MAX:
+                    raise Overloaded(f"{NEW_MAX} businesses are connected that have shipped nothing yet")
+                self._number += 1
+                found = self._new[name] = self._make(self._number, name)
+            self._holders[found] += 1
+            return found
+
+    def hold(self, name: str) -> Business:
+        """Return the business that a consumer reads, and hold it until `release`. Raises Unavailable."""
+        with self._lock:
+            found = self._known(name)
+            self._holders[found] += 1
+            return found
+
+    def release(self, business: Business, *, storing: bool) -> None:
+        """Let a business go; a new one goes for good with its last holder, unless it is being stored now."""
+        with self._lock:
+            self._holders[business] -= 1
+            if self._holders[business] > 0:
+                return
+            del self._holders[business]
+            if not storing and self._new.get(business.name) is business:
+                del self._new[business.name]
+
+    # -- coming and going --------------------------------------------------------------------------------------
+
+    def load(self, store: Store, businesses: Iterable[Business]) -> None:
+        """Take up what was found in the store."""
+        found = {business.name: business for business in businesses}
+        highest = int.from_bytes(store.get(keys.STATE, keys.NUMBER) or b"", "big")
+        with self._lock:
+            self._stored = found
+            self._number = max([highest, *(business.number for business in found.values())])
+
+    def keep(self, business: Business) -> None:
+        """Note that a business is on disk."""
+        with self._lock:
+            if self._new.pop(business.name, None) is not None:
+                self._stored[business.name] = business
+
+    def take_out(self, name: str) -> Business:
+        """Begin to forget a business: nobody finds it any more. Raises Unavailable, Refused while it is in use."""
+        with self._lock:
+            found = self._known(name)
+            if self._holders[found]:
+                raise Refused(
+                    f"{self._holders[found]} producers and consumers of {name!r} are connected",
+                    hint="stop its capture and its targets first",
+                )
+            self._stored.pop(name, None)
+            self._new.pop(name, None)
+            self._leaving.add(name)
+            return found
+
+    def put_back(self, business: Business) -> None:
+        """Undo `take_out`: it could not be forgotten."""
+        with self._lock:
+            self._leaving.discard(business.name)
+            self._stored[business.name] = business
+
+    def forgotten(self, business: Business) -> None:
+        """End what `take_out` began: the name may be used anew."""
+        with self._lock:
+            self._leaving.discard(business.name)
+
+    def remember_number(self, batch: Batch) -> None:
+        """Put the highest number that was ever used."""
+        with self._lock:
+            batch.put(keys.STATE, keys.NUMBER, self._number.to_bytes(4, "big"))
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> Business:
+        found = self._stored.get(name) or self._new.get(name)
+        if found is None:
+            raise Unavailable(
+                f"this broker has never heard of business {name!r}", hint="start its capture, or correct business.name"
+            )
+        return found
