@@ -11,6 +11,8 @@ import xxhash
 
 from tests.support.stored import plain_rows
 from venus.broker.engine import Engine
+from venus.broker.machine.state import Business
+from venus.broker.pipeline import commit_thread
 from venus.codec.chunk import Chunk, decode_chunk
 from venus.codec.packed import Packed
 from venus.config import Broker
@@ -46,8 +48,9 @@ class Errors:
 
 
 def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, **options: Any) -> Engine:
-    """Start an engine with small limits. `on_write` is its hook, everything else a setting."""
+    """Start an engine with small limits. `on_write` and `watermark` are its hooks, everything else a setting."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
+    watermark: Callable[[Business], int] = options.pop("watermark", commit_thread.alone)
     clock = clock or Clock()
     settings = Broker(**{"free_bytes_min": 1 << 20, "cache_bytes": 16 << 20, **options})
     engine = Engine(
@@ -57,6 +60,7 @@ def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, *
         monotonic=clock.monotonic,
         on_fatal=errors or Errors(),
         on_write=on_write,
+        watermark=watermark,
     )
     engine.start()
     return engine

@@ -18,8 +18,9 @@ from venus.broker.machine import machine, state
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.state import Business
-from venus.broker.pipeline import producer_commands
-from venus.broker.pipeline.commit_thread import Group, Storage
+from venus.broker.pipeline import commit_thread, producer_commands
+from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.pipeline.upkeep import Upkeep
 from venus.broker.queue import early_delivery, reader, retention, trimming
@@ -65,6 +66,7 @@ class Engine:
         monotonic: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
         on_write: WriteHook | None = None,
+        watermark: Callable[[Business], int] = commit_thread.alone,
     ) -> None:
         self._data_dir = data_dir
         self._settings = settings
@@ -72,7 +74,8 @@ class Engine:
         self._monotonic = monotonic
         self._on_fatal = on_fatal
         self._on_write = on_write
-        self._catalogue = Catalogue(self._new_business)
+        self._watermark = watermark
+        self.catalogue = Catalogue(self._new_business)
         self._callbacks: list[OnCommit] = []
         self._started_at_us = clock_us()
 
@@ -93,19 +96,19 @@ class Engine:
             behind_bytes_max=settings.buffer_bytes_max,
             monotonic=self._monotonic,
             scavenger=self._scavenger,
-            on_fatal=lambda error: self._storage.fail(error),
+            on_fatal=lambda error: self.commits.fail(error),
         )
         self._upkeep = Upkeep(
             self._store,
             self._buffer,
             settings,
-            catalogue=self._catalogue,
+            catalogue=self.catalogue,
             snapshots=lambda: self._snapshots,
             clock_us=self._clock_us,
             monotonic=self._monotonic,
-            on_fatal=lambda error: self._storage.fail(error),
+            on_fatal=lambda error: self.commits.fail(error),
         )
-        self._storage = Storage(
+        self.commits = CommitThread(
             self._store,
             self._buffer,
             throttle=self._materialiser.slow_down,
@@ -113,6 +116,7 @@ class Engine:
             maintain=self._upkeep,
             on_fatal=self._on_fatal,
             linger_s=settings.group_commit_ms / 1000,
+            watermark=self._watermark,
         )
         self._snapshots = Snapshots(
             self._data_dir / "snapshots",
@@ -123,19 +127,19 @@ class Engine:
             record=self._record_pin,
         )
         self._load()
-        self._materialiser.start(self._catalogue.stored())
-        self._storage.start()
+        self._materialiser.start(self.catalogue.stored())
+        self.commits.start(self.catalogue.stored())
 
     def stop(self) -> None:
         """Finish what is queued and close everything."""
-        self._storage.stop()
+        self.commits.stop()
         self._materialiser.stop()
         self._upkeep.close()
         self._snapshots.close_all()
         try:
             self._store.close()
         except StorageError:
-            if not self._storage.failed:
+            if not self.commits.failed:
                 raise
             logger.info("closed after a failure of the store")
 
@@ -143,15 +147,18 @@ class Engine:
         check_format(self._store)
         found = list(state.load_all(self._store, self._settings.review_after_s))
         for business in found:
+            business.log.find_end(self._store)
+            business.log.committed = self._watermark(business)
             entries = machine.replay(self._store, business)
+            machine.pend_rest(self._store, business)
             if entries:
                 logger.info("%s: replayed %d log entries", business.name, entries)
             state.load_tail(self._store, business)
-            for undecided in business.half.halves:
+            for undecided in business.committed.halves:
                 business.reviews.expect(undecided.batch_no, self._monotonic())
             for table_id in business.materialised.floors:
                 self._scavenger.notice(business, table_id)
-        self._catalogue.load(self._store, found)
+        self.catalogue.load(self._store, found)
         self._snapshots.load(self._store)
 
     # -- producers ---------------------------------------------------------------------------------------------
@@ -163,55 +170,55 @@ class Engine:
 
         Fails with Diverged if this broker lost what the source has committed.
         """
-        found = self._catalogue.enter(business)
+        found = self.catalogue.enter(business)
 
         def work(group: Group) -> broker_pb2.InitAck:
             self._space.check_decision()
             return producer_commands.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
 
-        return self._storage.submit(work)
+        return self.commits.submit(work, business=found)
 
     def leave(self, business: str) -> None:
         """End what `init` began, whether it failed or not."""
-        self._release(self._catalogue.known(business))
+        self._release(self.catalogue.known(business))
 
     def halves(self, business: str, epoch: int, halves: Sequence[Shipped | broker_pb2.Half]) -> Future[HalvesResult]:
         """Persist half messages whose digests the caller has checked."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
         shipped = [half if isinstance(half, Shipped) else _shipped(half) for half in halves]
         nbytes = sum(len(half.body) for half in shipped)
 
         def work(group: Group) -> HalvesResult:
             return producer_commands.take_halves(group, found, epoch, shipped, self._clock_us(), self._space)
 
-        return self._storage.submit(work, nbytes)
+        return self.commits.submit(work, nbytes, business=found)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
         """COMMIT every half up to `batch_no`, or ROLLBACK every one from it on."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
 
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
             return producer_commands.decide(group, found, epoch, batch_no, digest, Verdict(verdict), self._clock_us())
 
-        return self._storage.submit(work)
+        return self.commits.submit(work, business=found)
 
     def operator_decide(self, business: str, batch_no: int, verdict: int) -> Future[broker_pb2.Decided]:
         """Decide in the place of a producer, and fence off the one that is connected."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
 
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
             return producer_commands.operator_decide(group, found, batch_no, Verdict(verdict), self._clock_us())
 
-        return self._storage.submit(work)
+        return self.commits.submit(work, business=found)
 
     def due_reviews(self) -> list[tuple[str, int, list[broker_pb2.HalfRef]]]:
         """Return, per business, the epoch and the half messages to ask its producer about now."""
         now = self._monotonic()
         found = []
-        for business in self._catalogue.present():
-            current = business.half
+        for business in self.catalogue.present():
+            current = business.committed
             with business.lock:
                 due = business.reviews.due(now)[:REVIEWED_AT_ONCE_MAX]
                 halves = [half for n in due if (half := current.undecided(n)) is not None]
@@ -222,7 +229,7 @@ class Engine:
 
     def review_delivered(self, business: str, batch_nos: Sequence[int]) -> None:
         """Count reviews that reached a producer; others do not count."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
         with found.lock:
             found.counters["reviews_sent"] += found.reviews.delivered(batch_nos, self._monotonic())
 
@@ -230,19 +237,19 @@ class Engine:
 
     def read(self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = ()) -> ReadResult:
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
         with self._fail_stop():
             return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
 
     def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
         """Return half messages that follow what a consumer has been sent, or a withdrawal of that; [] = no news."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
         with self._fail_stop():
             return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
 
     def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
         """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged."""
-        return reader.check(self._catalogue.known(business), offset, epoch)
+        return reader.check(self.catalogue.known(business), offset, epoch)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call back, from the storage thread, when a business has a new end; must not block."""
@@ -250,7 +257,7 @@ class Engine:
 
     def attach(self, business: str, group: str, offset: int, transient: bool = False) -> None:
         """Note that a group reads from `offset` on, having applied everything below; `detach` ends it."""
-        found = self._catalogue.hold(business)
+        found = self.catalogue.hold(business)
         with found.lock:
             known = found.consumers.get(group)
             transient = transient and (known is None or known.transient)
@@ -266,7 +273,7 @@ class Engine:
 
     def acknowledge(self, business: str, group: str, offset: int) -> None:
         """Note that a group has applied everything below `offset`; never goes back."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
         with found.lock:
             known = found.consumers.get(group)
             if known is None:
@@ -281,7 +288,7 @@ class Engine:
 
     def detach(self, business: str, group: str) -> None:
         """Note that a group is away; a transient one is forgotten."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
         self._release(found)
         with found.lock:
             known = found.consumers.get(group)
@@ -296,20 +303,20 @@ class Engine:
 
     def forget(self, business: str, group: str) -> None:
         """Stop keeping increments for a group that will not come back."""
-        found = self._catalogue.known(business)
+        found = self.catalogue.known(business)
         with found.lock:
             consumer = found.consumers.pop(group, None)
         if consumer is None:
             raise Unavailable(f"{business} has no consumer {group!r}", hint="`venus status` lists them")
-        if self._catalogue.is_stored(found):
-            self._storage.submit(lambda batch: trimming.forget(batch, found, group, self._clock_us())).result()
+        if self.catalogue.is_stored(found):
+            self.commits.submit(lambda batch: trimming.forget(batch, found, group, self._clock_us())).result()
 
     # -- full data ---------------------------------------------------------------------------------------------
 
     def open_snapshot(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Cut the full data at the end of a source transaction; holds everything that is visible now."""
         with self._fail_stop():
-            return self._snapshots.open(self._catalogue.filled(request.business), request)
+            return self._snapshots.open(self.catalogue.filled(request.business), request)
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
         """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""
@@ -328,7 +335,7 @@ class Engine:
 
     def count(self, business: str, counter: str, n: int = 1) -> None:
         """Add to a counter of a business; kept with the next write."""
-        self._catalogue.known(business).count(counter, n)
+        self.catalogue.known(business).count(counter, n)
 
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Describe the broker, and one business or all of them."""
@@ -338,9 +345,9 @@ class Engine:
         alarms = []
         if self._space.refusing or free < settings.free_bytes_min:
             alarms.append(f"{self._data_dir} has only {free >> 20} MiB free: half messages are refused")
-        if self._storage.failed:
+        if self.commits.failed:
             alarms.append("the store has failed: the broker must be restarted")
-        chosen = [found for found in self._catalogue.present() if business in ("", found.name)]
+        chosen = [found for found in self.catalogue.present() if business in ("", found.name)]
         return broker_pb2.BrokerStatus(
             version=venus.__version__,
             started_at_us=self._started_at_us,
@@ -367,7 +374,7 @@ class Engine:
 
     def _release(self, business: Business) -> None:
         """Let a business go behind everything that was asked for it."""
-        self._storage.submit(lambda group: self._catalogue.release(business, storing=business in group.business))
+        self.commits.submit(lambda group: self.catalogue.release(business, storing=business in group.touched()))
 
     @contextmanager
     def _fail_stop(self) -> Iterator[None]:
@@ -375,18 +382,15 @@ class Engine:
             yield
         except StorageError as error:
             if not isinstance(error, StoreFull):
-                self._storage.fail(error)
+                self.commits.fail(error)
             raise
 
     def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
         def work(group: Group) -> None:
-            if content is None:
-                group.batch.delete(keys.STATE, keys.pin_key(snapshot_id))
-            else:
-                group.batch.put(keys.STATE, keys.pin_key(snapshot_id), content)
-                group.durable = True
+            group.stage(keys.STATE, keys.pin_key(snapshot_id), content)
+            group.durable = group.durable or content is not None
 
-        return self._storage.submit(work)
+        return self.commits.submit(work)
 
     def _forget_below(self, business: Business) -> int:
         with business.lock:
@@ -398,22 +402,23 @@ class Engine:
 
     def _publish(self, group: Group) -> None:
         now = self._monotonic()
-        for number, index, body in group.bodies:
-            self._buffer.save((number, index), body)
-        for business, applied in group.applied:
+        for business, pending in group.appended:
+            if pending.content is not None:
+                self._buffer.save((business.number, pending.index), pending.entry.body)
+        for business, applied in group.applied.items():
             with business.lock:
                 business.reviews.settle(applied.settled)
                 for batch_no in applied.expected:
                     business.reviews.expect(batch_no, now)
-        for business, place in group.placed:
-            business.tail.extend((place,))
-        for business in {business for business, _ in group.placed}:
-            business.visible_offset = business.half.next_offset
+            business.tail.extend(applied.placed)
+        for business in group.changed:
+            business.committed = business.applying
+        for business in (business for business, applied in group.applied.items() if applied.placed):
+            business.visible_offset = business.committed.next_offset
             self._materialiser.notice(business)
             self._call_back(business)
-        for business in group.business:
-            self._catalogue.keep(business)
-            business.shown = business.half
+        for business in group.changed:
+            self.catalogue.keep(business)
             undecided = early_delivery.published(business)
             if undecided != business.undecided:
                 business.undecided = undecided

@@ -195,10 +195,11 @@ def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> No
         Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
     ):
         sender.connect(0, 0)
+        commit(sender, [half(1)])
         proxy.half_close(Way.UP)
         wait_for(lambda: not business_status(broker.address).producer)
         with pytest.raises(Unavailable):
-            sender.wait_persisted(1, timeout_s=30)
+            sender.wait_persisted(2, timeout_s=30)
 
 
 def test_a_slow_line_only_slows(broker: RunningBroker) -> None:

@@ -21,7 +21,7 @@ def names(engine: Engine) -> list[str]:
 
 
 def settle(engine: Engine) -> None:
-    engine._storage.submit(lambda _group: None).result(WAIT_S)
+    engine.commits.submit(lambda _group: None).result(WAIT_S)
 
 
 def test_a_name_that_is_only_asked_about_is_no_business(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_consumer_may_be_there_before_the_first_half_message(tmp_path: Path) -
     for _ in range(3):  # its acknowledgement is logged when the business has a log
         clock.now_s += 1
         settle(engine)
-    assert not engine._catalogue.stored()
+    assert not engine.catalogue.stored()
     producer.commit(engines.rows(1, 2))
     engine.detach(BUSINESS, "g")
     clock.now_s += 1

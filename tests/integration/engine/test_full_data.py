@@ -23,7 +23,7 @@ DAY_S = 86_400.0
 
 
 def the_business(engine: Engine) -> Business:
-    (business,) = engine._catalogue.present()
+    (business,) = engine.catalogue.present()
     return business
 
 

@@ -26,7 +26,7 @@ def tick(engine: Engine, clock: Clock, seconds: float = 2.0) -> None:
     clock.now_s += seconds
     seen = clock.now_s
     engines.wait_until(lambda: engine._upkeep._maintained_at == seen or engine._upkeep._maintained_at > seen)
-    engine._storage.submit(lambda _group: None).result(WAIT_S)
+    engine.commits.submit(lambda _group: None).result(WAIT_S)
 
 
 def caught_up(engine: Engine) -> bool:

@@ -127,7 +127,7 @@ def test_an_offset_read_outside_the_checkpoint_is_noticed(
 ) -> None:
     def outside(_self: Snapshots, _store: Store, number: int) -> Materialised:
         time.sleep(0.02)
-        (business,) = (found for found in engine._catalogue.present() if found.number == number)
+        (business,) = (found for found in engine.catalogue.present() if found.number == number)
         return business.materialised
 
     monkeypatch.setattr(Snapshots, "_reached", outside)

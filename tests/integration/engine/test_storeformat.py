@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
 from tests.support import engines
 from tests.support.engines import Producer
+from venus.broker.log.entry import decode
 from venus.broker.store import keys
 from venus.broker.store.format import FORMAT, check_format
 from venus.broker.store.rocks import Store
@@ -27,7 +29,7 @@ def test_a_store_is_taken_up_again(tmp_path: Path) -> None:
     engine.stop()
 
 
-@pytest.mark.parametrize(("found", "shown"), [(None, "layout 1"), (b"3", "layout 3")])
+@pytest.mark.parametrize(("found", "shown"), [(None, "layout 1"), (b"9", "layout 9")])
 def test_another_layout_is_refused_with_the_way_out(tmp_path: Path, found: bytes | None, shown: str) -> None:
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
@@ -44,4 +46,34 @@ def test_another_layout_is_refused_with_the_way_out(tmp_path: Path, found: bytes
     with pytest.raises(StorageError, match=f"has {shown}, this broker reads {FORMAT.decode()}") as refused:
         check_format(store)
     assert "resync --all" in refused.value.hint
+    store.close()
+
+
+def test_a_store_of_layout_2_is_upgraded_in_place(tmp_path: Path) -> None:
+    """Entries without term and seal are rewritten; an upgrade that was cut short starts over."""
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 5))
+    left = producer.next_half(engines.rows(5, 5))
+    producer.send(left)
+    engine.stop()
+    store = Store(tmp_path / "db")
+    wanted = dict(store.scan(keys.RLOG, b"", b""))
+    batch = store.batch()
+    for key, value in list(wanted.items())[1:]:  # the first entry was rewritten before the power went
+        found = decode(value, keys.log_index(key), where="here")
+        batch.put(keys.RLOG, key, struct.pack(">BQqQ", found.kind, found.epoch, found.at_us, found.digest) + found.body)
+    batch.put(keys.STATE, keys.FORMAT, b"2")
+    store.write(batch, durable=True)
+    store.close()
+
+    engine = engines.make(tmp_path)
+    assert len(engines.full_data(engine)) == 5
+    producer = Producer(engine)
+    producer.batch_no, producer.sequence = 2, 10
+    assert producer.decide(left).next_offset == 10
+    engine.stop()
+    store = Store(tmp_path / "db")
+    assert wanted.items() <= dict(store.scan(keys.RLOG, b"", b"")).items()
+    assert store.get(keys.STATE, keys.FORMAT) == FORMAT
     store.close()

@@ -56,34 +56,34 @@ class World:
     withdrawals: int = 0
 
     def persist(self) -> None:
-        state, self.index = self.business.half, self.index + 1
+        state, self.index = self.business.committed, self.index + 1
         found = half.Half(
             batch_no=state.end_batch + 1, digest=self.rng.getrandbits(60), first_sequence=state.end_sequence + 1,
             count=self.rng.choice([0, 1, 5]), nbytes=self.rng.choice([1000, 400_000]), index=self.index,
         )  # fmt: skip
         self.buffer.save((1, found.index), b"%d" % found.digest)
-        self.business.half = half.persist(state, found)
+        self.business.committed = half.persist(state, found)
 
     def commit(self) -> None:
-        state = self.business.half
+        state = self.business.committed
         if state.halves:
-            self.business.half, placed = half.commit(state, self.rng.choice(state.halves).batch_no)
+            self.business.committed, placed = half.commit(state, self.rng.choice(state.halves).batch_no)
             self.queue += [(offset, found.digest) for offset, found in placed]
 
     def commit_meanwhile(self) -> None:
         if self.rng.random() < 0.1:
             self.commit()
-            self.business.visible_offset = self.business.half.next_offset
+            self.business.visible_offset = self.business.committed.next_offset
             self.business.undecided = early_delivery.published(self.business)
 
     def roll_back(self) -> None:
-        state = self.business.half
+        state = self.business.committed
         if state.halves:
-            self.business.half, _ = half.roll_back(state, self.rng.choice(state.halves).batch_no)
+            self.business.committed, _ = half.roll_back(state, self.rng.choice(state.halves).batch_no)
 
     def publish(self) -> None:
         """As the storage thread does after its fsync; a reader may come in between."""
-        self.business.visible_offset = self.business.half.next_offset
+        self.business.visible_offset = self.business.committed.next_offset
         if self.rng.random() < 0.5:
             self.deliver()
         self.business.undecided = early_delivery.published(self.business)
@@ -93,7 +93,7 @@ class World:
         if self.sent.position < self.business.visible_offset:
             at = next(n for n, (offset, _) in enumerate(self.queue) if offset == self.sent.position)
             offset, digest = self.queue[at]
-            end = self.queue[at + 1][0] if at + 1 < len(self.queue) else self.business.half.next_offset
+            end = self.queue[at + 1][0] if at + 1 < len(self.queue) else self.business.committed.next_offset
             words = self.sent.decided(
                 broker_pb2.Increment(base_offset=offset, count=end - offset, digest=digest, body=b"%d" % digest)
             )

@@ -164,10 +164,23 @@ def test_the_tail_finds_the_batch_that_holds_an_offset() -> None:
 
 def test_a_damaged_entry_is_noticed() -> None:
     noted = entry.note(entry.EntryKind.EPOCH, epoch=1, at_us=2, record={"epoch": 3})
-    assert entry.decode(noted.encode(), where="here") == noted
+    assert entry.decode(noted.encode(7), 7, where="here") == noted
 
     with pytest.raises(Corruption, match="here"):
-        entry.decode(noted.encode()[:-1] + b"?", where="here")
+        entry.decode(noted.encode(7), 8, where="here")
+
+
+def test_each_flipped_bit_of_an_entry_is_noticed() -> None:
+    """Kind, term, epoch, time, digest, seal and body: nothing of an entry is believed unsealed."""
+    stored = entry.note(entry.EntryKind.DECIDE, epoch=3, at_us=2, record={"verdict": 1}).encode(7)
+    for bit in range(8 * len(stored)):
+        flipped = bytearray(stored)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corruption):
+            entry.decode(bytes(flipped), 7, where="here")
+    for end in range(len(stored)):
+        with pytest.raises(Corruption):
+            entry.decode(stored[:end], 7, where="here")
 
 
 def test_the_end_of_a_prefix() -> None:

@@ -1,8 +1,10 @@
 """The entries of the replicated log: the only thing on disk that is not derived from something else.
 
-Everything that changes a business is an entry, appended and applied in one write batch: half messages arrive as
-PREPARE, are decided by DECIDE; EPOCH fences older producers; CONSUMER tells how far a group has come. What replays
-them in order ends where the broker stands.
+Everything that changes a business is an entry: half messages arrive as PREPARE, are decided by DECIDE; EPOCH fences
+older producers; CONSUMER says how far a group has come. Replaying them in order ends where the broker stands.
+
+An entry is sealed: the seal covers the header, the index and the digest of the body, so neither a flipped epoch nor
+an entry in the wrong place passes. Entries are shipped between brokers as the bytes that are stored.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ import xxhash
 
 from venus.errors import Corruption
 
-_HEADER = struct.Struct(">BQqQ")
+_FIELDS = struct.Struct(">BQQqQ")
+_INDEX = struct.Struct(">Q")
+_SEAL = struct.Struct(">Q")
+_HEADER_BYTES = _FIELDS.size + _SEAL.size
+#: Layout 2 stored the bare kind, 1 to 4, without term and seal (store/upgrade.py rewrites such entries).
+_KIND_BASE = 0x10
 
 
 class EntryKind(IntEnum):
@@ -31,17 +38,22 @@ class EntryKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry; `body` is the producer's BatchBody for PREPARE, JSON for the others."""
+    """One entry; `body` is the producer's BatchBody for PREPARE, JSON for the others.
+
+    `term` is the leadership in which it was appended, `epoch` the producer's, `digest` xxh3_64 of the body.
+    """
 
     kind: EntryKind
     epoch: int
     at_us: int
     digest: int
     body: bytes
+    term: int = 0
 
-    def encode(self) -> bytes:
-        """Return what is stored."""
-        return _HEADER.pack(self.kind, self.epoch, self.at_us, self.digest) + self.body
+    def encode(self, index: int) -> bytes:
+        """Return what is stored at `index`."""
+        fields = _FIELDS.pack(_KIND_BASE + self.kind, self.term, self.epoch, self.at_us, self.digest)
+        return fields + _seal(fields, index) + self.body
 
     @property
     def record(self) -> dict[str, Any]:
@@ -56,15 +68,22 @@ def note(kind: EntryKind, *, epoch: int, at_us: int, record: dict[str, Any]) -> 
     return Entry(kind=kind, epoch=epoch, at_us=at_us, digest=xxhash.xxh3_64_intdigest(body), body=body)
 
 
-def decode(value: bytes, *, where: str) -> Entry:
-    """Read a stored entry. Raises Corruption if the body does not hash to its digest."""
-    kind, epoch, at_us, digest = _HEADER.unpack_from(value)
-    body = value[_HEADER.size :]
+def decode(value: bytes, index: int, *, where: str) -> Entry:
+    """Read what is stored at `index`. Raises Corruption if the seal or the body's digest does not fit."""
+    fields, seal = value[: _FIELDS.size], value[_FIELDS.size : _HEADER_BYTES]
+    if len(value) < _HEADER_BYTES or seal != _seal(fields, index):
+        raise Corruption(f"{where}: the seal of log entry {index} is broken")
+    kind, term, epoch, at_us, digest = _FIELDS.unpack(fields)
+    body = value[_HEADER_BYTES:]
     if xxhash.xxh3_64_intdigest(body) != digest:
-        raise Corruption(f"{where}: a log entry does not hash to its digest")
-    return Entry(kind=EntryKind(kind), epoch=epoch, at_us=at_us, digest=digest, body=body)
+        raise Corruption(f"{where}: log entry {index} does not hash to its digest")
+    return Entry(kind=EntryKind(kind - _KIND_BASE), term=term, epoch=epoch, at_us=at_us, digest=digest, body=body)
 
 
 def body_of(value: bytes) -> bytes:
     """Return the body of a stored entry, unchecked: its reader checks the digest that travels with it."""
-    return value[_HEADER.size :]
+    return value[_HEADER_BYTES:]
+
+
+def _seal(fields: bytes, index: int) -> bytes:
+    return _SEAL.pack(xxhash.xxh3_64_intdigest(fields + _INDEX.pack(index)))

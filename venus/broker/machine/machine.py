@@ -1,105 +1,129 @@
-"""What a log entry does to a business: the same steps when it is appended and when it is replayed.
+"""What a committed entry does to a business: the only place that changes one.
 
-All effects go into the write batch that carries the entry (or, in a replay, the new `applied` index), so the store
-never holds half of them.
+An entry is applied once the high watermark has reached it, and by the same steps when it is replayed after a crash.
+All effects go into one write batch together with the new `applied` index, so the store never holds half of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from venus.broker.log.entry import Entry, EntryKind, decode
-from venus.broker.machine import half, state
+from venus.broker.log.entry import Entry, EntryKind
+from venus.broker.machine import state
 from venus.broker.machine.envelope import Envelope, envelope, parse
-from venus.broker.machine.state import Business, TableFigures
+from venus.broker.machine.half import Half
+from venus.broker.machine.state import Business, Pending, TableFigures
+from venus.broker.machine.steps import Step, step
 from venus.broker.queue import queue_index, retention
 from venus.broker.queue.retention import Consumer, Mark
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
-from venus.model import Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Applied:
-    """What an entry did: batches that became visible, half messages that are settled or new."""
+    """What entries did: batches that became visible, half messages that are settled or new."""
 
-    placed: tuple[queue_index.Placed, ...] = ()
-    settled: tuple[int, ...] = ()
-    expected: tuple[int, ...] = ()
+    placed: list[queue_index.Placed] = field(default_factory=list)
+    settled: list[int] = field(default_factory=list)
+    expected: list[int] = field(default_factory=list)
 
 
-def apply(business: Business, index: int, entry: Entry, batch: Batch, known: Envelope | None = None) -> Applied:
-    """Apply one entry."""
-    match entry.kind:
-        case EntryKind.PREPARE:
-            return _prepare(business, index, entry, batch, known or envelope(parse(entry.body)))
-        case EntryKind.DECIDE:
-            return _decide(business, entry, batch)
-        case EntryKind.EPOCH:
-            record = entry.record
-            business.half = half.raise_epoch(business.half, record["epoch"], record["producer"])
-            return Applied()
-        case EntryKind.CONSUMER:
-            return _consumer(business, entry, batch)
+def apply_pending(business: Business, through: int, batch: Batch) -> Applied:
+    """Apply what was appended in this process, up to the high watermark `through`."""
+    business.log.committed = max(business.log.committed, through)
+    applied = Applied()
+    while business.pending and business.pending[0].index <= through:
+        apply(business, business.pending.popleft(), batch, applied)
+    return applied
+
+
+def reload(store: Store, business: Business) -> None:
+    """Forget what was changed in memory and is not on disk."""
+    state.restore(store, business)
+    business.log.find_end(store)
+    pend_rest(store, business)
+
+
+def pend_rest(store: Store, business: Business) -> None:
+    """Propose what the log has beyond what is applied."""
+    business.pending.clear()
+    business.proposed = business.applying
+    for index, entry in business.log.entries(store, business.log.applied + 1, business.log.end):
+        pend(business, index, entry)
+
+
+def pend(business: Business, index: int, entry: Entry) -> None:
+    """Propose an entry that is in the log."""
+    content = envelope(parse(entry.body)) if entry.kind is EntryKind.PREPARE else None
+    taken = step(business.proposed, index, entry, content)
+    business.proposed = taken.after
+    business.log.terms = business.log.terms.append(entry.term, index)
+    business.pending.append(Pending(index=index, entry=entry, content=content, step=taken))
 
 
 def replay(store: Store, business: Business) -> int:
-    """Apply what the log has beyond `applied`; return how many entries that were."""
+    """Apply what the log has beyond `applied`, up to the high watermark; return how many entries that were."""
     entries = 0
-    first = keys.log_key(business.number, business.log_end)
-    for key, value in store.scan(keys.RLOG, first, keys.log_key(business.number + 1, 0)):
-        index = keys.log_index(key)
+    log = business.log
+    for index, entry in log.entries(store, log.applied + 1, log.committed + 1):
+        pend(business, index, entry)
         batch = store.batch()
-        applied = apply(business, index, decode(value, where=f"{store.path}, entry {index}"), batch)
-        for place in applied.placed:
-            batch.put(keys.QUEUE, keys.queue_key(business.number, place.base_offset), place.encode())
-        business.log_end = index + 1
+        apply_pending(business, index, batch)
         state.save(business, batch)
         store.write(batch, durable=False)
         entries += 1
     return entries
 
 
-def _prepare(business: Business, index: int, entry: Entry, batch: Batch, content: Envelope) -> Applied:
-    found = half.Half(
-        batch_no=content.batch_no,
-        digest=entry.digest,
-        first_sequence=content.first_sequence,
-        count=content.count,
-        nbytes=len(entry.body),
-        received_at_us=entry.at_us,
-        index=index,
-    )
-    business.half = half.persist(business.half, found)
+def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) -> None:
+    """Apply one entry; it must be the next one."""
+    log, entry = business.log, pending.entry
+    assert pending.index == log.applied + 1, "entries are applied in order"
+    taken = pending.step
+    if taken.before is not business.applying:  # proposed on top of a tail that was taken back since
+        taken = step(business.applying, pending.index, entry, pending.content)
+    business.applying = taken.after
+    match entry.kind:
+        case EntryKind.PREPARE:
+            assert taken.persisted is not None
+            assert pending.content is not None
+            _persist(business, taken.persisted, pending.content, batch)
+            applied.expected.append(taken.persisted.batch_no)
+        case EntryKind.DECIDE:
+            _decide(business, entry, taken, batch, applied)
+        case EntryKind.CONSUMER:
+            _consumer(business, entry, batch)
+        case EntryKind.EPOCH:
+            pass  # the step is all there is
+    log.applied = pending.index
+
+
+def _persist(business: Business, found: Half, content: Envelope, batch: Batch) -> None:
     business.envelopes[found.batch_no] = content
     batch.put(keys.STATE, keys.half_key(business.number, found.batch_no), state.encode_half(found))
     business.count("received_rows", found.count)
     business.count("received_batches")
-    return Applied(expected=(found.batch_no,))
 
 
-def _decide(business: Business, entry: Entry, batch: Batch) -> Applied:
-    record = entry.record
-    if record["verdict"] == Verdict.ROLLBACK:
-        business.half, removed = half.roll_back(business.half, record["batch_no"])
+def _decide(business: Business, entry: Entry, taken: Step, batch: Batch, applied: Applied) -> None:
+    if taken.removed:
         business.count("rollbacks")
-        business.count("rolled_back_rows", sum(h.count for h in removed))
-        settled = tuple(h.batch_no for h in removed)
-        placed: tuple[queue_index.Placed, ...] = ()
+        business.count("rolled_back_rows", sum(h.count for h in taken.removed))
     else:
-        business.half, decided = half.commit(business.half, record["batch_no"])
-        placed = tuple(_place(business, offset, found, entry, batch) for offset, found in decided)
-        settled = tuple(h.batch_no for _, h in decided)
+        for offset, found in taken.placed:
+            applied.placed.append(_place(business, offset, found, entry, batch))
         business.count("commits")
-        mark = Mark(at_us=entry.at_us, sequence=business.half.last_sequence, next_offset=business.half.next_offset)
+        after = taken.after
+        mark = Mark(at_us=entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
         business.marks = retention.thin(business.marks, mark)
-    for batch_no in settled:
-        business.envelopes.pop(batch_no, None)
-        batch.delete(keys.STATE, keys.half_key(business.number, batch_no))
-    return Applied(placed=placed, settled=settled)
+    for gone in (*taken.removed, *(found for _, found in taken.placed)):
+        business.envelopes.pop(gone.batch_no, None)
+        batch.delete(keys.STATE, keys.half_key(business.number, gone.batch_no))
+        applied.settled.append(gone.batch_no)
 
 
-def _place(business: Business, offset: int, found: half.Half, entry: Entry, batch: Batch) -> queue_index.Placed:
+def _place(business: Business, offset: int, found: Half, entry: Entry, batch: Batch) -> queue_index.Placed:
     content = business.envelopes[found.batch_no]
     if entry.epoch > business.epoch_at_end:
         kept = [e for i, e in enumerate(business.epochs) if _still_needed(business, i)]
@@ -121,6 +145,7 @@ def _place(business: Business, offset: int, found: half.Half, entry: Entry, batc
         cut_end=content.cut_end,
         tables=content.tables,
     )
+    batch.put(keys.QUEUE, keys.queue_key(business.number, place.base_offset), place.encode())
     business.nbytes += found.nbytes
     business.committed_at_us = entry.at_us
     business.captured_at_us = content.captured_at_us
@@ -157,12 +182,11 @@ def _describe(business: Business, offset: int, content: Envelope, batch: Batch) 
         state.save_table(batch, business.number, table_id, business.tables[table_id])
 
 
-def _consumer(business: Business, entry: Entry, batch: Batch) -> Applied:
+def _consumer(business: Business, entry: Entry, batch: Batch) -> None:
     record = entry.record
     group = record["group"]
     if record.get("forget"):
         batch.delete(keys.STATE, keys.consumer_key(business.number, group))
-        return Applied()
+        return
     consumer = Consumer(group=group, acknowledged=record["acknowledged"], updated_at_us=entry.at_us)
     state.save_consumer(batch, business.number, consumer)
-    return Applied()

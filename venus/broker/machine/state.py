@@ -1,8 +1,8 @@
 """One business as the broker holds it in memory, and how that is kept in the column family `state`.
 
-The storage thread alone changes a `Business`, while it builds a group; what other threads may see of it
-(`visible_offset`, `shown`, the tail) is published after the group's fsync. Consumers, reviews and counters are touched
-by several threads and have a lock.
+The commit thread alone changes a `Business`, while it builds a group; what other threads may see of it
+(`visible_offset`, `committed`, the tail) is published after the group's fsync. Consumers, reviews and counters are
+touched by several threads and have a lock.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from venus.broker.log.entry import body_of
+from venus.broker.log.entry import Entry, body_of
+from venus.broker.log.log import Log
+from venus.broker.log.terms import TermCache
 from venus.broker.machine import half
 from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.steps import Step
 from venus.broker.queue import queue_index
 from venus.broker.queue.queue_index import Placed, Tail
 from venus.broker.queue.retention import Consumer, Mark
@@ -75,19 +78,33 @@ def decode_materialised(value: bytes | None) -> Materialised:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """An entry that was appended and is not applied yet, with the step it takes on what was proposed before it."""
+
+    index: int
+    entry: Entry
+    content: Envelope | None
+    step: Step
+
+
 @dataclass(slots=True, eq=False)
 class Business:
-    """One ordered queue."""
+    """One ordered queue.
+
+    Its half messages are held three times: `proposed` at the log's end decides what is accepted, `applying` is what
+    the machine has come to, `committed` is the same once it is on disk: what others are told.
+    """
 
     number: int
     name: str
     reviews: Reviews
-    #: `half` as it is on disk: what is told of it.
-    shown: half.State = field(default_factory=half.State)
-    half: half.State = field(default_factory=half.State)
+    log: Log = field(init=False)
+    proposed: half.State = field(default_factory=half.State)
+    applying: half.State = field(default_factory=half.State)
+    committed: half.State = field(default_factory=half.State)
+    pending: deque[Pending] = field(default_factory=deque)
     log_start: int = 0  # the first offset that can be read
-    log_start_index: int = 1  # the first log entry that is kept
-    log_end: int = 1  # the index of the next log entry; everything below is applied
     nbytes: int = 0  # of bodies that were ever committed
     nbytes_trimmed: int = 0
     epochs: tuple[tuple[int, int], ...] = ()  # epoch, its first offset
@@ -107,10 +124,13 @@ class Business:
     materialised: Materialised = field(default_factory=Materialised)
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
 
+    def __post_init__(self) -> None:
+        self.log = Log(self.number)
+
     @property
     def is_new(self) -> bool:
         """Whether nothing was ever logged for it."""
-        return self.log_end == 1
+        return self.log.end == 1
 
     @property
     def epoch_at_end(self) -> int:
@@ -136,10 +156,15 @@ class Business:
 
 def save(business: Business, batch: Batch) -> None:
     """Put the record of the business itself."""
-    state = business.half
+    record = json.dumps(_record(business), separators=(",", ":")).encode()
+    batch.put(keys.STATE, keys.core_key(business.number), record)
+
+
+def _record(business: Business) -> dict[str, Any]:
+    state, log = business.applying, business.log
     with business.lock:
         counters = dict(business.counters)
-    record = {
+    return {
         "name": business.name,
         "epoch": state.epoch,
         "producer": state.producer,
@@ -148,8 +173,9 @@ def save(business: Business, batch: Batch) -> None:
         "next_offset": state.next_offset,
         "outcomes": [(o.batch_no, o.digest, int(o.verdict), o.next_offset) for o in state.outcomes],
         "log_start": business.log_start,
-        "log_start_index": business.log_start_index,
-        "applied": business.log_end - 1,
+        "log_start_index": log.start,
+        "applied": log.applied,
+        "terms": log.terms.starts,
         "nbytes": business.nbytes,
         "nbytes_trimmed": business.nbytes_trimmed,
         "epochs": business.epochs,
@@ -158,67 +184,76 @@ def save(business: Business, batch: Batch) -> None:
         "marks": [(m.at_us, m.sequence, m.next_offset) for m in business.marks],
         "counters": counters,
     }
-    batch.put(keys.STATE, keys.core_key(business.number), json.dumps(record, separators=(",", ":")).encode())
 
 
 def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
     """Read every business of a store, with what is undecided in it."""
     for key, value in store.scan_prefix(keys.STATE, keys.CORE):
         number = int.from_bytes(key[len(keys.CORE) :], "big")
-        business = _restore(number, json.loads(value), Reviews(first_s=review_after_s))
-        _load_parts(store, business)
-        _load_halves(store, business)
+        business = Business(number, json.loads(value)["name"], Reviews(first_s=review_after_s))
+        business.counters = Counter(json.loads(value)["counters"])
+        business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
+        restore(store, business)
+        for _, found in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)):
+            consumer = Consumer(**json.loads(found))
+            business.consumers[consumer.group] = consumer
         yield business
 
 
-def _restore(number: int, record: dict[str, Any], reviews: Reviews) -> Business:
+def restore(store: Store, business: Business) -> None:
+    """Set what follows from the log, as far as it was applied, to what is on disk."""
+    value = store.get(keys.STATE, keys.core_key(business.number))
+    blank = Business(business.number, business.name, business.reviews)
+    _restore(business, json.loads(value) if value is not None else _record(blank))
+    _load_parts(store, business)
+    _load_halves(store, business)
+
+
+def _restore(business: Business, record: dict[str, Any]) -> None:
     outcomes = tuple(
         half.Outcome(batch_no=n, digest=d, verdict=Verdict(v), next_offset=o) for n, d, v, o in record["outcomes"]
     )
-    return Business(
-        number=number,
-        name=record["name"],
-        reviews=reviews,
-        half=half.State(
-            epoch=record["epoch"],
-            producer=record["producer"],
-            last_batch=record["last_batch"],
-            last_sequence=record["last_sequence"],
-            next_offset=record["next_offset"],
-            outcomes=outcomes,
-        ),
-        log_start=record["log_start"],
-        log_start_index=record["log_start_index"],
-        log_end=record["applied"] + 1,
-        nbytes=record["nbytes"],
-        nbytes_trimmed=record["nbytes_trimmed"],
-        epochs=tuple((epoch, start) for epoch, start in record["epochs"]),
-        committed_at_us=record["committed_at_us"],
-        captured_at_us=record["captured_at_us"],
-        marks=[Mark(at_us=at, sequence=sequence, next_offset=offset) for at, sequence, offset in record["marks"]],
-        counters=Counter(record["counters"]),
+    business.applying = half.State(
+        epoch=record["epoch"],
+        producer=record["producer"],
+        last_batch=record["last_batch"],
+        last_sequence=record["last_sequence"],
+        next_offset=record["next_offset"],
+        outcomes=outcomes,
+    )
+    business.log_start = record["log_start"]
+    business.nbytes, business.nbytes_trimmed = record["nbytes"], record["nbytes_trimmed"]
+    business.epochs = tuple((epoch, start) for epoch, start in record["epochs"])
+    business.committed_at_us, business.captured_at_us = record["committed_at_us"], record["captured_at_us"]
+    business.marks = [Mark(at_us=at, sequence=sequence, next_offset=offset) for at, sequence, offset in record["marks"]]
+    business.log = _log(business.number, record)
+
+
+def _log(number: int, record: dict[str, Any]) -> Log:
+    applied = record["applied"]
+    terms = TermCache(tuple((term, first) for term, first in record["terms"]))
+    return Log(
+        number, start=record["log_start_index"], end=applied + 1, committed=applied, applied=applied, terms=terms
     )
 
 
 def _load_parts(store: Store, business: Business) -> None:
     number = business.number
+    business.tables, business.schemas = {}, set()
     for key, value in store.scan_prefix(keys.STATE, keys.table_prefix(number)):
         business.tables[int.from_bytes(key[-4:], "big")] = TableFigures(**json.loads(value))
     for key, _ in store.scan_prefix(keys.STATE, keys.schema_prefix(number)):
         business.schemas.add((int.from_bytes(key[-8:-4], "big"), int.from_bytes(key[-4:], "big")))
-    for _, value in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)):
-        consumer = Consumer(**json.loads(value))
-        business.consumers[consumer.group] = consumer
-    business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
 
 
 def _load_halves(store: Store, business: Business) -> None:
     halves = []
+    business.envelopes = {}
     for key, value in store.scan_prefix(keys.STATE, keys.half_prefix(business.number)):
         found = decode_half(int.from_bytes(key[-8:], "big"), value)
         halves.append(found)
         business.envelopes[found.batch_no] = envelope(parse(read_body(store, business, found.index)))
-    business.half = half.with_halves(business.half, halves)
+    business.applying = business.proposed = half.with_halves(business.applying, halves)
 
 
 def read_body(store: Store, business: Business, index: int) -> bytes:
@@ -231,7 +266,8 @@ def read_body(store: Store, business: Business, index: int) -> bytes:
 
 def load_tail(store: Store, business: Business) -> None:
     """Publish what is committed, and bring the newest part of the queue into memory."""
-    business.visible_offset, business.shown = business.half.next_offset, business.half
+    business.committed = business.applying
+    business.visible_offset = business.committed.next_offset
     from_offset = max(business.log_start, business.visible_offset - business.tail.places_max)
     places = [
         queue_index.decode(int.from_bytes(key[4:], "big"), value)

@@ -1,8 +1,12 @@
-"""The storage thread: one writer, groups of commands, one write batch and one fsync for each group.
+"""The commit thread: one writer, groups of commands, one write batch and one fsync for each group.
 
-A command is a function that appends log entries to the group and returns what its caller will be told; the caller
-is told after the fsync, never before. Commands that arrive while a group is being synced form the next one, so a
-busy broker pays one fsync for many producers' frames.
+    commands propose -> log entries on disk -> high watermark -> machine applies -> published -> callers are told
+
+A command is a function that appends log entries to the group and returns what its caller will be told. Commands that
+arrive while a group is being synced form the next one, so a busy broker pays one fsync for many producers' frames.
+
+How far a log is safe says the `watermark`. A broker on its own is safe with what its own disk has, so append and apply
+share one write batch (`alone`). With replicas the entries are written first, and applied when the watermark moves.
 """
 
 from __future__ import annotations
@@ -10,20 +14,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from venus.broker.log.entry import Entry
 from venus.broker.machine import machine, state
-from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.state import Business
+from venus.broker.pipeline.acks import Acks, Held
+from venus.broker.pipeline.group import Group
 from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.queue_index import Placed
-from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.store.rocks import Store
 from venus.errors import Overloaded, StorageError, StoreFull, Unavailable, VenusError
 
 logger = logging.getLogger(__name__)
@@ -36,32 +37,9 @@ GROUP_COMMANDS_MAX = 1024
 TICK_S = 0.2
 
 
-@dataclass(slots=True, eq=False)
-class Group:
-    """What one write batch is made of."""
-
-    batch: Batch
-    business: set[Business] = field(default_factory=set)
-    placed: list[tuple[Business, Placed]] = field(default_factory=list)
-    bodies: list[tuple[int, int, bytes]] = field(default_factory=list)
-    applied: list[tuple[Business, machine.Applied]] = field(default_factory=list)
-    durable: bool = False
-
-    def append(self, business: Business, entry: Entry, known: Envelope | None = None, *, durable: bool = True) -> int:
-        """Append an entry to a business's log and apply it; return its index."""
-        index = business.log_end
-        self.batch.put(keys.RLOG, keys.log_key(business.number, index), entry.encode())
-        applied = machine.apply(business, index, entry, self.batch, known)
-        for place in applied.placed:
-            self.batch.put(keys.QUEUE, keys.queue_key(business.number, place.base_offset), place.encode())
-            self.placed.append((business, place))
-        business.log_end = index + 1
-        self.business.add(business)
-        self.applied.append((business, applied))
-        self.durable = self.durable or durable
-        if known is not None:
-            self.bodies.append((business.number, index, entry.body))
-        return index
+def alone(business: Business) -> int:
+    """Return the high watermark of a log with one replica once its entries are on disk: its last entry."""
+    return business.log.end - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -69,9 +47,27 @@ class _Command(Generic[T]):
     work: Callable[[Group], T]
     future: Future[T]
     nbytes: int
+    business: Business | None  # the caller is told once everything proposed for it is applied
 
 
-class Storage:
+@dataclass(slots=True, eq=False)
+class _Answer:
+    command: _Command[Any]
+    index: int
+    result: Any = None
+    error: BaseException | None = None
+
+    def tell(self) -> None:
+        if self.error is None:
+            self.command.future.set_result(self.result)
+        else:
+            self.command.future.set_exception(self.error)
+
+    def refuse(self, error: VenusError) -> None:
+        _reject(self.command, error)
+
+
+class CommitThread:
     """The queue of commands and the thread that drains it."""
 
     def __init__(
@@ -84,6 +80,7 @@ class Storage:
         maintain: Callable[[Group], None],
         on_fatal: Callable[[BaseException], None],
         linger_s: float = 0.0,
+        watermark: Callable[[Business], int] = alone,
     ) -> None:
         self._store = store
         self._buffer = buffer
@@ -92,14 +89,18 @@ class Storage:
         self._maintain = maintain
         self._on_fatal = on_fatal
         self._linger_s = linger_s
+        self._watermark = watermark
+        self._acks = Acks()
+        self._lagging: set[Business] = set()  # with entries above the watermark
         self._ready = threading.Condition()
         self._waiting: deque[_Command[Any]] = deque()
         self._stopping = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="venus-storage", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="venus-commit", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, businesses: Iterable[Business]) -> None:
+        """Start the thread; what these businesses have above the watermark is applied when it moves."""
+        self._lagging.update(business for business in businesses if business.pending)
         self._thread.start()
 
     def stop(self) -> None:
@@ -109,8 +110,9 @@ class Storage:
             self._ready.notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+        self._acks.refuse_all(_closed(self._error))
 
-    def submit(self, work: Callable[[Group], T], nbytes: int = 0) -> Future[T]:
+    def submit(self, work: Callable[[Group], T], nbytes: int = 0, business: Business | None = None) -> Future[T]:
         """Queue a command. Its future fails with Overloaded at once when too many bytes wait already."""
         future: Future[T] = Future()
         if nbytes and not self._buffer.hold(nbytes):
@@ -122,9 +124,23 @@ class Storage:
                     self._buffer.release(nbytes)
                 future.set_exception(_closed(self._error))
                 return future
-            self._waiting.append(_Command(work, future, nbytes))
+            self._waiting.append(_Command(work, future, nbytes, business))
             self._ready.notify()
         return future
+
+    def advance(self) -> None:
+        """Look at the watermark soon: it may have moved. From any thread."""
+        self.submit(lambda _: None)
+
+    def take_back(self, business: Business, first: int) -> Future[None]:
+        """Take back every entry from `first` on; who waits for one of them is refused. Above the watermark only."""
+
+        def work(group: Group) -> None:
+            group.truncate(business, first)
+            self._buffer.drop(business.number, first)
+            self._acks.drop(business, first, Unavailable(f"{business.name}: another broker leads now; send again"))
+
+        return self.submit(work)
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing may be written after an error of the store."""
@@ -145,14 +161,17 @@ class Storage:
         """Whether the store has failed."""
         return self._error is not None
 
+    # -- the thread --------------------------------------------------------------------------------------------
+
     def _run(self) -> None:
         while True:
             commands = self._take()
             if commands is None:
                 return
             self._throttle()
+            commands = [c for c in commands if c.future.set_running_or_notify_cancel()]
             try:
-                self._group(commands)
+                self.step(commands)
             except BaseException as error:
                 for command in commands:
                     _reject(command, error)
@@ -174,30 +193,80 @@ class Storage:
                 nbytes += taken[-1].nbytes
             return taken
 
-    def _group(self, commands: list[_Command[Any]]) -> None:
+    def step(self, commands: Sequence[_Command[Any]]) -> None:
+        """Run one group: propose, write, apply, publish, answer."""
         group = Group(self._store.batch())
-        answers = [self._answer(group, c) for c in commands if c.future.set_running_or_notify_cancel()]
-        self._maintain(group)
-        for business in group.business:
-            state.save(business, group.batch)
+        answers = [self._answer(group, c) for c in commands]
+        try:
+            self._maintain(group)
+            group.write_log()
+            self._apply(group, (*group.changed, *self._lagging))
+            for business in group.changed:
+                state.save(business, group.batch)
+        except Exception as error:
+            self._give_up(group, commands, error)
+            return
         if len(group.batch):
             self._store.write(group.batch, durable=group.durable)
         self._publish(group)
         for command in commands:
             if command.nbytes:
                 self._buffer.release(command.nbytes)
-        for answer in answers:
-            answer()
+        self._tell(group, answers)
 
-    def _answer(self, group: Group, command: _Command[Any]) -> Callable[[], None]:
-        """Run a command; return how to tell its caller once the group is on disk."""
+    def _give_up(self, group: Group, commands: Sequence[_Command[Any]], error: Exception) -> None:
+        """Drop a group that cannot be applied, of which nothing is on disk; its commands are tried one by one."""
+        if isinstance(error, StorageError) or not commands:
+            raise error
+        for business in group.touched():
+            machine.reload(self._store, business)
+        if len(commands) > 1:
+            for command in commands:
+                self.step([command])
+            return
+        logger.error("a command cannot be applied; nothing of it is kept", exc_info=error)
+        if commands[0].nbytes:
+            self._buffer.release(commands[0].nbytes)
+        _reject(commands[0], VenusError(f"the broker failed: {error!r}"))
+
+    def _apply(self, group: Group, businesses: Iterable[Business]) -> None:
+        for business in businesses:
+            if not business.pending:
+                continue
+            applied = machine.apply_pending(business, self._watermark(business), group.batch)
+            group.applied[business] = applied
+            group.changed.add(business)
+            if business.pending:
+                self._lagging.add(business)
+            else:
+                self._lagging.discard(business)
+
+    def _tell(self, group: Group, answers: Iterable[_Answer]) -> None:
+        for business in group.applied:
+            self._acks.release(business)
+        for answer in answers:
+            about = answer.command.business
+            if about is None:
+                answer.tell()
+            else:
+                self._acks.hold(about, Held(answer.index, answer.tell, answer.refuse))
+
+    def _answer(self, group: Group, command: _Command[Any]) -> _Answer:
+        """Run a command; what it proposed is taken back if it fails."""
+        mark = group.mark()
+        result: Any = None
+        failure: BaseException | None = None
         try:
             result = command.work(group)
-        except VenusError as error:
+        except Exception as error:
             if isinstance(error, StorageError) and not isinstance(error, StoreFull):
-                raise
-            return partial(command.future.set_exception, error)
-        return partial(command.future.set_result, result)
+                raise  # the store is in doubt
+            if not isinstance(error, VenusError):
+                logger.exception("a command failed; nothing of it is kept")
+            group.take_back(mark)
+            failure = error if isinstance(error, VenusError) else VenusError(f"the broker failed: {error!r}")
+        index = command.business.log.end - 1 if command.business is not None else 0
+        return _Answer(command, index, result, failure)
 
 
 def _reject(command: _Command[Any], error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""What producers ask of the broker, as commands of the storage thread (VENUS 3.3).
+"""What producers ask of the broker, as commands of the commit thread (VENUS 3.3).
 
 Each function looks with `half.py`, appends a log entry if something changes, and returns the answer that is given
 after the fsync.
@@ -14,7 +14,7 @@ from venus.broker.machine import half
 from venus.broker.machine.envelope import open_body
 from venus.broker.machine.half import Action, Half
 from venus.broker.machine.state import Business
-from venus.broker.pipeline.commit_thread import Group
+from venus.broker.pipeline.group import Group
 from venus.broker.store.space import Space
 from venus.errors import IllegalTransition, ProtocolError
 from venus.model import Verdict
@@ -56,13 +56,14 @@ def init(
     group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int
 ) -> broker_pb2.InitAck:
     """Make a producer the only one that is listened to. Raises Diverged (rule 6)."""
-    half.check_producer(business.half, source_last_batch)
-    epoch = half.next_epoch(business.half, source_epoch)
+    half.check_producer(business.proposed, source_last_batch)
+    epoch = half.next_epoch(business.proposed, source_epoch)
     if business.is_new:  # its epoch is logged with its first half message; streams do not outlive this process
-        business.half = business.shown = half.raise_epoch(business.half, epoch, producer)
+        raised = half.raise_epoch(business.proposed, epoch, producer)
+        business.proposed = business.applying = business.committed = raised
     else:
         _raise_epoch(group, business, epoch, producer, at_us)
-    state = business.half
+    state = business.proposed
     if state.halves:  # the answer asks about each of them: that is a review, and the first one after a restart
         business.count("reviews_sent", len(state.halves))
     return broker_pb2.InitAck(
@@ -78,7 +79,7 @@ def take_halves(
     group: Group, business: Business, epoch: int, halves: Sequence[Shipped], at_us: int, space: Space
 ) -> HalvesResult:
     """Persist half messages, in order."""
-    half.fence(business.half, epoch)
+    half.fence(business.proposed, epoch)
     space.check_data(sum(len(message.body) for message in halves))
     for message in halves:
         content = open_body(message.batch_no, message.body)
@@ -89,40 +90,40 @@ def take_halves(
             count=content.count,
             nbytes=len(message.body),
         )
-        match half.accept(business.half, epoch, arriving):
+        match half.accept(business.proposed, epoch, arriving):
             case Action.PERSIST:
                 if business.is_new:
-                    _raise_epoch(group, business, epoch, business.half.producer, at_us)
+                    _raise_epoch(group, business, epoch, business.proposed.producer, at_us)
                 entry = Entry(
                     kind=EntryKind.PREPARE, epoch=epoch, at_us=at_us, digest=message.digest, body=message.body
                 )
                 group.append(business, entry, content)
             case Action.RESEND:
                 business.count("resends")
-                wanted = business.half.end_batch + 1
+                wanted = business.proposed.end_batch + 1
                 reason = f"batch {message.batch_no} came before batch {wanted}"
-                return HalvesResult(through=business.half.end_batch, resend_from=wanted, reason=reason)
+                return HalvesResult(through=business.proposed.end_batch, resend_from=wanted, reason=reason)
             case _:
                 business.count("duplicate_batches")
                 business.count("duplicate_rows", arriving.count)
-    return HalvesResult(through=business.half.end_batch)
+    return HalvesResult(through=business.proposed.end_batch)
 
 
 def decide(
     group: Group, business: Business, epoch: int, batch_no: int, digest: int, verdict: Verdict, at_us: int
 ) -> broker_pb2.Decided:
     """Decide half messages. Raises Fenced, IllegalTransition."""
-    match half.judge(business.half, epoch, batch_no, digest, verdict):
+    match half.judge(business.proposed, epoch, batch_no, digest, verdict):
         case Action.COMMIT | Action.ROLL_BACK:
             record = {"verdict": int(verdict), "batch_no": batch_no, "digest": digest}
             group.append(business, note(EntryKind.DECIDE, epoch=epoch, at_us=at_us, record=record))
         case Action.WAIT:
             return broker_pb2.Decided(
-                verdict=broker_pb2.UNKNOWN, batch_no=batch_no, next_offset=business.half.next_offset
+                verdict=broker_pb2.UNKNOWN, batch_no=batch_no, next_offset=business.proposed.next_offset
             )
         case _:
             business.count("duplicate_decisions")
-    answer = half.recorded(business.half, batch_no, digest, verdict)
+    answer = half.recorded(business.proposed, batch_no, digest, verdict)
     return broker_pb2.Decided(
         verdict=broker_pb2.Verdict.ValueType(answer.verdict), batch_no=answer.batch_no, next_offset=answer.next_offset
     )
@@ -135,14 +136,14 @@ def operator_decide(
 
     Nothing is lost by a wrong word: the next producer starts behind what is committed then.
     """
-    found = business.half.undecided(batch_no)
+    found = business.proposed.undecided(batch_no)
     if found is None:
         raise IllegalTransition(
             f"{business.name} has no undecided half message {batch_no}", hint="`venus half list` shows what there is"
         )
     if verdict is Verdict.UNKNOWN:
         raise ProtocolError("an operator says commit or rollback")
-    epoch = half.next_epoch(business.half, 0)
+    epoch = half.next_epoch(business.proposed, 0)
     _raise_epoch(group, business, epoch, "operator", at_us)
     business.count("operator_decisions")
     return decide(group, business, epoch, batch_no, found.digest, verdict, at_us)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from venus.broker.machine import state
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.state import Business
-from venus.broker.pipeline.commit_thread import Group
+from venus.broker.pipeline.group import Group
 from venus.broker.queue import trimming
 from venus.broker.queue.buffer import Buffer
 from venus.broker.queue.retention import Consumer
@@ -111,7 +111,7 @@ class Upkeep:
         with business.lock:
             consumers = [c.acknowledged for c in business.consumers.values() if c.connected]
         first = state.place_at(self._store, business, min([business.materialised.offset, *consumers]))
-        self._buffer.delivered(business.number, first.index if first else business.log_end)
+        self._buffer.delivered(business.number, first.index if first else business.log.end)
 
     def _compact(self) -> None:
         busy = self._compacting is not None and self._compacting.is_alive()

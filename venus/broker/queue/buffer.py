@@ -77,6 +77,13 @@ class Buffer:
                 self._hits += 1
             return body
 
+    def drop(self, business: int, first_index: int) -> None:
+        """Forget bodies from a log index on: the entries were taken back, others will have their indexes."""
+        with self._lock:
+            for bodies in (self._saved, self._delivered):
+                for key in [key for key in bodies if key[0] == business and key[1] >= first_index]:
+                    self._nbytes -= len(bodies.pop(key)) + ENTRY_BYTES
+
     def delivered(self, business: int, below_index: int) -> None:
         """Mark everything below a log index as wanted by nobody who is known."""
         with self._lock:

@@ -69,7 +69,7 @@ class Sent:
 
 def published(business: Business) -> Ahead:
     """Return the undecided halves with the offsets that they get if they are committed, as far as they are worth it."""
-    state, known = business.half, business.undecided
+    state, known = business.committed, business.undecided
     if not known and sum(found.nbytes for found in state.halves) < WORTH_BYTES:
         return ()
     if known and state.halves and known[0][1] is state.halves[0] and known[-1][1] in state.halves[len(known) - 1 :][:1]:
@@ -111,6 +111,6 @@ def _stored(store: Store, business: Business, index: int) -> bytes | None:
     try:
         return read_body(store, business, index)
     except Corruption:
-        if business.log_start_index > index:
+        if business.log.start > index:
             return None
         raise

@@ -6,7 +6,7 @@ from itertools import islice
 
 from venus.broker.log.entry import EntryKind, note
 from venus.broker.machine.state import Business, place_at
-from venus.broker.pipeline.commit_thread import Group
+from venus.broker.pipeline.group import Group
 from venus.broker.queue import queue_index, retention
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
@@ -32,12 +32,12 @@ def trim(store: Store, group: Group, business: Business, pins: list[int], retain
     if last is None:
         return 0, 0
     start = last.next_offset
-    index = min([last.index + 1, *(found.index for found in business.half.halves[:1])])
-    number, first_index = business.number, business.log_start_index
+    index = min([last.index + 1, *(found.index for found in business.applying.halves[:1])])
+    number, first_index = business.number, business.log.start
     group.batch.delete_range(keys.QUEUE, keys.queue_key(number, business.log_start), keys.queue_key(number, start))
-    group.batch.delete_range(keys.RLOG, keys.log_key(number, first_index), keys.log_key(number, index))
-    business.log_start, business.log_start_index, business.nbytes_trimmed = start, index, last.after
-    group.business.add(business)
+    business.log.trim(group.batch, index)
+    business.log_start, business.nbytes_trimmed = start, last.after
+    group.changed.add(business)
     return first_index, index
 
 
@@ -67,12 +67,12 @@ def expire(group: Group, business: Business, now_us: int, ttl_s: float) -> None:
 def forget(group: Group, business: Business, name: str, at_us: int) -> None:
     """Log that a consumer will not come back."""
     record = {"group": name, "forget": True}
-    entry = note(EntryKind.CONSUMER, epoch=business.half.epoch, at_us=at_us, record=record)
+    entry = note(EntryKind.CONSUMER, epoch=business.proposed.epoch, at_us=at_us, record=record)
     group.append(business, entry, durable=False)
 
 
 def acknowledged(group: Group, business: Business, name: str, offset: int, at_us: int) -> None:
     """Log how far a consumer has come; losing the newest of these only keeps more than is needed."""
     record = {"group": name, "acknowledged": offset}
-    entry = note(EntryKind.CONSUMER, epoch=business.half.epoch, at_us=at_us, record=record)
+    entry = note(EntryKind.CONSUMER, epoch=business.proposed.epoch, at_us=at_us, record=record)
     group.append(business, entry, durable=False)

@@ -37,7 +37,7 @@ def business_status(
     store: Store, business: Business, *, now_us: int, half_alarm_s: float, behind_bytes_max: int
 ) -> broker_pb2.BusinessStatus:
     """Describe a business."""
-    state = business.shown  # one moment: a decision that is being written down is still undecided and invisible
+    state = business.committed  # one moment: a decision that is being written down is still undecided and invisible
     with business.lock:
         counters = dict(business.counters)
         consumers = list(business.consumers.values())

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from venus.broker.store import keys
+import logging
+from collections.abc import Callable
+
+from venus.broker.store import keys, upgrade
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError
 
-#: 2: a row's value has its record_id (venus/codec/stored.py).
-FORMAT = b"2"
+logger = logging.getLogger(__name__)
+
+#: 2: a row's value has its record_id (venus/codec/stored.py). 3: log entries have a term and a seal.
+FORMAT = b"3"
+
+#: From which layout to which, in place; a step that was interrupted starts over.
+_UPGRADES: dict[bytes, tuple[bytes, Callable[[Store], int]]] = {b"2": (b"3", upgrade.seal_entries)}
 
 
 def check_format(store: Store) -> None:
-    """Mark a new store; refuse one of another layout with StorageError."""
+    """Mark a new store, upgrade an older one in place; refuse any other with StorageError."""
     found = store.get(keys.STATE, keys.FORMAT)
+    while found in _UPGRADES:
+        following, step = _UPGRADES[found]
+        rewritten = step(store)
+        logger.info("%s: layout %s became %s, %d entries", store.path, found.decode(), following.decode(), rewritten)
+        _mark(store, following)
+        found = following
     if found == FORMAT:
         return
     if found is not None or next(store.scan_prefix(keys.STATE, keys.CORE), None) is not None:
@@ -20,6 +34,10 @@ def check_format(store: Store) -> None:
             f"{store.path} has layout {(found or b'1').decode(errors='replace')}, this broker reads {FORMAT.decode()}",
             hint="run the VENUS that wrote it, or give the broker an empty data_dir and run `venus resync --all`",
         )
+    _mark(store, FORMAT)
+
+
+def _mark(store: Store, layout: bytes) -> None:
     batch = store.batch()
-    batch.put(keys.STATE, keys.FORMAT, FORMAT)
+    batch.put(keys.STATE, keys.FORMAT, layout)
     store.write(batch, durable=True)

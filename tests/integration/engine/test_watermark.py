@@ -1,0 +1,209 @@
+"""Log apart from machine: what is proposed waits for the high watermark, and can be taken back until then."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, WAIT_S, Producer
+from venus.broker.engine import Engine
+from venus.broker.machine import envelope
+from venus.broker.machine.state import Business
+from venus.broker.pipeline import commit_thread, producer_commands
+from venus.errors import Unavailable, VenusError
+from venus.model import Verdict
+
+pytestmark = pytest.mark.integration
+
+STILL_S = 0.3
+
+
+class Replicas:
+    """Stands in for followers: the watermark stays where it was left until they have caught up."""
+
+    def __init__(self) -> None:
+        self.held: int | None = None
+
+    def __call__(self, business: Business) -> int:
+        end = commit_thread.alone(business)
+        return end if self.held is None else min(self.held, end)
+
+
+def settle(engine: Engine) -> None:
+    """Let a group pass."""
+    engine.commits.submit(lambda _: None).result(WAIT_S)
+
+
+def test_nothing_is_told_or_seen_above_the_watermark(tmp_path: Path) -> None:
+    replicas = Replicas()
+    engine = engines.make(tmp_path, watermark=replicas)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    replicas.held = 3  # EPOCH, PREPARE, DECIDE
+
+    message = producer.next_half(engines.rows(3, 2))
+    half = engine.halves(BUSINESS, producer.epoch, [message])
+    decided = engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    settle(engine)
+    settle(engine)
+
+    assert not half.done()
+    assert not decided.done()
+    assert engines.status(engine).next_offset == 3
+    assert list(engines.status(engine).halves) == []
+    assert len(engines.full_data(engine)) == 3
+
+    replicas.held = 4
+    engine.commits.advance()
+    assert half.result(WAIT_S).through == 2
+    settle(engine)
+    assert not decided.done()
+
+    replicas.held = None
+    engine.commits.advance()
+    assert decided.result(WAIT_S).next_offset == 5
+    assert len(engines.full_data(engine)) == 5
+    engine.stop()
+
+
+def test_a_repeated_half_message_is_told_no_sooner_than_the_first(tmp_path: Path) -> None:
+    replicas = Replicas()
+    engine = engines.make(tmp_path, watermark=replicas)
+    producer = Producer(engine)
+    replicas.held = 1
+    message = producer.next_half(engines.rows(0, 1))
+    asked = [engine.halves(BUSINESS, producer.epoch, [message]) for _ in range(3)]
+    settle(engine)
+    settle(engine)
+
+    assert [each.done() for each in asked] == [False] * 3
+    replicas.held = 2
+    engine.commits.advance()
+    assert [each.result(WAIT_S).through for each in asked] == [1] * 3
+    engine.stop()
+
+
+def test_a_tail_is_taken_back_and_another_takes_its_place(tmp_path: Path) -> None:
+    replicas = Replicas()
+    engine = engines.make(tmp_path, watermark=replicas)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    replicas.held = 3
+    message = producer.next_half(engines.rows(3, 2))
+    lost: list[Future[Any]] = [
+        engine.halves(BUSINESS, producer.epoch, [message]),
+        engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT),
+    ]
+    settle(engine)
+
+    with pytest.raises(VenusError, match="committed"):
+        engine.commits.take_back(engine.catalogue.known(BUSINESS), 3).result(WAIT_S)
+    engine.commits.take_back(engine.catalogue.known(BUSINESS), 4).result(WAIT_S)
+    for future in lost:
+        with pytest.raises(Unavailable, match="send again"):
+            future.result(WAIT_S)
+
+    replicas.held = None
+    other = producer_half(2, 4, b"other")
+    producer.send(other)
+    assert producer.decide(other).next_offset == 4
+    assert engines.full_data(engine)[b"00000009"] == b"other"
+    engine.stop()
+
+    again = engines.make(tmp_path)
+    assert len(engines.full_data(again)) == 4
+    assert engines.status(again).last_batch == 2
+    again.stop()
+
+
+def producer_half(batch_no: int, first: int, payload: bytes) -> Any:
+    return engines.half(batch_no, first, engines.rows(9, 1, payload))
+
+
+def test_what_was_above_the_watermark_is_applied_after_a_restart(tmp_path: Path) -> None:
+    replicas = Replicas()
+    engine = engines.make(tmp_path, watermark=replicas)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    replicas.held = 3
+    message = producer.next_half(engines.rows(3, 2))
+    engine.halves(BUSINESS, producer.epoch, [message])
+    engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    settle(engine)
+    engine.stop()
+
+    engine = engines.make(tmp_path, watermark=replicas)
+    assert engines.status(engine).next_offset == 3
+    replicas.held = None
+    engine.commits.advance()
+    engines.wait_until(lambda: engines.status(engine).next_offset == 5)
+    assert len(engines.full_data(engine)) == 5
+    assert Producer(engine).batch_no == 2
+    engine.stop()
+
+
+def test_a_command_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three half messages meets a defect: none of the three is kept, the broker goes on."""
+    errors = engines.Errors()
+    engine = engines.make(tmp_path, errors=errors)
+    producer = Producer(engine)
+    messages = [producer.next_half(engines.rows(n, 1)) for n in range(3)]
+    real = envelope.open_body
+
+    def defective(batch_no: int, body: bytes) -> Any:
+        if batch_no == 2:
+            raise ZeroDivisionError("a defect")
+        return real(batch_no, body)
+
+    monkeypatch.setattr(producer_commands, "open_body", defective)
+    with pytest.raises(VenusError, match="ZeroDivisionError"):
+        producer.send(*messages)
+    monkeypatch.undo()
+
+    assert list(engines.status(engine).halves) == []
+    producer.send(*messages)
+    assert producer.decide(messages[-1]).next_offset == 3
+    assert errors.fatal == []
+    engine.stop()
+
+
+def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applying one of two businesses' half messages meets a defect: the other one's is kept, the broker goes on."""
+    errors = engines.Errors()
+    engine = engines.make(tmp_path, errors=errors, group_commit_ms=50)
+    good, bad = Producer(engine), Producer(engine, "other")
+    good.commit(engines.rows(0, 1))
+    bad.commit(engines.rows(0, 1))
+    monkeypatch.setattr("venus.broker.machine.state.encode_half", _fails_for_batch_of(77))
+    first, second = good.next_half(engines.rows(1, 1)), bad.next_half(engines.rows(1, 77))
+    kept = engine.halves(good.business, good.epoch, [first])
+    failed = engine.halves(bad.business, bad.epoch, [second])
+
+    assert kept.result(WAIT_S).through == 2
+    with pytest.raises(VenusError, match="a defect"):
+        failed.result(WAIT_S)
+    monkeypatch.undo()
+
+    bad.send(second)
+    assert bad.decide(second).next_offset == 78
+    assert good.decide(first).next_offset == 2
+    assert errors.fatal == []
+    engine.stop()
+    again = engines.make(tmp_path)
+    assert len(engines.full_data(again, business="other")) == 78
+    again.stop()
+
+
+def _fails_for_batch_of(count: int) -> Any:
+    from venus.broker.machine.state import encode_half
+
+    def encode(found: Any) -> bytes:
+        if found.count == count:
+            raise ZeroDivisionError("a defect")
+        return encode_half(found)
+
+    return encode

@@ -1,0 +1,58 @@
+"""One business's log: appended at its end, applied up to the high watermark, truncatable above that.
+
+The positions, as in etcd's raft: `applied` <= `committed` < `end`. Entries up to `committed` are safe and never taken
+back; the machine has applied those up to `applied`; what lies between `committed` and `end` is proposed only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from venus.broker.log.entry import Entry, decode
+from venus.broker.log.terms import TermCache
+from venus.broker.store import keys
+from venus.broker.store.rocks import Batch, Store
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """Where the log of a business stands. Changed by the commit thread alone."""
+
+    business: int
+    start: int = 1  # the first entry that is kept
+    end: int = 1  # the index that the next entry gets
+    committed: int = 0  # the high watermark
+    applied: int = 0
+    terms: TermCache = field(default_factory=TermCache)
+
+    def append(self, batch: Batch, index: int, entry: Entry) -> None:
+        """Put an entry at `index`, its place at the end."""
+        batch.put(keys.RLOG, keys.log_key(self.business, index), entry.encode(index))
+        self.terms = self.terms.append(entry.term, index)
+
+    def truncate(self, batch: Batch, end: int) -> None:
+        """Take back every entry from `end` on. Raises ValueError below the high watermark."""
+        if end <= self.committed:
+            raise ValueError(f"entry {end} is committed (high watermark {self.committed})")
+        batch.delete_range(keys.RLOG, keys.log_key(self.business, end), keys.log_key(self.business, self.end))
+        self.end = end
+        self.terms = self.terms.truncate(end)
+
+    def trim(self, batch: Batch, start: int) -> None:
+        """Give entries below `start` back; they are applied, and nobody reads them any more."""
+        batch.delete_range(keys.RLOG, keys.log_key(self.business, self.start), keys.log_key(self.business, start))
+        self.start = start
+        self.terms = self.terms.trim(start)
+
+    def entries(self, store: Store, first: int, stop: int) -> Iterator[tuple[int, Entry]]:
+        """Read entries from `first` up to but not including `stop`. Raises Corruption."""
+        for key, value in store.scan(keys.RLOG, keys.log_key(self.business, first), keys.log_key(self.business, stop)):
+            index = keys.log_index(key)
+            yield index, decode(value, index, where=str(store.path))
+
+    def find_end(self, store: Store) -> None:
+        """Set `end` to what is on disk."""
+        last = store.before(keys.RLOG, keys.log_key(self.business + 1, 0))
+        if last is not None and last[0][:4] == keys.log_key(self.business, 0)[:4]:
+            self.end = keys.log_index(last[0]) + 1

@@ -1,0 +1,59 @@
+"""What an entry does to the half messages, without any I/O.
+
+The same step is taken twice: at the log's end, to decide what may follow (the *proposed* state), and at the high
+watermark, when the machine applies the entry (the *applying* state).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.broker.log.entry import Entry, EntryKind
+from venus.broker.machine import half
+from venus.broker.machine.envelope import Envelope
+from venus.broker.machine.half import Half, State
+from venus.model import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The state after an entry, and what became of half messages: `placed` are (base offset, half)."""
+
+    before: State
+    after: State
+    persisted: Half | None = None
+    placed: tuple[tuple[int, Half], ...] = ()
+    removed: tuple[Half, ...] = ()
+
+
+def step(state: State, index: int, entry: Entry, content: Envelope | None) -> Step:
+    """Take the step of one entry; `content` is the envelope of a PREPARE's body."""
+    match entry.kind:
+        case EntryKind.PREPARE:
+            assert content is not None, "a PREPARE has an envelope"
+            found = _half(index, entry, content)
+            return Step(before=state, after=half.persist(state, found), persisted=found)
+        case EntryKind.DECIDE:
+            batch_no = entry.record["batch_no"]
+            if entry.record["verdict"] == Verdict.ROLLBACK:
+                after, removed = half.roll_back(state, batch_no)
+                return Step(before=state, after=after, removed=removed)
+            after, placed = half.commit(state, batch_no)
+            return Step(before=state, after=after, placed=placed)
+        case EntryKind.EPOCH:
+            record = entry.record
+            return Step(before=state, after=half.raise_epoch(state, record["epoch"], record["producer"]))
+        case EntryKind.CONSUMER:
+            return Step(before=state, after=state)
+
+
+def _half(index: int, entry: Entry, content: Envelope) -> Half:
+    return Half(
+        batch_no=content.batch_no,
+        digest=entry.digest,
+        first_sequence=content.first_sequence,
+        count=content.count,
+        nbytes=len(entry.body),
+        received_at_us=entry.at_us,
+        index=index,
+    )

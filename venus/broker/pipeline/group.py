@@ -1,0 +1,90 @@
+"""A group: the commands that share one write batch and one fsync.
+
+A command proposes: it appends entries and steps the proposed state, nothing else. What a command that fails has
+proposed is taken back, so it does all of its work or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from venus.broker.log.entry import Entry
+from venus.broker.machine.envelope import Envelope
+from venus.broker.machine.machine import Applied
+from venus.broker.machine.state import Business, Pending
+from venus.broker.machine.steps import step
+from venus.broker.store.rocks import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a group had come before a command."""
+
+    appended: int
+    staged: int
+    durable: bool
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """What one write batch is made of."""
+
+    batch: Batch
+    changed: set[Business] = field(default_factory=set)
+    applied: dict[Business, Applied] = field(default_factory=dict)
+    durable: bool = False
+    appended: list[tuple[Business, Pending]] = field(default_factory=list)
+    _staged: list[tuple[str, bytes, bytes | None]] = field(default_factory=list)
+
+    def append(self, business: Business, entry: Entry, known: Envelope | None = None, *, durable: bool = True) -> int:
+        """Propose an entry at the end of a business's log; return its index."""
+        index = business.log.end
+        taken = step(business.proposed, index, entry, known)
+        pending = Pending(index=index, entry=entry, content=known, step=taken)
+        business.proposed = taken.after
+        business.log.end = index + 1
+        business.pending.append(pending)
+        self.appended.append((business, pending))
+        self.durable = self.durable or durable
+        return index
+
+    def stage(self, family: str, key: bytes, value: bytes | None) -> None:
+        """Set or remove (None) one key that belongs to no log."""
+        self._staged.append((family, key, value))
+
+    def mark(self) -> Mark:
+        """Remember how far the group has come."""
+        return Mark(len(self.appended), len(self._staged), self.durable)
+
+    def take_back(self, mark: Mark) -> None:
+        """Undo what was proposed since."""
+        while len(self.appended) > mark.appended:
+            business, pending = self.appended.pop()
+            assert business.pending.pop() is pending, "nothing is applied while commands run"
+            business.proposed, business.log.end = pending.step.before, pending.index
+        del self._staged[mark.staged :]
+        self.durable = mark.durable
+
+    def truncate(self, business: Business, first: int) -> None:
+        """Take back every entry of a log from `first` on; above the high watermark only."""
+        business.log.truncate(self.batch, first)
+        while business.pending and business.pending[-1].index >= first:
+            business.proposed = business.pending.pop().step.before
+        self.appended = [(b, p) for b, p in self.appended if b is not business or p.index < first]
+        self.changed.add(business)
+        self.durable = True
+
+    def touched(self) -> set[Business]:
+        """Return every business that a command or the upkeep has changed in memory."""
+        return self.changed | {business for business, _ in self.appended}
+
+    def write_log(self) -> None:
+        """Put what was proposed into the batch."""
+        for business, pending in self.appended:
+            business.log.append(self.batch, pending.index, pending.entry)
+            self.changed.add(business)
+        for family, key, value in self._staged:
+            if value is None:
+                self.batch.delete(family, key)
+            else:
+                self.batch.put(family, key, value)
