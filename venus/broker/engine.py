@@ -14,20 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import venus
-from venus.broker.machine import machine, state
+from venus.broker.log.upgrade import UPGRADES
+from venus.broker.machine import machine, retention, state
 from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.retention import Consumer
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.state import Business
-from venus.broker.pipeline import commit_thread, producer_commands
+from venus.broker.pipeline import commit_thread, producer_commands, trimming
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.pipeline.upkeep import Upkeep
-from venus.broker.queue import early_delivery, reader, retention, trimming
+from venus.broker.queue import early_delivery, places, reader
 from venus.broker.queue.buffer import Buffer
 from venus.broker.queue.early_delivery import Sent
 from venus.broker.queue.reader import ReadResult
-from venus.broker.queue.retention import Consumer
 from venus.broker.service import figures
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
@@ -144,7 +145,7 @@ class Engine:
             logger.info("closed after a failure of the store")
 
     def _load(self) -> None:
-        check_format(self._store)
+        check_format(self._store, UPGRADES)
         found = list(state.load_all(self._store, self._settings.review_after_s))
         for business in found:
             business.log.find_end(self._store)
@@ -153,7 +154,7 @@ class Engine:
             machine.pend_rest(self._store, business)
             if entries:
                 logger.info("%s: replayed %d log entries", business.name, entries)
-            state.load_tail(self._store, business)
+            places.load_tail(self._store, business)
             for undecided in business.committed.halves:
                 business.reviews.expect(undecided.batch_no, self._monotonic())
             for table_id in business.materialised.floors:

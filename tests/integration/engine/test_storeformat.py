@@ -10,6 +10,7 @@ import pytest
 from tests.support import engines
 from tests.support.engines import Producer
 from venus.broker.log.entry import decode
+from venus.broker.log.upgrade import UPGRADES
 from venus.broker.store import keys
 from venus.broker.store.format import FORMAT, check_format
 from venus.broker.store.rocks import Store
@@ -44,7 +45,7 @@ def test_another_layout_is_refused_with_the_way_out(tmp_path: Path, found: bytes
     store.write(batch, durable=True)
 
     with pytest.raises(StorageError, match=f"has {shown}, this broker reads {FORMAT.decode()}") as refused:
-        check_format(store)
+        check_format(store, UPGRADES)
     assert "resync --all" in refused.value.hint
     store.close()
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from venus.broker.log import entry
+from venus.broker.machine import queue_index, retention
+from venus.broker.machine.queue_index import Placed, Tail
+from venus.broker.machine.retention import Consumer, Mark
 from venus.broker.machine.review_schedule import ASKED_MAX, Reviews, pause_s
-from venus.broker.queue import queue_index, retention
 from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
-from venus.broker.queue.queue_index import Placed, Tail
-from venus.broker.queue.retention import Consumer, Mark
 from venus.broker.store import keys
 from venus.errors import Corruption
 

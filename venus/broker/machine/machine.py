@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from venus.broker.log.entry import Entry, EntryKind
-from venus.broker.machine import state
+from venus.broker.machine import queue_index, retention, state
 from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.half import Half
+from venus.broker.machine.retention import Consumer, Mark
 from venus.broker.machine.state import Business, Pending, TableFigures
 from venus.broker.machine.steps import Step, step
-from venus.broker.queue import queue_index, retention
-from venus.broker.queue.retention import Consumer, Mark
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 

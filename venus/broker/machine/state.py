@@ -20,11 +20,10 @@ from venus.broker.log.log import Log
 from venus.broker.log.terms import TermCache
 from venus.broker.machine import half
 from venus.broker.machine.envelope import Envelope, envelope, parse
+from venus.broker.machine.queue_index import Tail
+from venus.broker.machine.retention import Consumer, Mark
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.steps import Step
-from venus.broker.queue import queue_index
-from venus.broker.queue.queue_index import Placed, Tail
-from venus.broker.queue.retention import Consumer, Mark
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.errors import Corruption
@@ -264,20 +263,6 @@ def read_body(store: Store, business: Business, index: int) -> bytes:
     return body_of(value)
 
 
-def load_tail(store: Store, business: Business) -> None:
-    """Publish what is committed, and bring the newest part of the queue into memory."""
-    business.committed = business.applying
-    business.visible_offset = business.committed.next_offset
-    from_offset = max(business.log_start, business.visible_offset - business.tail.places_max)
-    places = [
-        queue_index.decode(int.from_bytes(key[4:], "big"), value)
-        for key, value in store.scan(
-            keys.QUEUE, keys.queue_key(business.number, from_offset), keys.queue_key(business.number + 1, 0)
-        )
-    ]
-    business.tail.extend(places)
-
-
 def encode_half(found: half.Half) -> bytes:
     """Return what is stored of an undecided half message."""
     return _HALF.pack(found.digest, found.first_sequence, found.count, found.nbytes, found.received_at_us, found.index)
@@ -305,19 +290,6 @@ def encode_schema(offset: int, schema: bytes) -> bytes:
 def decode_schema(value: bytes) -> tuple[int, bytes]:
     """Read what `encode_schema` wrote."""
     return int(_SCHEMA_OFFSET.unpack_from(value)[0]), value[_SCHEMA_OFFSET.size :]
-
-
-def place_at(store: Store, business: Business, offset: int) -> Placed | None:
-    """Find the batch that holds an offset, in the tail or in the store; None = at or beyond the end."""
-    if offset >= business.visible_offset:
-        return None
-    nearby = business.tail.walk(offset)
-    if nearby is not None:
-        return next(nearby, None)
-    found = store.at_or_before(keys.QUEUE, keys.queue_key(business.number, offset))
-    if found is None or found[0][:4] != keys.queue_key(business.number, 0)[:4]:
-        return None
-    return queue_index.decode(int.from_bytes(found[0][4:], "big"), found[1])
 
 
 def save_consumer(batch: Batch, business: int, consumer: Consumer) -> None:

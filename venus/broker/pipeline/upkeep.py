@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from venus.broker.machine import state
 from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.retention import Consumer
 from venus.broker.machine.state import Business
+from venus.broker.pipeline import trimming
 from venus.broker.pipeline.group import Group
-from venus.broker.queue import trimming
+from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.retention import Consumer
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
@@ -110,7 +110,7 @@ class Upkeep:
     def _mark_delivered(self, business: Business) -> None:
         with business.lock:
             consumers = [c.acknowledged for c in business.consumers.values() if c.connected]
-        first = state.place_at(self._store, business, min([business.materialised.offset, *consumers]))
+        first = places.at(self._store, business, min([business.materialised.offset, *consumers]))
         self._buffer.delivered(business.number, first.index if first else business.log.end)
 
     def _compact(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.state import Business, read_body
+from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.queue_index import Placed
-from venus.broker.snapshot.materialiser import walk
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed
 from venus.wire import broker_pb2
@@ -65,7 +65,7 @@ def read(
     nbytes = passed = 0
     reached = offset
     if offset < visible:
-        for place in walk(store, business, offset):
+        for place in places.walk(store, business, offset):
             if place.base_offset >= visible or passed >= PASSED_MAX:
                 break
             if not place.concerns(table_ids):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from venus.broker.machine.retention import Consumer
 from venus.broker.machine.review_schedule import ASKED_MAX
-from venus.broker.machine.state import Business, place_at
+from venus.broker.machine.state import Business
 from venus.broker.pipeline.producer_commands import half_ref
-from venus.broker.queue.retention import Consumer
+from venus.broker.queue import places
 from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
 
@@ -63,7 +64,7 @@ def business_status(
 
 
 def _consumer(store: Store, business: Business, consumer: Consumer) -> broker_pb2.ConsumerStatus:
-    first = place_at(store, business, max(consumer.acknowledged, business.log_start))
+    first = places.at(store, business, max(consumer.acknowledged, business.log_start))
     return broker_pb2.ConsumerStatus(
         group=consumer.group,
         acknowledged=consumer.acknowledged,

@@ -16,10 +16,10 @@ from pathlib import Path
 import xxhash
 
 from venus.broker.machine import envelope, folding
+from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.state import Business, Materialised, read_body
-from venus.broker.queue import queue_index
+from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.queue_index import Placed
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
@@ -215,7 +215,7 @@ class Materialiser:
         offset = business.materialised.offset
         if offset >= business.visible_offset:
             return
-        for place in walk(self._store, business, offset):
+        for place in places.walk(self._store, business, offset):
             if place.base_offset >= business.visible_offset:
                 return
             yield place
@@ -250,19 +250,6 @@ class Materialiser:
 def business_offset(business: Business) -> int:
     """Return how far the full data of a business has come."""
     return business.materialised.offset
-
-
-def walk(store: Store, business: Business, offset: int, limit: int = 512) -> Iterator[Placed]:
-    """Walk committed batches from the one that holds `offset` on, in memory or in the store."""
-    nearby = business.tail.walk(offset)
-    if nearby is not None:
-        yield from nearby
-        return
-    held = store.at_or_before(keys.QUEUE, keys.queue_key(business.number, offset))
-    start = held[0] if held is not None and held[0][:4] == keys.queue_key(business.number, 0)[:4] else None
-    first = start if start is not None else keys.queue_key(business.number, offset)
-    for key, value in store.scan(keys.QUEUE, first, keys.queue_key(business.number + 1, 0), limit=limit):
-        yield queue_index.decode(int.from_bytes(key[4:], "big"), value)
 
 
 def _looking(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:

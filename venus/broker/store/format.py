@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from venus.broker.store import keys, upgrade
+from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.errors import StorageError
 
@@ -14,15 +14,15 @@ logger = logging.getLogger(__name__)
 #: 2: a row's value has its record_id (venus/codec/stored.py). 3: log entries have a term and a seal.
 FORMAT = b"3"
 
-#: From which layout to which, in place; a step that was interrupted starts over.
-_UPGRADES: dict[bytes, tuple[bytes, Callable[[Store], int]]] = {b"2": (b"3", upgrade.seal_entries)}
+#: From which layout to which, in place; returns how much it rewrote. A step that was interrupted starts over.
+Upgrades = Mapping[bytes, tuple[bytes, Callable[[Store], int]]]
 
 
-def check_format(store: Store) -> None:
+def check_format(store: Store, upgrades: Upgrades) -> None:
     """Mark a new store, upgrade an older one in place; refuse any other with StorageError."""
     found = store.get(keys.STATE, keys.FORMAT)
-    while found in _UPGRADES:
-        following, step = _UPGRADES[found]
+    while found is not None and found in upgrades:
+        following, step = upgrades[found]
         rewritten = step(store)
         logger.info("%s: layout %s became %s, %d entries", store.path, found.decode(), following.decode(), rewritten)
         _mark(store, following)

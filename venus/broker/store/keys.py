@@ -46,6 +46,11 @@ def queue_key(business: int, base_offset: int) -> bytes:
     return _LOG.pack(business, base_offset)
 
 
+def queue_offset(key: bytes) -> int:
+    """Return the base offset of a committed batch."""
+    return int(_LOG.unpack(key)[1])
+
+
 def row_prefix(business: int, table_id: int) -> bytes:
     """Return what comes before the record_id in the key of a row."""
     return _TABLE.pack(business, table_id)

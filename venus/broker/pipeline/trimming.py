@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from venus.broker.log.entry import EntryKind, note
-from venus.broker.machine.state import Business, place_at
+from venus.broker.machine import queue_index, retention
+from venus.broker.machine.state import Business
 from venus.broker.pipeline.group import Group
-from venus.broker.queue import queue_index, retention
+from venus.broker.queue import places
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 
@@ -23,7 +22,7 @@ def trim(store: Store, group: Group, business: Business, pins: list[int], retain
     with business.lock:
         consumers = list(business.consumers.values())
     point = retention.trim_point(business.materialised.offset, consumers, pins)
-    first_needed = place_at(store, business, point)
+    first_needed = places.at(store, business, point)
     needed_from = first_needed.before if first_needed else business.nbytes
     target = needed_from - retain_bytes
     if target - business.nbytes_trimmed <= min(_PIECE_BYTES_MAX, retain_bytes // _PIECES):
@@ -43,10 +42,7 @@ def trim(store: Store, group: Group, business: Business, pins: list[int], retain
 
 def _last_removable(store: Store, business: Business, point: int, target: int) -> queue_index.Placed | None:
     last = None
-    first = keys.queue_key(business.number, business.log_start)
-    walk = store.scan(keys.QUEUE, first, keys.queue_key(business.number + 1, 0))
-    for key, value in islice(walk, PASS_BATCHES_MAX):
-        place = queue_index.decode(int.from_bytes(key[4:], "big"), value)
+    for place in places.oldest(store, business, PASS_BATCHES_MAX):
         if place.after > target or place.next_offset > point:
             break
         last = place

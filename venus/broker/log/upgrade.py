@@ -9,6 +9,7 @@ import xxhash
 
 from venus.broker.log.entry import Entry, EntryKind
 from venus.broker.store import keys
+from venus.broker.store.format import Upgrades
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption
 
@@ -43,3 +44,6 @@ def _entry_of_layout_2(value: bytes, index: int, *, where: str) -> Entry:
     if xxhash.xxh3_64_intdigest(body) != digest:
         raise Corruption(f"{where}: log entry {index} does not hash to its digest")
     return Entry(kind=EntryKind(kind), epoch=epoch, at_us=at_us, digest=digest, body=body)
+
+
+UPGRADES: Upgrades = {b"2": (b"3", seal_entries)}

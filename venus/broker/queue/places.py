@@ -1,0 +1,53 @@
+"""Where committed batches lie: the one reader of the column family `queue`, for consumers, full data and retention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from venus.broker.machine import queue_index
+from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.state import Business
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+
+
+def at(store: Store, business: Business, offset: int) -> Placed | None:
+    """Find the batch that holds an offset, in the tail or in the store; None = at or beyond the end."""
+    if offset >= business.visible_offset:
+        return None
+    nearby = business.tail.walk(offset)
+    return next(nearby if nearby is not None else _stored(store, business, _start(store, business, offset)), None)
+
+
+def walk(store: Store, business: Business, offset: int, limit: int = 512) -> Iterator[Placed]:
+    """Walk committed batches from the one that holds `offset` on, in memory, or at most `limit` in the store."""
+    nearby = business.tail.walk(offset)
+    if nearby is not None:
+        yield from nearby
+    else:
+        yield from _stored(store, business, _start(store, business, offset), limit)
+
+
+def oldest(store: Store, business: Business, limit: int) -> Iterator[Placed]:
+    """Walk the oldest batches that are kept."""
+    return _stored(store, business, keys.queue_key(business.number, business.log_start), limit)
+
+
+def load_tail(store: Store, business: Business) -> None:
+    """Publish what is committed, and bring the newest part of the queue into memory."""
+    business.committed = business.applying
+    business.visible_offset = business.committed.next_offset
+    first = max(business.log_start, business.visible_offset - business.tail.places_max)
+    business.tail.extend(_stored(store, business, keys.queue_key(business.number, first)))
+
+
+def _start(store: Store, business: Business, offset: int) -> bytes:
+    """Return the key of the batch that holds an offset."""
+    wanted = keys.queue_key(business.number, offset)
+    found = store.at_or_before(keys.QUEUE, wanted)
+    return found[0] if found is not None and found[0][:4] == wanted[:4] else wanted
+
+
+def _stored(store: Store, business: Business, first: bytes, limit: int | None = None) -> Iterator[Placed]:
+    for key, value in store.scan(keys.QUEUE, first, keys.queue_key(business.number + 1, 0), limit=limit):
+        yield queue_index.decode(keys.queue_offset(key), value)
