@@ -1,3 +1,9 @@
 """What every test may ask for."""
 
-pytest_plugins = ["tests.support.mariadb", "tests.support.plsql", "tests.support.postgres", "tests.support.sparks"]
+pytest_plugins = [
+    "tests.support.mariadb",
+    "tests.support.plsql",
+    "tests.support.postgres",
+    "tests.support.second_try",
+    "tests.support.sparks",
+]

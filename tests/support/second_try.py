@@ -1,0 +1,152 @@
+"""`--second-try`: what failed beside other tests is tried once more alone, and a pass then is called FLAKY.
+
+The second try is a serial pytest of its own, after the workers have ended. A test that passes only there is printed
+last with its first failure and counted in the closing line. Up to FLAKY_MAX of them count as passed; with more, all
+count as failed. So the counts of the closing line and the exit status always say the same.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+#: More flaky tests than this fail the run.
+FLAKY_MAX = 3
+#: More failures than this are no matter of luck: none of them is tried again.
+TRIED_MAX = 20
+
+_BAD = ("failed", "error")
+Outcomes = dict[str, set[str]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("second try")
+    group.addoption("--second-try", action="store_true", help="try what failed once more alone; a pass is FLAKY")
+    group.addoption("--outcomes", metavar="FILE", help="append the outcome of each phase of each test to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--second-try") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SecondTry(config), "second-try")
+    if told := config.getoption("--outcomes"):
+        config.pluginmanager.register(Outcome(Path(told)), "outcomes")
+
+
+class Outcome:
+    """The side of the second session: a line a phase, so that what it did not come to is not taken for passed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps([report.nodeid, f"{report.when} {report.outcome}"]) + "\n")
+
+
+def passed(outcomes: set[str]) -> bool:
+    """Return whether a test ran and nothing in it failed or was skipped."""
+    return outcomes == {"setup passed", "call passed", "teardown passed"}
+
+
+@dataclass(slots=True)
+class SecondTry:
+    """The side of the session that may be spread over workers; not in the workers."""
+
+    config: pytest.Config
+    flaky: dict[str, list[pytest.TestReport]] = field(default_factory=dict)
+
+    @property
+    def _terminal(self) -> pytest.TerminalReporter:
+        found = self.config.pluginmanager.get_plugin("terminalreporter")
+        assert isinstance(found, pytest.TerminalReporter)
+        return found
+
+    @pytest.hookimpl(trylast=True)  # behind xdist, which ends its workers, and the fixtures of this session
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Try again what failed. An interrupted, broken or cut-short session stays what it is."""
+        if session.exitstatus != pytest.ExitCode.TESTS_FAILED or session.shouldfail or session.shouldstop:
+            return
+        reports = [report for bad in _BAD for report in self._terminal.stats.get(bad, [])]
+        first: dict[str, list[pytest.TestReport]] = {}
+        for report in reports:
+            if isinstance(report, pytest.TestReport):  # not a module that cannot be imported
+                first.setdefault(report.nodeid, []).append(report)
+        if len(first) > TRIED_MAX:
+            self._terminal.write_sep("=", f"{len(first)} tests failed, more than {TRIED_MAX}: none is tried again")
+            return
+        if not first:
+            return
+        outcomes = self._tried(list(first))
+        self.flaky = {nodeid: first[nodeid] for nodeid in first if passed(outcomes.get(nodeid, set()))}
+        self._count(session, reports)
+
+    def _tried(self, nodeids: Sequence[str]) -> Outcomes:
+        """Run these tests in a pytest of their own, show what it says, and return what became of each phase."""
+        self._terminal.write_line("")
+        self._terminal.write_sep("=", f"second try, alone: {len(nodeids)} that failed")
+        with tempfile.TemporaryDirectory() as folder:
+            told, asked = Path(folder) / "outcomes", Path(folder) / "asked"
+            told.touch()
+            asked.write_text("".join(f"{nodeid}\n" for nodeid in nodeids))
+            command = [
+                sys.executable, "-m", "pytest", f"@{asked}", "-qq", "-rN", "-p", "no:cacheprovider",
+                f"--rootdir={self.config.rootpath}", f"--outcomes={told}",
+            ]  # fmt: skip
+            with subprocess.Popen(
+                command, cwd=self.config.rootpath, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="replace",
+            ) as process:  # fmt: skip
+                assert process.stdout is not None
+                for line in process.stdout:
+                    self._terminal.write(line)
+            outcomes: Outcomes = {}
+            for line in told.read_text().splitlines():
+                nodeid, outcome = json.loads(line)
+                outcomes.setdefault(nodeid, set()).add(outcome)
+        return outcomes
+
+    def _count(self, session: pytest.Session, reports: Sequence[pytest.CollectReport | pytest.TestReport]) -> None:
+        """Make the closing line and the exit status say what the second try has shown."""
+        if not self.flaky:
+            return
+        stats = self._terminal.stats
+        stats["flaky"] = [found[0] for found in self.flaky.values()]
+        if len(self.flaky) > FLAKY_MAX:
+            return
+        for bad in _BAD:
+            left = [report for report in stats.pop(bad, []) if report.nodeid not in self.flaky]
+            if left:
+                stats[bad] = left
+        # A test whose fixtures failed behind it is among the passed already.
+        known = {report.nodeid for report in stats.get("passed", [])}
+        stats.setdefault("passed", []).extend(found[0] for nodeid, found in self.flaky.items() if nodeid not in known)
+        forgiven = sum(report.nodeid in self.flaky for report in reports)
+        session.testsfailed -= forgiven
+        if session.testsfailed == 0:
+            session.exitstatus = pytest.ExitCode.OK
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own summary, so that this comes last
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+        """Print the flaky tests with their first failures, then by name."""
+        yield
+        if not self.flaky:
+            return
+        terminalreporter.section("FLAKY: failed beside others, passed alone", sep="=")
+        for nodeid, found in self.flaky.items():
+            for report in found:
+                terminalreporter.section(f"first failure of {nodeid} ({report.when})", sep="_")
+                terminalreporter.write_line(report.longreprtext)
+                for title, content in report.sections:
+                    terminalreporter.section(title, sep="-")
+                    terminalreporter.write_line(content.rstrip("\n"))
+        for nodeid in self.flaky:
+            terminalreporter.write_line(f"FLAKY {nodeid}")
+        if len(self.flaky) > FLAKY_MAX:
+            terminalreporter.write_line(f"{len(self.flaky)} flaky tests, more than {FLAKY_MAX}: the run fails")

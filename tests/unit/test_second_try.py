@@ -1,0 +1,193 @@
+"""`pytest --second-try`: what passes only alone is FLAKY, and neither counts nor exit status hide anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.second_try import FLAKY_MAX, TRIED_MAX
+
+ROOT = Path(__file__).parents[2]
+
+#: Only the plugin, and quickly.
+_BARE = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+#: A suite whose tests know how often they were called.
+_SUITE = """
+import os, pathlib
+import pytest
+
+def calls(name):
+    with pathlib.Path(__file__).with_name(name + ".calls").open("a+") as file:
+        file.write("x")
+        file.flush()
+        file.seek(0)
+        return len(file.read())
+
+def fails_first(name):
+    assert calls(name) > 1, f"the first failure of {name}"
+
+"""
+_GOOD = "def test_good(): pass\n"
+_BAD = "def test_bad(): assert not calls('bad'), 'always'\n"
+_FLAKY = "def test_flaky_{0}(): fails_first('{0}')\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    code: int
+    text: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the closing line counts, as a reader of many suites takes it apart."""
+        found = re.fullmatch(r"=+ (.*) in [\d.]+s(?: \(.*\))? =+", self.text.splitlines()[-1])
+        assert found is not None, self.text
+        return {word: int(number) for number, word in (part.split() for part in found[1].split(", "))}
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Run:
+    """Make a suite of these tests and run it."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -ra\n")
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.second_try"]\n')
+
+    def run(*tests: str, options: tuple[str, ...] = ("--second-try",)) -> Said:
+        for number, text in enumerate(tests):
+            (tmp_path / f"test_{number}.py").write_text(_SUITE + text)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+        done = subprocess.run(command, cwd=tmp_path, env=environ | _BARE, capture_output=True, text=True, timeout=120)
+        return Said(done.returncode, done.stdout)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("-p", "xdist.plugin", "-n", "2", "--dist", "loadfile")], ids=["serial", "spread"]
+)
+def test_a_test_that_passes_only_alone_is_named_with_its_first_failure(suite: Run, options: tuple[str, ...]) -> None:
+    said = suite(_GOOD, _FLAKY.format("one"), options=("--second-try", *options))
+
+    assert said.code == 0
+    assert said.counts == {"passed": 2, "flaky": 1}
+    assert "AssertionError: the first failure of one" in said.text
+    assert said.text.splitlines()[-2] == "FLAKY test_1.py::test_flaky_one"
+
+
+def test_a_defect_fails_twice_and_fails_the_run(suite: Run) -> None:
+    said = suite(_GOOD, _BAD, _FLAKY.format("one"))
+
+    assert said.code == 1
+    assert said.counts == {"passed": 2, "failed": 1, "flaky": 1}
+    assert "FLAKY test_1.py" not in said.text
+
+
+def test_too_many_flaky_tests_fail_the_run(suite: Run) -> None:
+    most = [_FLAKY.format(f"n{n}") for n in range(FLAKY_MAX)]
+
+    assert suite(*most).code == 0
+
+    said = suite(*(_FLAKY.format(f"m{n}") for n in range(FLAKY_MAX + 1)))
+
+    assert said.code == 1
+    assert said.counts == {"failed": FLAKY_MAX + 1, "flaky": FLAKY_MAX + 1}
+    assert f"{FLAKY_MAX + 1} flaky tests, more than {FLAKY_MAX}: the run fails" in said.text
+
+
+def test_more_failures_than_luck_explains_are_not_tried_again(suite: Run) -> None:
+    said = suite("".join(_FLAKY.format(f"n{n}") for n in range(TRIED_MAX + 1)))
+
+    assert said.code == 1
+    assert said.counts == {"failed": TRIED_MAX + 1}
+    assert "none is tried again" in said.text
+
+
+_FIXTURE = """
+@pytest.fixture
+def place():
+    {0}
+    yield
+    {1}
+
+def test_there(place): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [_FIXTURE.format("fails_first('up')", ""), _FIXTURE.format("", "fails_first('down')")], ids=["up", "down"]
+)
+def test_a_fixture_that_fails_once_makes_its_test_flaky(suite: Run, text: str) -> None:
+    said = suite(text)
+
+    assert said.code == 0
+    assert said.counts == {"passed": 1, "flaky": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def test_gone():\n    if calls('s') > 1: pytest.skip('no more')\n    assert False",
+        "def test_gone():\n    if calls('c') > 1: os._exit(0)\n    assert False",
+        "if not calls('m') > 1:\n    def test_gone(): assert False",
+    ],
+    ids=["skipped", "ended", "not-found"],
+)
+def test_what_did_not_run_the_second_time_has_not_passed(suite: Run, text: str) -> None:
+    said = suite(text)
+
+    assert said.code == 1
+    assert said.counts == {"failed": 1}
+
+
+def test_a_worker_that_dies_is_a_failure_until_its_test_passes(suite: Run) -> None:
+    spread = ("--second-try", "-p", "xdist.plugin", "-n", "1", "--dist", "loadfile")
+    said = suite("def test_kills():\n    if calls('k') == 1: os.kill(os.getpid(), 9)\n", options=spread)
+
+    assert said.code == 0
+    assert said.counts == {"passed": 1, "flaky": 1}
+    assert "crashed while running" in said.text
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code"),
+    [
+        ("import nowhere", (), 2),
+        (_FLAKY.format("x") + "def test_stopped(): raise KeyboardInterrupt", (), 2),
+        ("def test_fails_inside(): pass\ndef pytest_generate_tests(metafunc): raise SystemExit('inside')", (), 3),
+        (_GOOD, ("--no-such-option",), 4),
+        ("", (), 5),
+        (_FLAKY.format("x") + _GOOD, ("-x",), 1),
+    ],
+    ids=["collection", "interrupt", "internal", "usage", "no-tests", "cut-short"],
+)
+def test_a_run_that_was_no_run_keeps_its_exit_status(
+    suite: Run, text: str, options: tuple[str, ...], code: int
+) -> None:
+    said = suite(text, options=("--second-try", *options))
+
+    assert said.code == code
+    assert "second try, alone" not in said.text
+
+
+def test_a_module_that_cannot_be_imported_fails_the_run_beside_a_flaky_test(suite: Run) -> None:
+    said = suite("import nowhere", _FLAKY.format("one"), options=("--second-try", "--continue-on-collection-errors"))
+
+    assert said.code == 1
+    assert said.counts == {"passed": 1, "error": 1, "flaky": 1}
+
+
+def test_without_the_option_a_failure_is_a_failure(suite: Run) -> None:
+    said = suite(_FLAKY.format("one"), options=())
+
+    assert said.code == 1
+    assert said.counts == {"failed": 1}
