@@ -12,7 +12,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,8 @@ import pytest
 import sqlalchemy
 import tenacity
 from pymysql.constants import ER
+
+from tests.support.lifetimes import new_folder
 
 #: What MariaDB 10.11 has by itself.
 DEFAULT_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_CREATE_USER,NO_ENGINE_SUBSTITUTION"
@@ -124,7 +125,7 @@ def _free_port() -> int:
 def running_mariadb(sql_mode: str = DEFAULT_MODE) -> Iterator[MariaServer]:
     """Install and start a server of its own with this global sql_mode; stop and remove it at the end."""
     server, installer = require_binaries()
-    home = Path(tempfile.mkdtemp(prefix="venus-maria-"))
+    home = new_folder("maria-")
     user = pwd.getpwuid(os.getuid()).pw_name
     data = home / "data"
     try:

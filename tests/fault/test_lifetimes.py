@@ -1,0 +1,107 @@
+"""What the tests start ends with the process that has started it, also when that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.watchdog import marked
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+ROOT = Path(__file__).parents[2]
+START_S = 120.0
+END_S = 20.0
+
+#: One test that starts what the tests start: daemons, sessions of their own, children of children.
+_SUITE = """
+import time
+from pathlib import Path
+from tests.support.brokers import BrokerProcess, settings
+from tests.support.pipeline import Pipeline
+from tests.support.spark_connect import connect_server
+
+def test_a_few(postgres_server):
+    Path("started").touch()
+    time.sleep(300)
+
+def test_servers(postgres_server, mariadb_server, tmp_path):
+    pipeline = Pipeline(tmp_path, "sqlite:///x.db", {})
+    pipeline.configure()
+    pipeline.start_broker()
+    with BrokerProcess(settings(tmp_path / "other")):
+        Path("started").touch()
+        time.sleep(300)
+
+def test_spark():
+    with connect_server("."):
+        Path("started").touch()
+        time.sleep(300)
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    plugins = [f"tests.support.{name}" for name in ("lifetimes", "mariadb", "postgres", "sparks")]
+    (tmp_path / "conftest.py").write_text(f"pytest_plugins = {plugins}\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = x\n")
+    (tmp_path / "test_it.py").write_text(_SUITE)
+    return tmp_path
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("test", "options", "killed", "servers"),
+    [
+        ("test_servers", ("-n", "1"), "run", {"postgres", "mariadbd", "python"}),
+        ("test_a_few", ("-n", "1"), "worker", {"postgres"}),
+        pytest.param("test_spark", (), "run", {"java"}, marks=pytest.mark.spark),
+    ],
+    ids=["run", "worker", "spark"],
+)
+def test_nothing_is_left_over_by_a_kill(
+    suite: Path, test: str, options: tuple[str, ...], killed: str, servers: set[str]
+) -> None:
+    sign = f"TEST_OF_LIFETIMES={suite}"  # a mark of this test's own: the mechanism must not be asked about itself
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "TEST_OF_LIFETIMES": str(suite)}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, f"test_it.py::{test}"]
+    with (suite / "said").open("wb") as said:
+        run = subprocess.Popen(
+            command, cwd=suite, env=environ, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        started = wait_for(lambda: (suite / "started").exists() or run.poll() is not None, START_S)
+        assert started, "it does not start"
+        assert run.poll() is None, (suite / "said").read_text()
+        running = {psutil.Process(pid) for pid in marked(sign)} - {psutil.Process(run.pid)}
+        # PostgreSQL writes titles over the environment of the children of its postmaster
+        running |= {child for process in running for child in process.children(recursive=True)}
+        assert servers <= {process.name().rstrip("3.1") for process in running}
+        victim = psutil.Process(run.pid)
+        if killed == "worker":
+            (victim,) = (child for child in victim.children() if child in running)
+        victim.send_signal(signal.SIGKILL)
+
+        _, left = psutil.wait_procs(running, timeout=END_S)
+        assert not [process for process in left if process.is_running()]
+        run.wait(END_S)  # with a worker less it comes to its end
+        assert wait_for(lambda: not marked(sign), END_S)
+    finally:
+        for pid in marked(sign):
+            os.kill(pid, signal.SIGKILL)
+        run.wait(END_S)

@@ -1,0 +1,64 @@
+"""Outlives one process and then ends everything that process has started: python watchdog.py PID MARK FOLDER.
+
+What was started is known by the environment it was started with, which a daemon and a session of its own keep. Only
+the standard library, because it starts with every test process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+#: How long each signal is given. SIGTERM lets servers remove their shared memory, and so does SIGQUIT at PostgreSQL.
+_GRACES_S = ((signal.SIGTERM, 2.0), (signal.SIGQUIT, 1.0), (signal.SIGKILL, 10.0))
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that were started with `mark` (NAME=value) in their environment."""
+    sought, found = mark.encode(), []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        if sought in environ.split(b"\0"):
+            found.append(int(entry.name))
+    return found
+
+
+def end_all(mark: str) -> None:
+    """End them, also those that are started meanwhile."""
+    for number, grace_s in _GRACES_S:
+        until = time.monotonic() + grace_s
+        told: set[int] = set()
+        while left := marked(mark):
+            for pid in set(left) - told:
+                told.add(pid)
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    continue
+            if time.monotonic() > until:
+                break
+            time.sleep(0.05)
+
+
+def main() -> None:
+    """Wait for the end of the process; a pidfd is the process itself, whoever gets its number later."""
+    pid, mark, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    watched = os.pidfd_open(pid)
+    if os.getppid() == pid:  # else it has ended before there was anything to wait for
+        select.select([watched], [], [])
+    end_all(mark)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
