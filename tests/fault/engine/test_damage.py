@@ -14,6 +14,8 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Errors, Producer
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.errors import Corruption, StorageError, StoreFull
 from venus.model import Verdict
@@ -66,6 +68,48 @@ def test_a_torn_end_of_the_log_costs_nothing_that_was_answered(tmp_path: Path) -
     engine.stop()
 
 
+def a_body_that_rotted(path: Path, index: int) -> None:
+    """Flip a bit of a row in a stored body as memory does it: before the store seals its blocks.
+
+    The full data begins anew, so that the next broker reads every body from the log.
+    """
+    store = Store(path / "db")
+    batch = store.batch()
+    key = keys.log_key(1, index)
+    entry = store.get(keys.RLOG, key)
+    assert entry is not None
+    batch.put(keys.RLOG, key, entry[:-1].replace(b"zz", b"z{", 1) + entry[-1:])
+    batch.delete(keys.STATE, keys.materialised_key(1))
+    batch.delete_range(keys.ROW, keys.row_prefix(1, 1), keys.after_prefix(keys.row_prefix(1, 1)))
+    store.write(batch, durable=True)
+    store.close()
+
+
+@pytest.mark.fault
+def test_a_body_that_rotted_in_the_log_never_becomes_full_data(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    for number in range(3):
+        producer.commit(engines.rows(number * 10, 10, b"z" * 50))
+    engine.stop()
+    store = Store(tmp_path / "db")
+    prepared = [keys.log_index(key) for key, value in store.scan(keys.RLOG, b"", b"") if b"zz" in value]
+    store.close()
+    a_body_that_rotted(tmp_path, prepared[1])
+
+    errors = Errors()
+    engine = engines.make(tmp_path, errors=errors)
+    wait_until(lambda: errors.fatal or engine.status(BUSINESS).businesses[0].materialised_offset == 30)
+    engine.stop()
+
+    (found,) = errors.fatal
+    assert isinstance(found, Corruption)
+    assert "batch 2 of main is damaged" in str(found)
+    store = Store(tmp_path / "db")
+    assert all(b"{" not in value for _, value in store.scan_prefix(keys.ROW, keys.row_prefix(1, 1)))
+    store.close()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "small"
@@ -79,7 +123,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + engines.WAIT_S
     while not condition():
         assert time.monotonic() < end
