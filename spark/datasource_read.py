@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from venus.codec.chunk import Chunk
 from venus.errors import Overloaded, SnapshotExpired, VenusError
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import Resume, Snapshots
 from venus.spark.datasource_bounds import Bounds
 from venus.spark.datasource_columns import Wanted
 from venus.spark.datasource_options import Options, told
@@ -104,15 +104,15 @@ def split_batches(options: Options, partition: SplitPartition, wanted: Wanted) -
 
 def split_chunks(options: Options, partition: SplitPartition) -> Iterator[Chunk]:
     """Yield the chunks of a key range; a broker that is away is waited for, and reading goes on behind the last row."""
-    after, waits_since = b"", 0.0
+    resume, waits_since = Resume(), 0.0
+    own_range = options.low is not None or options.high is not None
     split = broker_pb2.Split.FromString(partition.split)
     while True:
         try:
             with Snapshots(options.address) as snapshots:
                 snapshots.renew(partition.snapshot_id)
-                for chunk in snapshots.read_split(partition.snapshot_id, split, after):
+                for chunk in snapshots.read_split(partition.snapshot_id, split, resume, own_range=own_range):
                     waits_since = 0.0
-                    after = chunk.last or after
                     yield chunk
         except SnapshotExpired as error:
             raise SnapshotExpired(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from venus.codec.chunk import Totals
 from venus.errors import Diverged, SnapshotExpired, TargetError, Unavailable, VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
@@ -100,6 +101,8 @@ def _load(target: LakeTarget, snapshots: Snapshots, report: Report, began: float
         before += table.base.rows
         _keep(target, snapshot, text_columns)
         snapshots.renew(snapshot.snapshot_id)
+    loaded = {table_id: Totals(table.base.rows) for table_id, table in tables.items()}
+    snapshots.confirm(snapshot.snapshot_id, loaded, {table_id: table.name for table_id, table in tables.items()})
     register(target, snapshot)
     _finish(target, snapshot, load, tables)
     snapshots.close(snapshot.snapshot_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,6 +25,7 @@ from venus.adapters.under.loadtask import SplitResult, SplitTask, load_split
 from venus.adapters.under.loadwatch import watched
 from venus.adapters.under.naming import Placed
 from venus.adapters.under.target import HALTED, Position, PostgresTarget, transaction
+from venus.codec.chunk import Totals
 from venus.config import Settings
 from venus.errors import Diverged, SnapshotExpired, TargetError, VenusError
 from venus.rpc.snapshots import Snapshots
@@ -198,8 +199,8 @@ class _Load:
         self._target.own(self._session, "set_job", state="loading")
         kept = self._target.own_rows(self._session, "manifest", load_id=plan.load_id)
         done = {
-            split: SplitResult(split_no=split, table_id=table_id, rows=rows, parked=parked, already=True)
-            for split, table_id, rows, parked in kept
+            split: SplitResult(split_no=split, table_id=table_id, rows=rows, parked=parked, digest=digest, already=True)
+            for split, table_id, rows, parked, digest in kept
         }
         self._resumed = len(done)
         tasks = self._tasks(plan)
@@ -226,6 +227,7 @@ class _Load:
         target.own(session, "set_job", state="indexing")
         rows = {table_id: sum(r.rows for r in results if r.table_id == table_id) for table_id in plan.placed}
         parked = {table_id: sum(r.parked for r in results if r.table_id == table_id) for table_id in plan.placed}
+        self._snapshots.confirm(plan.snapshot.snapshot_id, totals_of(results), plan.names)
         states = {t.table_id: t for t in target.tables(session)}
         for table_id, placed in plan.placed.items():
             self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
@@ -274,3 +276,12 @@ class _Load:
                 reason = f"the target refused {count} rows of the full load; see the quarantine"
                 target.set_state(session, table_id, HALTED, held_from=snapshot.offset, reason=reason)
         target.own(session, "set_job", state="done")
+
+
+def totals_of(results: Iterable[SplitResult]) -> dict[int, Totals]:
+    """Sum up by table what was read of the splits, loaded or parked."""
+    found: dict[int, Totals] = {}
+    for result in results:
+        totals = Totals(result.rows + result.parked, int(result.digest, 16))
+        found.setdefault(result.table_id, Totals()).include(totals)
+    return found

@@ -32,6 +32,11 @@ class Plan:
     placed: dict[int, Placed]
 
     @property
+    def names(self) -> dict[int, str]:
+        """The tables' names at the target."""
+        return {table_id: placed.qualified for table_id, placed in self.placed.items()}
+
+    @property
     def rows_estimate(self) -> int:
         return sum(s.rows_estimate for s in self.snapshot.splits)
 

@@ -57,6 +57,8 @@ class SplitResult:
     table_id: int
     rows: int
     parked: int
+    #: Of what the broker sent, in hexadecimal; see `rows_digest`.
+    digest: str
     #: An earlier attempt had loaded it.
     already: bool
 
@@ -99,12 +101,12 @@ class _Loading:
     def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
         self._session.run("BEGIN")
         if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
-            rows, parked = self._session.rows(_sql("loaded_split"), self._params())[0]
-            return self._result(rows, parked, already=True)
+            rows, parked, digest = self._session.rows(_sql("loaded_split"), self._params())[0]
+            return self._result(rows, parked, digest, already=True)
         digest = self._copy(copy)
         self._own("record_split", rows=self._rows, parked=self._parked, digest=digest)
         self._session.run("COMMIT")
-        return self._result(self._rows, self._parked, already=False)
+        return self._result(self._rows, self._parked, digest, already=False)
 
     @property
     def _table_id(self) -> int:
@@ -118,10 +120,11 @@ class _Loading:
     def _own(self, block: str, **more: object) -> int:
         return self._session.run(_sql(block), self._params(**more))
 
-    def _result(self, rows: int, parked: int, *, already: bool) -> SplitResult:
+    def _result(self, rows: int, parked: int, digest: str, *, already: bool) -> SplitResult:
         return SplitResult(
-            split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, already=already
-        )
+            split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, digest=digest,
+            already=already,
+        )  # fmt: skip
 
     def _copy(self, copy: Callable[[Iterator[Chunk]], None]) -> str:
         """Read the split and have it copied; return its digest."""

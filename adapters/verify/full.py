@@ -59,11 +59,11 @@ class FullData:
             bounds = [b for low, high in part.ranges(buckets) for b in key_ranges(subject.schema, low, high)]
             splits = [broker_pb2.Split(table_id=table_id, low=low, high=high) for low, high in bounds]
         for split in splits:
-            for section, _ in self._read(split):
+            for section, _ in self._read(split, own_range=bool(part.step)):
                 yield section
 
-    def _read(self, split: broker_pb2.Split) -> Iterator[tuple[TableChanges, Sequences]]:
-        for chunk in self._snapshots.read_split(self.snapshot.snapshot_id, split):
+    def _read(self, split: broker_pb2.Split, *, own_range: bool) -> Iterator[tuple[TableChanges, Sequences]]:
+        for chunk in self._snapshots.read_split(self.snapshot.snapshot_id, split, own_range=own_range):
             for rows in chunk.sections:
                 yield rows.changes, rows.stored.sequences
 
@@ -83,7 +83,7 @@ class FullData:
     def _found(self, subject: Subject, split: broker_pb2.Split, wanted: set[Key]) -> dict[Key, tuple[Row, int]]:
         schema, versions = subject.schema, self.versions(subject.schema.table_id)
         found: dict[Key, tuple[Row, int]] = {}
-        for section, sequences in self._read(split):
+        for section, sequences in self._read(split, own_range=True):
             columns = columns_of(section, versions, schema)
             rows = zip(*columns, strict=True)
             for key, row, sequence in zip(key_forms(columns, schema), rows, sequences.tolist(), strict=True):

@@ -25,7 +25,7 @@ from venus.codec.stored import StoredRows
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, VenusError
 from venus.model import ChangeKind, TableSchema
 from venus.rpc.errors import to_status
-from venus.rpc.sealed import delivery_handler
+from venus.rpc.sealed import handlers
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 Rows = dict[int, dict[bytes, tuple[int, int, bytes]]]  # table -> record_id -> sequence, version, row
@@ -63,7 +63,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
 
     def start(self) -> None:
         self.server = grpc.server(futures.ThreadPoolExecutor(32))
-        self.server.add_generic_rpc_handlers((delivery_handler(self),))
+        self.server.add_generic_rpc_handlers((handlers("Delivery", self),))
         servicer = health.HealthServicer()
         servicer.set("", health_pb2.HealthCheckResponse.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(servicer, self.server)
@@ -205,11 +205,22 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         self.splits_read += 1
         split = request.split
         table = pinned.rows.get(split.table_id, {})
-        keys = [k for k in sorted(table) if k >= split.low and (not split.high or k < split.high) and k > request.after]
+        whole = [k for k in sorted(table) if k >= split.low and (not split.high or k < split.high)]
+        keys = [k for k in whole if k > request.after]
         parts = [keys[i : i + CHUNK_ROWS] for i in range(0, len(keys), CHUNK_ROWS)] or [[]]
         for number, part in enumerate(parts):
-            body = _chunk(split.table_id, table, part, number, keys, end=number == len(parts) - 1)
+            body = _chunk(split.table_id, table, part, number, whole, end=number == len(parts) - 1)
             yield broker_pb2.SnapshotChunk(digest=xxh3_64_intdigest(body), body=body)
+
+    def SumSnapshot(  # noqa: N802
+        self, request: broker_pb2.SnapshotRef, context: grpc.ServicerContext
+    ) -> broker_pb2.SnapshotTotals:
+        found = broker_pb2.SnapshotTotals()
+        for table_id, table in self._pinned(request.snapshot_id, context).rows.items():
+            totals = Totals()
+            totals.add(stored_rows((row[0], row[1], k, row[2]) for k, row in table.items()))
+            found.tables.add(table_id=table_id, rows=totals.rows, rows_digest=totals.digest)
+        return found
 
     def RenewSnapshot(  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: grpc.ServicerContext

@@ -20,7 +20,7 @@ from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.retention import Consumer
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.state import Business
-from venus.broker.pipeline import commit_thread, producer_commands, trimming
+from venus.broker.pipeline import commit_thread, forgetting, producer_commands, trimming
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
@@ -312,6 +312,26 @@ class Engine:
         if self.catalogue.is_stored(found):
             self.commits.submit(lambda batch: trimming.forget(batch, found, group, self._clock_us())).result()
 
+    def forget_business(self, business: str) -> None:
+        """Remove a business for good: its log, queue, rows, state and snapshots; frees the space before it returns.
+
+        Raises Unavailable for an unknown one, Refused while a producer or a consumer is connected.
+        """
+        found = self.catalogue.take_out(business)
+        try:
+            self.commits.submit(lambda _: None).result()  # what was asked for it before has been done
+            self._materialiser.forget(found).result()
+            self._snapshots.forget(found)
+            self.commits.submit(lambda group: forgetting.forget(group, found, self.catalogue)).result()
+        except BaseException:
+            found.is_forgotten = False
+            self.catalogue.put_back(found)
+            self._materialiser.notice(found)
+            raise
+        self.catalogue.forgotten(found)
+        with self._fail_stop():
+            forgetting.give_back(self._store, found)
+
     # -- full data ---------------------------------------------------------------------------------------------
 
     def open_snapshot(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
@@ -323,6 +343,11 @@ class Engine:
         """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""
         with self._fail_stop():
             yield from self._snapshots.read_split(request)
+
+    def sum_snapshot(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
+        """Sum up the planned splits of a snapshot. Raises SnapshotExpired."""
+        with self._fail_stop():
+            return self._snapshots.sums(snapshot_id)
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
         """Extend the lease of a snapshot. Raises SnapshotExpired."""

@@ -31,6 +31,11 @@ class Totals:
         self.rows += len(rows)
         self.digest = (self.digest + rows_digest(rows.sequences)) & _MASK_64
 
+    def include(self, other: Totals) -> None:
+        """Count what was counted elsewhere."""
+        self.rows += other.rows
+        self.digest = (self.digest + other.digest) & _MASK_64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from types import TracebackType
 
-import grpc
-
 from venus.model import Verdict
 from venus.rpc.channel import open_channel
-from venus.rpc.errors import from_rpc_error
-from venus.wire import broker_pb2, broker_pb2_grpc
+from venus.rpc.sealed import ask
+from venus.wire import broker_pb2
 
 CALL_TIMEOUT_S = 30.0
+#: Space is given back before the answer.
+FORGET_TIMEOUT_S = 600.0
 
 
 class Admin:
@@ -19,32 +19,29 @@ class Admin:
 
     def __init__(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._channel = open_channel(address)
-        self._stub = broker_pb2_grpc.AdminStub(self._channel)
         self._timeout_s = timeout_s
 
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Return the state of one business, or of all."""
-        try:
-            return self._stub.Status(broker_pb2.StatusRequest(business=business), timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        request = broker_pb2.StatusRequest(business=business)
+        return ask(self._channel, "Admin/Status", request, broker_pb2.BrokerStatus, timeout_s=self._timeout_s)
 
     def decide(self, business: str, batch_no: int, verdict: Verdict) -> broker_pb2.Decided:
         """Decide half messages in the producer's place; it is fenced and reads the outcome when it comes back."""
         request = broker_pb2.DecideRequest(
             business=business, batch_no=batch_no, verdict=broker_pb2.Verdict.ValueType(verdict)
         )
-        try:
-            return self._stub.Decide(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        return ask(self._channel, "Admin/Decide", request, broker_pb2.Decided, timeout_s=self._timeout_s)
 
     def forget(self, business: str, group: str) -> None:
         """Drop a consumer group that will not come back, so that it no longer holds back retention."""
-        try:
-            self._stub.Forget(broker_pb2.ForgetRequest(business=business, group=group), timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        request = broker_pb2.ForgetRequest(business=business, group=group)
+        ask(self._channel, "Admin/Forget", request, broker_pb2.Empty, timeout_s=self._timeout_s)
+
+    def forget_business(self, business: str) -> None:
+        """Remove a business for good, with its queue, its full data and its consumers; Refused while it is in use."""
+        request = broker_pb2.ForgetBusinessRequest(business=business)
+        ask(self._channel, "Admin/ForgetBusiness", request, broker_pb2.Empty, timeout_s=FORGET_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection."""

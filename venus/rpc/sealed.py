@@ -1,21 +1,25 @@
-"""Frames with a seal: the xxh3_64 of all their bytes, as their last field (protos/venus/wire/broker.proto).
+"""Messages with a seal: the xxh3_64 of all their bytes, as their last field (protos/venus/wire/broker.proto).
 
 Bodies carry digests of their own, from the producer to the consumer; the seal guards what is said around them on
-one connection: numbers of batches, verdicts, offsets, acknowledgements. TCP's checksum lets one damage in some
-ten thousand pass.
+one connection: numbers of batches, verdicts, offsets, acknowledgements, key ranges. TCP's checksum lets one damage in
+some ten thousand pass. Every call of every service goes through here, at both ends.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import xxhash
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from venus.codec.chunk import Sealed
-from venus.wire import broker_pb2, broker_pb2_grpc
+from venus.errors import DigestMismatch, ProtocolError, VenusError
+from venus.rpc.errors import from_rpc_error, to_status
+from venus.wire import broker_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -25,6 +29,17 @@ SEAL_BYTES = 9
 
 PRODUCE = "/venus.wire.Ingest/Produce"
 SUBSCRIBE = "/venus.wire.Delivery/Subscribe"
+#: Reads only, and may come from a tool that knows no seals (docs/DECISIONS.md).
+UNSEALED_ALLOWED = ("/venus.wire.Admin/Status",)
+
+OLDER_HINT = "run the same version of VENUS on both sides"
+
+
+class _Unsealed:
+    """In place of a stream's message that has no seal at all."""
+
+
+UNSEALED: Final = _Unsealed()
 
 
 def seal(message: Message) -> bytes:
@@ -33,16 +48,53 @@ def seal(message: Message) -> bytes:
     return content + TAG + xxhash.xxh3_64_digest(content)[::-1]
 
 
+def unseal(kind: type[M], data: bytes, what: str) -> M:
+    """Return the message without its seal. Raises DigestMismatch if it is broken, ProtocolError if there is none."""
+    if _whole(data):
+        return kind.FromString(data[:-SEAL_BYTES])
+    if _has_seal(data):
+        raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
+    raise ProtocolError(f"{what} has no seal: its sender is an older VENUS, or none", hint=OLDER_HINT)
+
+
+def _whole(data: bytes) -> bool:
+    return data[-SEAL_BYTES:] == TAG + xxhash.xxh3_64_digest(memoryview(data)[:-SEAL_BYTES])[::-1]
+
+
+def _has_seal(data: bytes) -> bool:
+    """Whether there is a seal, or was one: a single flipped bit leaves its tag or its hash as they were."""
+    tail = data[-SEAL_BYTES:]
+    return tail[:1] == TAG or tail[1:] == xxhash.xxh3_64_digest(memoryview(data)[:-SEAL_BYTES])[::-1]
+
+
+# -- streams ---------------------------------------------------------------------------------------------------------
+
+
 def opener(kind: type[M]) -> Callable[[bytes], M]:
     """Return a parser for sealed messages. None for a broken seal: a gRPC client then ends the call, quietly."""
 
     def parse(data: bytes) -> M:
-        content = memoryview(data)[:-SEAL_BYTES]
-        if data[-SEAL_BYTES:] != TAG + xxhash.xxh3_64_digest(content)[::-1]:
-            return None  # type: ignore[return-value]  # what gRPC makes of None is no message either
-        return kind.FromString(data)
+        return kind.FromString(data) if _whole(data) else None  # type: ignore[return-value]  # no message either
 
     return parse
+
+
+def _server_opener(kind: type[M]) -> Callable[[bytes], M | _Unsealed | None]:
+    def parse(data: bytes) -> M | _Unsealed | None:
+        if _whole(data):
+            return kind.FromString(data)
+        return None if _has_seal(data) else UNSEALED
+
+    return parse
+
+
+def checked(frame: Any, what: str) -> Any:
+    """Return a frame that a server has read. Raises what `unseal` raises."""
+    if frame is None:
+        raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
+    if frame is UNSEALED:
+        raise ProtocolError(f"{what} has no seal: its sender is an older VENUS, or none", hint=OLDER_HINT)
+    return frame
 
 
 def produce(
@@ -65,34 +117,98 @@ def subscribe(
     return call(iter(frames))
 
 
-def ingest_handler(servicer: broker_pb2_grpc.IngestServicer) -> grpc.GenericRpcHandler:
-    """Return what a server adds in place of the generated handlers."""
+# -- calls with one request ------------------------------------------------------------------------------------------
+
+
+def ask(channel: grpc.Channel, method: str, request: Message, kind: type[M], *, timeout_s: float) -> M:
+    """Call `Service/Method` and return its answer. Raises what the broker raised; DigestMismatch, ProtocolError."""
+    call: grpc.UnaryUnaryMultiCallable[Message, bytes] = channel.unary_unary(
+        f"/venus.wire.{method}", request_serializer=seal, response_deserializer=None
+    )
+    try:
+        data = call(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise from_rpc_error(error) from error
+    return unseal(kind, data, f"the broker's answer to {method.rpartition('/')[2]}")
+
+
+def read_split(
+    channel: grpc.Channel, request: broker_pb2.ReadSplitRequest
+) -> grpc._CallIterator[broker_pb2.SnapshotChunk]:
+    """Begin to read a key range; a chunk has a digest in place of a seal."""
+    call: grpc.UnaryStreamMultiCallable[broker_pb2.ReadSplitRequest, broker_pb2.SnapshotChunk] = channel.unary_stream(
+        "/venus.wire.Delivery/ReadSplit",
+        request_serializer=seal,
+        response_deserializer=broker_pb2.SnapshotChunk.FromString,
+    )
+    return call(request, wait_for_ready=False)
+
+
+# -- servers ---------------------------------------------------------------------------------------------------------
+
+
+def handlers(service: str, servicer: object) -> grpc.GenericRpcHandler:
+    """Return what a server adds in place of the generated handlers: every method of `Ingest`, `Delivery` or `Admin`."""
+    found = broker_pb2.DESCRIPTOR.services_by_name[service]
     return grpc.method_handlers_generic_handler(
-        "venus.wire.Ingest", {"Produce": _sealed(servicer.Produce, broker_pb2.ProducerFrame)}
+        found.full_name, {method.name: _handler(method, getattr(servicer, method.name)) for method in found.methods}
     )
 
 
-def delivery_handler(servicer: broker_pb2_grpc.DeliveryServicer) -> grpc.GenericRpcHandler:
-    """Return what a server adds in place of the generated handlers."""
-    unary: Any = grpc.unary_unary_rpc_method_handler
-    stream: Any = grpc.unary_stream_rpc_method_handler
-    plain: dict[str, tuple[Any, Any, type[Message]]] = {
-        "OpenSnapshot": (unary, servicer.OpenSnapshot, broker_pb2.OpenSnapshotRequest),
-        "ReadSplit": (stream, servicer.ReadSplit, broker_pb2.ReadSplitRequest),
-        "RenewSnapshot": (unary, servicer.RenewSnapshot, broker_pb2.SnapshotRef),
-        "CloseSnapshot": (unary, servicer.CloseSnapshot, broker_pb2.SnapshotRef),
-    }
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        name: make(serve, request_deserializer=request.FromString, response_serializer=_serialise)
-        for name, (make, serve, request) in plain.items()
-    }
-    handlers["Subscribe"] = _sealed(servicer.Subscribe, broker_pb2.ConsumerFrame)
-    return grpc.method_handlers_generic_handler("venus.wire.Delivery", handlers)
+def _handler(method: Any, serve: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    kind = GetMessageClass(method.input_type)
+    if method.client_streaming:
+        return grpc.stream_stream_rpc_method_handler(
+            serve, request_deserializer=_server_opener(kind), response_serializer=seal
+        )
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    make: Any = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+    opened = _opening(path, kind, serve)
+    return make(opened, request_deserializer=None, response_serializer=_serialise)  # type: ignore[no-any-return]
 
 
-def _sealed(serve: Callable[..., Any], frame: type[Message]) -> grpc.RpcMethodHandler[Any, Any]:
-    return grpc.stream_stream_rpc_method_handler(serve, request_deserializer=opener(frame), response_serializer=seal)
+def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler that is given bytes, and opens them for `serve`."""
+
+    async def opened(data: bytes, context: Any) -> Any:
+        try:
+            request = _request(path, kind, data)
+        except VenusError as error:
+            status = to_status(error)
+            await context.abort(status.code, status.details, status.metadata)
+        return await serve(request, context)
+
+    def opened_in_a_thread(data: bytes, context: Any) -> Any:
+        try:
+            request = _request(path, kind, data)
+        except VenusError as error:
+            status = to_status(error)
+            context.set_trailing_metadata(status.metadata)
+            context.abort(status.code, status.details)
+        return serve(request, context)
+
+    return opened if inspect.iscoroutinefunction(serve) else opened_in_a_thread
+
+
+def _request(path: str, kind: type[Message], data: bytes) -> Message:
+    if path in UNSEALED_ALLOWED and not _has_seal(data):
+        return _plain(kind, data)
+    return unseal(kind, data, f"a request of {path.rpartition('/')[2]}")
+
+
+def _plain(kind: type[Message], data: bytes) -> Message:
+    """Read a request without a seal; whatever is more than its own fields may be a damaged seal."""
+    try:
+        message = kind.FromString(data)
+    except DecodeError as error:
+        raise DigestMismatch(f"a request of {len(data)} bytes cannot be parsed: {error}") from error
+    message.DiscardUnknownFields()
+    if message.ByteSize() != len(data):
+        raise DigestMismatch("a request without a seal has fields that it must not have")
+    return message
 
 
 def _serialise(message: Message | Sealed) -> bytes:
-    return message.serialise() if isinstance(message, Sealed) else message.SerializeToString()
+    if isinstance(message, Sealed):
+        return message.serialise()
+    return message.SerializeToString() if isinstance(message, broker_pb2.SnapshotChunk) else seal(message)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from venus.codec.batch import digest
 from venus.codec.chunk import Chunk, Totals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.errors import from_rpc_error
-from venus.wire import broker_pb2, broker_pb2_grpc
+from venus.rpc.sealed import ask, read_split
+from venus.wire import broker_pb2
+
+M = TypeVar("M", bound=Message)
 
 CALL_TIMEOUT_S = 120.0
 #: Enough for what is done once for each chunk not to count.
@@ -25,12 +31,24 @@ RESUME_FIRST_S = 0.1
 RESUME_MAX_S = 5.0
 
 
+@dataclass(slots=True)
+class Resume:
+    """How far a reader is in a key range, and what it has had of it."""
+
+    after: bytes = b""
+    totals: Totals = field(default_factory=Totals)
+
+    def take(self, chunk: Chunk) -> None:
+        """Count a chunk that is handed out."""
+        self.after = chunk.last or self.after
+        self.totals.add(chunk.rows)
+
+
 class Snapshots:
     """A connection for the full interface."""
 
     def __init__(self, address: str, *, keepalive_s: float = KEEPALIVE_S) -> None:
         self._channel = open_channel(address, keepalive_s=keepalive_s)
-        self._stub = broker_pb2_grpc.DeliveryStub(self._channel)
         #: Chunks that arrived damaged, and streams that were resumed.
         self.digest_mismatches = self.resumes = 0
 
@@ -41,30 +59,60 @@ class Snapshots:
         request = broker_pb2.OpenSnapshotRequest(
             business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder
         )
-        try:
-            return self._stub.OpenSnapshot(request, timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        return self._ask("OpenSnapshot", request, broker_pb2.Snapshot)
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
         """Start the lease anew; raise SnapshotExpired if it has ended."""
-        try:
-            return self._stub.RenewSnapshot(broker_pb2.SnapshotRef(snapshot_id=snapshot_id), timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        return self._ask("RenewSnapshot", broker_pb2.SnapshotRef(snapshot_id=snapshot_id), broker_pb2.Snapshot)
+
+    def confirm(self, snapshot_id: str, loaded: Mapping[int, Totals], names: Mapping[int, str]) -> None:
+        """Compare what was loaded of each table with what the broker counts. A digest of 0 is not compared.
+
+        Raises ProtocolError, which names the first table that differs.
+        """
+        counted = self.totals(snapshot_id)
+        for table_id, name in names.items():
+            found, wanted = loaded.get(table_id, Totals()), counted.get(table_id, Totals())
+            if found.rows != wanted.rows or (found.digest and found.digest != wanted.digest):
+                what = f"{found.rows} rows" if found.rows != wanted.rows else "other rows"
+                raise ProtocolError(
+                    f"{name}: {what} were loaded of the {wanted.rows} that the broker's snapshot has",
+                    hint="load it again; nothing was marked as loaded",
+                )
+
+    def totals(self, snapshot_id: str) -> dict[int, Totals]:
+        """Return, per table, what the broker counts in the planned splits itself; compare it at the end of a load."""
+        answer = self._ask("SumSnapshot", broker_pb2.SnapshotRef(snapshot_id=snapshot_id), broker_pb2.SnapshotTotals)
+        return {table.table_id: Totals(table.rows, table.rows_digest) for table in answer.tables}
+
+    def _ask(self, method: str, request: Message, kind: type[M]) -> M:
+        return ask(self._channel, f"Delivery/{method}", request, kind, timeout_s=CALL_TIMEOUT_S)
 
     def read_split(
-        self, snapshot_id: str, split: broker_pb2.Split, after: bytes = b"", *, chunk_bytes: int = CHUNK_BYTES
+        self,
+        snapshot_id: str,
+        split: broker_pb2.Split,
+        resume: Resume | None = None,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        own_range: bool = False,
     ) -> Iterator[Chunk]:
-        """Yield the chunks of one key range; lost or damaged chunks are asked for again."""
+        """Yield the chunks of one split of the plan; lost or damaged chunks are asked for again.
+
+        `resume` goes on where another call stopped. `own_range`: the range is the caller's, not one of the plan.
+        Raises ProtocolError if the rows of the whole range are not those that the broker counts in it.
+        """
         failures, ended = 0, False
+        at = resume or Resume()
         while True:
             try:
                 # to the end of the stream, not only of the rows: a call that is cancelled while the broker ends it is
                 # an error in the broker's log
-                for chunk in self._stream(snapshot_id, split, after, chunk_bytes):
+                request = broker_pb2.ReadSplitRequest(
+                    snapshot_id=snapshot_id, split=split, after=at.after, chunk_bytes=chunk_bytes, own_range=own_range
+                )
+                for chunk in self._stream(request, at):
                     failures, ended = 0, chunk.end
-                    after = chunk.last or after
                     yield chunk
                 if ended:
                     return
@@ -77,22 +125,18 @@ class Snapshots:
                 self.digest_mismatches += isinstance(error, DigestMismatch)
                 time.sleep(min(RESUME_MAX_S, RESUME_FIRST_S * 2 ** (failures - 1)))
 
-    def _stream(self, snapshot_id: str, split: broker_pb2.Split, after: bytes, chunk_bytes: int) -> Iterator[Chunk]:
-        request = broker_pb2.ReadSplitRequest(
-            snapshot_id=snapshot_id, split=split, after=after, chunk_bytes=chunk_bytes
-        )
-        totals = Totals()
-        call = self._stub.ReadSplit(request, wait_for_ready=False)
+    def _stream(self, request: broker_pb2.ReadSplitRequest, at: Resume) -> Iterator[Chunk]:
+        call = read_split(self._channel, request)
         try:
             for sent in call:
                 body = sent.body  # a copy, each time it is asked for
                 if digest(body) != sent.digest:
                     raise DigestMismatch("a chunk of the full data arrived damaged; nothing of it was used")
                 chunk = decode_chunk(body)
-                totals.add(chunk.rows)
-                if chunk.end and chunk.totals != totals:
+                at.take(chunk)
+                if chunk.end and chunk.totals != at.totals:
                     said = chunk.totals.rows if chunk.totals else 0
-                    raise ProtocolError(f"a split of {said} rows arrived with {totals.rows}, or with other ones")
+                    raise ProtocolError(f"a split of {said} rows arrived with {at.totals.rows}, or with other ones")
                 yield chunk
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
@@ -104,10 +148,7 @@ class Snapshots:
         if not snapshot_id:
             self._channel.close()
             return
-        try:
-            self._stub.CloseSnapshot(broker_pb2.SnapshotRef(snapshot_id=snapshot_id), timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        self._ask("CloseSnapshot", broker_pb2.SnapshotRef(snapshot_id=snapshot_id), broker_pb2.Empty)
 
     def __enter__(self) -> Snapshots:
         return self

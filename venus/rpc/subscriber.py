@@ -16,7 +16,7 @@ from types import TracebackType
 import grpc
 
 from venus.codec.batch import digest
-from venus.codec.chunk import Chunk, decode_chunk
+from venus.codec.chunk import Chunk, Totals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc.channel import KEEPALIVE_S, open_channel
@@ -95,6 +95,7 @@ class Subscriber:
 
     def chunks(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Iterator[Chunk]:
         """Yield the full data of a subscription at offset -1; afterwards `increments` goes on from its cut."""
+        totals = Totals()
         while self._splits_left:
             with self._lock:
                 self._starved = True
@@ -106,6 +107,11 @@ class Subscriber:
                     raise ProtocolError("an increment came before the end of the full data")
                 self._give_back(cost(chunk))
             found = decode_chunk(chunk.body)
+            totals.add(found.rows)
+            if found.end:
+                if found.totals != totals:
+                    raise ProtocolError(f"a split of the full data arrived with {totals.rows} rows, or with other ones")
+                totals = Totals()
             self._splits_left -= found.end
             yield found
 

@@ -4,8 +4,10 @@ isort:skip_file
 The broker's services. Errors travel as gRPC statuses with the class of venus.errors in the trailing metadata
 `venus-error`; what a peer can mend by itself (resend, throttle, rewind) travels as frames.
 
-Frames are sealed: field 15 comes last, and is the xxh3_64 of every byte before its tag. A bit that was flipped in
-a number of a frame would otherwise be believed: an acknowledgement too high, a decision about another batch.
+Every message of a call is sealed: field 15 comes last, and is the xxh3_64 of every byte before its tag. A bit that
+was flipped in a number would otherwise be believed: an acknowledgement too high, a decision about another batch, the
+offset of a snapshot. Two exceptions: a SnapshotChunk has nothing but a body and its digest, and a StatusRequest may
+come without a seal, so that an operator can ask with any gRPC tool.
 """
 
 from collections import abc as _abc
@@ -347,21 +349,24 @@ class Decided(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     BATCH_NO_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
     batch_no: _builtins.int
     """COMMIT: through; ROLLBACK: from, the producer goes on with this number"""
     next_offset: _builtins.int
     """after it"""
+    seal: _builtins.int
     def __init__(
         self,
         *,
         verdict: Global___Verdict.ValueType = ...,
         batch_no: _builtins.int = ...,
         next_offset: _builtins.int = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "next_offset", b"next_offset", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "next_offset", b"next_offset", "seal", b"seal", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -636,6 +641,7 @@ class OpenSnapshotRequest(_message.Message):
     SPLITS_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     splits: _builtins.int
     """at least so many key ranges, where the data allows it"""
@@ -643,6 +649,7 @@ class OpenSnapshotRequest(_message.Message):
     """0 = the broker's default"""
     holder: _builtins.str
     """for people"""
+    seal: _builtins.int
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -655,10 +662,11 @@ class OpenSnapshotRequest(_message.Message):
         splits: _builtins.int = ...,
         lease_s: _builtins.int = ...,
         holder: _builtins.str = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "holder", b"holder", "lease_s", b"lease_s", "splits", b"splits", "table_ids", b"table_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "holder", b"holder", "lease_s", b"lease_s", "seal", b"seal", "splits", b"splits", "table_ids", b"table_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -708,6 +716,7 @@ class Snapshot(_message.Message):
     SCHEMAS_FIELD_NUMBER: _builtins.int
     SPLITS_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     offset: _builtins.int
     """the cut S: the snapshot holds every change below it; increments start here"""
@@ -715,6 +724,7 @@ class Snapshot(_message.Message):
     sequence: _builtins.int
     """of the last change in it"""
     lease_s: _builtins.int
+    seal: _builtins.int
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_change_pb2.TableSchema]: ...
     @_builtins.property
@@ -729,29 +739,84 @@ class Snapshot(_message.Message):
         schemas: _abc.Iterable[_change_pb2.TableSchema] | None = ...,
         splits: _abc.Iterable[Global___Split] | None = ...,
         lease_s: _builtins.int = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_s", b"lease_s", "offset", b"offset", "schemas", b"schemas", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_s", b"lease_s", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
+class TableTotals(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ROWS_DIGEST_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    rows: _builtins.int
+    rows_digest: _builtins.int
+    """sum of the mixed Sequences mod 2^64, order-free"""
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        rows_digest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "rows_digest", b"rows_digest", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableTotals: _TypeAlias = TableTotals  # noqa: Y015
+
+@_typing.final
+class SnapshotTotals(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLES_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    seal: _builtins.int
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableTotals]:
+        """of those with planned splits"""
+
+    def __init__(
+        self,
+        *,
+        tables: _abc.Iterable[Global___TableTotals] | None = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seal", b"seal", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotTotals: _TypeAlias = SnapshotTotals  # noqa: Y015
+
+@_typing.final
 class SnapshotRef(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
+    seal: _builtins.int
     def __init__(
         self,
         *,
         snapshot_id: _builtins.str = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshot_id", b"snapshot_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seal", b"seal", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -765,10 +830,15 @@ class ReadSplitRequest(_message.Message):
     SPLIT_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     CHUNK_BYTES_FIELD_NUMBER: _builtins.int
+    OWN_RANGE_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     after: _builtins.bytes
     """resume behind this record_id"""
     chunk_bytes: _builtins.int
+    own_range: _builtins.bool
+    """The range is the reader's own, for look-ups and comparisons. Otherwise it must be a split of the snapshot's plan."""
+    seal: _builtins.int
     @_builtins.property
     def split(self) -> Global___Split: ...
     def __init__(
@@ -778,10 +848,12 @@ class ReadSplitRequest(_message.Message):
         split: Global___Split | None = ...,
         after: _builtins.bytes = ...,
         chunk_bytes: _builtins.int = ...,
+        own_range: _builtins.bool = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["split", b"split"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunk_bytes", b"chunk_bytes", "snapshot_id", b"snapshot_id", "split", b"split"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "chunk_bytes", b"chunk_bytes", "own_range", b"own_range", "seal", b"seal", "snapshot_id", b"snapshot_id", "split", b"split"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -829,7 +901,7 @@ class ChunkBody(_message.Message):
     end: _builtins.bool
     """of the split"""
     rows: _builtins.int
-    """at the end: of the whole request"""
+    """at the end: of the whole range, also when it was resumed"""
     rows_digest: _builtins.int
     """at the end: sum of the mixed Sequences mod 2^64, order-free"""
     table_id: _builtins.int
@@ -861,12 +933,16 @@ Global___ChunkBody: _TypeAlias = ChunkBody  # noqa: Y015
 class Empty(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    SEAL_FIELD_NUMBER: _builtins.int
+    seal: _builtins.int
     def __init__(
         self,
+        *,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -877,16 +953,19 @@ class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BUSINESS_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     """empty = all"""
+    seal: _builtins.int
     def __init__(
         self,
         *,
         business: _builtins.str = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -899,19 +978,22 @@ class DecideRequest(_message.Message):
     BUSINESS_FIELD_NUMBER: _builtins.int
     BATCH_NO_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     batch_no: _builtins.int
     verdict: Global___Verdict.ValueType
+    seal: _builtins.int
     def __init__(
         self,
         *,
         business: _builtins.str = ...,
         batch_no: _builtins.int = ...,
         verdict: Global___Verdict.ValueType = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "business", b"business", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "business", b"business", "seal", b"seal", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -923,21 +1005,46 @@ class ForgetRequest(_message.Message):
 
     BUSINESS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
+    seal: _builtins.int
     def __init__(
         self,
         *,
         business: _builtins.str = ...,
         group: _builtins.str = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "group", b"group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "group", b"group", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForgetRequest: _TypeAlias = ForgetRequest  # noqa: Y015
+
+@_typing.final
+class ForgetBusinessRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    seal: _builtins.int
+    def __init__(
+        self,
+        *,
+        business: _builtins.str = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "seal", b"seal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetBusinessRequest: _TypeAlias = ForgetBusinessRequest  # noqa: Y015
 
 @_typing.final
 class ConsumerStatus(_message.Message):
@@ -1122,11 +1229,13 @@ class BrokerStatus(_message.Message):
     BUFFER_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     BUSINESSES_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
     free_bytes: _builtins.int
     buffer_bytes: _builtins.int
     buffer_limit_bytes: _builtins.int
+    seal: _builtins.int
     @_builtins.property
     def businesses(self) -> _containers.RepeatedCompositeFieldContainer[Global___BusinessStatus]: ...
     @_builtins.property
@@ -1141,10 +1250,11 @@ class BrokerStatus(_message.Message):
         buffer_limit_bytes: _builtins.int = ...,
         businesses: _abc.Iterable[Global___BusinessStatus] | None = ...,
         alarms: _abc.Iterable[_builtins.str] | None = ...,
+        seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "free_bytes", b"free_bytes", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "free_bytes", b"free_bytes", "seal", b"seal", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -132,6 +132,11 @@ class DeliveryStub:
                 request_serializer=venus_dot_wire_dot_broker__pb2.SnapshotRef.SerializeToString,
                 response_deserializer=venus_dot_wire_dot_broker__pb2.Empty.FromString,
                 _registered_method=True)
+        self.SumSnapshot = channel.unary_unary(
+                '/venus.wire.Delivery/SumSnapshot',
+                request_serializer=venus_dot_wire_dot_broker__pb2.SnapshotRef.SerializeToString,
+                response_deserializer=venus_dot_wire_dot_broker__pb2.SnapshotTotals.FromString,
+                _registered_method=True)
 
 
 class DeliveryServicer:
@@ -169,6 +174,13 @@ class DeliveryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SumSnapshot(self, request, context):
+        """What the planned splits of a snapshot hold, by the broker's own account: for the end of a load.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DeliveryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -196,6 +208,11 @@ def add_DeliveryServicer_to_server(servicer, server):
                     servicer.CloseSnapshot,
                     request_deserializer=venus_dot_wire_dot_broker__pb2.SnapshotRef.FromString,
                     response_serializer=venus_dot_wire_dot_broker__pb2.Empty.SerializeToString,
+            ),
+            'SumSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.SumSnapshot,
+                    request_deserializer=venus_dot_wire_dot_broker__pb2.SnapshotRef.FromString,
+                    response_serializer=venus_dot_wire_dot_broker__pb2.SnapshotTotals.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -343,6 +360,33 @@ class Delivery:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def SumSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/venus.wire.Delivery/SumSnapshot',
+            venus_dot_wire_dot_broker__pb2.SnapshotRef.SerializeToString,
+            venus_dot_wire_dot_broker__pb2.SnapshotTotals.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class AdminStub:
     """Missing associated documentation comment in .proto file."""
@@ -366,6 +410,11 @@ class AdminStub:
         self.Forget = channel.unary_unary(
                 '/venus.wire.Admin/Forget',
                 request_serializer=venus_dot_wire_dot_broker__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=venus_dot_wire_dot_broker__pb2.Empty.FromString,
+                _registered_method=True)
+        self.ForgetBusiness = channel.unary_unary(
+                '/venus.wire.Admin/ForgetBusiness',
+                request_serializer=venus_dot_wire_dot_broker__pb2.ForgetBusinessRequest.SerializeToString,
                 response_deserializer=venus_dot_wire_dot_broker__pb2.Empty.FromString,
                 _registered_method=True)
 
@@ -393,6 +442,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetBusiness(self, request, context):
+        """with all it has; refused while anyone is connected
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -409,6 +465,11 @@ def add_AdminServicer_to_server(servicer, server):
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
                     request_deserializer=venus_dot_wire_dot_broker__pb2.ForgetRequest.FromString,
+                    response_serializer=venus_dot_wire_dot_broker__pb2.Empty.SerializeToString,
+            ),
+            'ForgetBusiness': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetBusiness,
+                    request_deserializer=venus_dot_wire_dot_broker__pb2.ForgetBusinessRequest.FromString,
                     response_serializer=venus_dot_wire_dot_broker__pb2.Empty.SerializeToString,
             ),
     }
@@ -492,6 +553,33 @@ class Admin:
             target,
             '/venus.wire.Admin/Forget',
             venus_dot_wire_dot_broker__pb2.ForgetRequest.SerializeToString,
+            venus_dot_wire_dot_broker__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetBusiness(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/venus.wire.Admin/ForgetBusiness',
+            venus_dot_wire_dot_broker__pb2.ForgetBusinessRequest.SerializeToString,
             venus_dot_wire_dot_broker__pb2.Empty.FromString,
             options,
             channel_credentials,

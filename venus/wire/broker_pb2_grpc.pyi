@@ -4,8 +4,10 @@ isort:skip_file
 The broker's services. Errors travel as gRPC statuses with the class of venus.errors in the trailing metadata
 `venus-error`; what a peer can mend by itself (resend, throttle, rewind) travels as frames.
 
-Frames are sealed: field 15 comes last, and is the xxh3_64 of every byte before its tag. A bit that was flipped in
-a number of a frame would otherwise be believed: an acknowledgement too high, a decision about another batch.
+Every message of a call is sealed: field 15 comes last, and is the xxh3_64 of every byte before its tag. A bit that
+was flipped in a number would otherwise be believed: an acknowledgement too high, a decision about another batch, the
+offset of a snapshot. Two exceptions: a SnapshotChunk has nothing but a body and its digest, and a StatusRequest may
+come without a seal, so that an operator can ask with any gRPC tool.
 """
 
 from collections import abc as _abc
@@ -68,6 +70,8 @@ class DeliveryStub:
     ReadSplit: _grpc.UnaryStreamMultiCallable[_broker_pb2.ReadSplitRequest, _broker_pb2.SnapshotChunk]
     RenewSnapshot: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.Snapshot]
     CloseSnapshot: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.Empty]
+    SumSnapshot: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.SnapshotTotals]
+    """What the planned splits of a snapshot hold, by the broker's own account: for the end of a load."""
 
 @_typing.type_check_only
 class DeliveryAsyncStub(DeliveryStub):
@@ -79,6 +83,8 @@ class DeliveryAsyncStub(DeliveryStub):
     ReadSplit: _aio.UnaryStreamMultiCallable[_broker_pb2.ReadSplitRequest, _broker_pb2.SnapshotChunk]  # type: ignore[assignment]
     RenewSnapshot: _aio.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.Snapshot]  # type: ignore[assignment]
     CloseSnapshot: _aio.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.Empty]  # type: ignore[assignment]
+    SumSnapshot: _aio.UnaryUnaryMultiCallable[_broker_pb2.SnapshotRef, _broker_pb2.SnapshotTotals]  # type: ignore[assignment]
+    """What the planned splits of a snapshot hold, by the broker's own account: for the end of a load."""
 
 class DeliveryServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -118,6 +124,14 @@ class DeliveryServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.Empty, _abc.Awaitable[_broker_pb2.Empty]]: ...
 
+    @_abc_1.abstractmethod
+    def SumSnapshot(
+        self,
+        request: _broker_pb2.SnapshotRef,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.SnapshotTotals, _abc.Awaitable[_broker_pb2.SnapshotTotals]]:
+        """What the planned splits of a snapshot hold, by the broker's own account: for the end of a load."""
+
 def add_DeliveryServicer_to_server(servicer: DeliveryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AdminStub:
@@ -130,6 +144,8 @@ class AdminStub:
     """the operator's answer to a review; raises the epoch"""
     Forget: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ForgetRequest, _broker_pb2.Empty]
     """a consumer group that will not come back"""
+    ForgetBusiness: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ForgetBusinessRequest, _broker_pb2.Empty]
+    """with all it has; refused while anyone is connected"""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -139,6 +155,8 @@ class AdminAsyncStub(AdminStub):
     """the operator's answer to a review; raises the epoch"""
     Forget: _aio.UnaryUnaryMultiCallable[_broker_pb2.ForgetRequest, _broker_pb2.Empty]  # type: ignore[assignment]
     """a consumer group that will not come back"""
+    ForgetBusiness: _aio.UnaryUnaryMultiCallable[_broker_pb2.ForgetBusinessRequest, _broker_pb2.Empty]  # type: ignore[assignment]
+    """with all it has; refused while anyone is connected"""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -163,5 +181,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.Empty, _abc.Awaitable[_broker_pb2.Empty]]:
         """a consumer group that will not come back"""
+
+    @_abc_1.abstractmethod
+    def ForgetBusiness(
+        self,
+        request: _broker_pb2.ForgetBusinessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.Empty, _abc.Awaitable[_broker_pb2.Empty]]:
+        """with all it has; refused while anyone is connected"""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

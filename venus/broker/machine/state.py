@@ -122,6 +122,7 @@ class Business:
     tail: Tail = field(default_factory=Tail)
     materialised: Materialised = field(default_factory=Materialised)
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
+    is_forgotten: bool = False  # the materialising thread leaves it alone
 
     def __post_init__(self) -> None:
         self.log = Log(self.number)

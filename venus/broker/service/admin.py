@@ -54,3 +54,13 @@ class Admin(broker_pb2_grpc.AdminServicer):
             self._standing.unaccounted.pop((request.business, request.group), None)
             return broker_pb2.Empty()
         return None
+
+    async def ForgetBusiness(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.ForgetBusinessRequest, context: Context
+    ) -> broker_pb2.Empty | None:
+        """Remove a business for good."""
+        async with answering(context):
+            await self._handoff.blocking(self._engine.forget_business, request.business)
+            self._standing.forget(request.business)
+            return broker_pb2.Empty()
+        return None

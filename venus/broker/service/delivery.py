@@ -21,10 +21,11 @@ from venus.broker.service.answering import answering
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.service_status import Standing
 from venus.codec.chunk import Sealed
-from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
+from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.credit import Credit, cost
+from venus.rpc.sealed import checked
 from venus.rpc.squeeze import Squeezer, is_large
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -60,9 +61,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     async def Subscribe(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one consumer until it leaves."""
         async with answering(context):
-            first = await context.read()
-            if first is None:
-                raise DigestMismatch("the first frame arrived damaged")
+            first = checked(await context.read(), "the first frame of a consumer")
             if first is grpc.aio.EOF or not first.HasField("open"):
                 raise ProtocolError("the first frame of a consumer must have open")
             if not first.open.business or not first.open.group:
@@ -91,6 +90,14 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                     await context.write(chunk)
             finally:
                 chunks.close()
+
+    async def SumSnapshot(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.SnapshotRef, context: Context
+    ) -> broker_pb2.SnapshotTotals | None:
+        """Sum up what a load must have got."""
+        async with answering(context):
+            return await self.handoff.blocking(self.engine.sum_snapshot, request.snapshot_id)
+        return None
 
     async def RenewSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: Context
@@ -302,7 +309,7 @@ class ConsumerStream:
                 frame = await self._context.read()
                 if frame is None:
                     self._engine.count(self.business, "digest_mismatches", 1)
-                    raise DigestMismatch(f"a frame of consumer group {self.group} arrived damaged")  # noqa: TRY301
+                frame = checked(frame, f"a frame of consumer group {self.group}")
                 if frame is grpc.aio.EOF:
                     break
                 if frame.HasField("open"):

@@ -24,6 +24,7 @@ from venus.broker.service.outbox import Outbox
 from venus.broker.service.service_status import Standing
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
+from venus.rpc.sealed import checked
 from venus.rpc.squeeze import Unsqueezer
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -72,9 +73,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
     async def Produce(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one producer until it leaves, is fenced or breaks the protocol."""
         async with answering(context):
-            first = await context.read()
-            if first is None:
-                raise DigestMismatch("the first frame arrived damaged")
+            first = checked(await context.read(), "the first frame of a producer")
             if first is grpc.aio.EOF or not first.HasField("init"):
                 raise ProtocolError("the first frame of a producer must have init")
             init = first.init
@@ -200,7 +199,7 @@ class ProducerStream:
         while True:
             frame = await self._context.read()
             if frame is not None:
-                return frame
+                return checked(frame, "a frame of a producer")
             self._ask_again("a frame's seal is broken")
 
     def _take_halves(self, frame: broker_pb2.ProducerFrame) -> None:

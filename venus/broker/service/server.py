@@ -18,8 +18,8 @@ from venus.broker.service.reviews import ask_for_reviews
 from venus.broker.service.service_status import Standing
 from venus.errors import ConfigError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, options
-from venus.rpc.sealed import delivery_handler, ingest_handler
-from venus.wire import broker_pb2, broker_pb2_grpc
+from venus.rpc.sealed import handlers
+from venus.wire import broker_pb2
 
 NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
 STOP_GRACE_S = 2.0
@@ -44,8 +44,9 @@ class Service:
         self.ingest = Ingest(engine, handoff, standing, buffer_bytes_max=limits.buffer_bytes_max)
         self.delivery = Delivery(engine, handoff, standing)
         self._health = health.aio.HealthServicer()
-        self._server.add_generic_rpc_handlers((ingest_handler(self.ingest), delivery_handler(self.delivery)))
-        broker_pb2_grpc.add_AdminServicer_to_server(Admin(engine, handoff, standing, self.ingest), self._server)
+        admin = Admin(engine, handoff, standing, self.ingest)
+        services = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
+        self._server.add_generic_rpc_handlers([handlers(name, servicer) for name, servicer in services.items()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]
         reflection.enable_server_reflection([*known, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)

@@ -37,6 +37,12 @@ class Standing:
         if self._alarms:
             self._alarms.pop(business, None)
 
+    def forget(self, business: str) -> None:
+        """Forget what consumers of a business said, and its alarms."""
+        self._alarms.pop(business, None)
+        for key in [key for key in self.unaccounted if key[0] == business]:
+            del self.unaccounted[key]
+
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Return the engine's status with what the service adds; reads the store, so not in the loop."""
         status = self._engine.status(business)

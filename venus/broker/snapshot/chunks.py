@@ -18,9 +18,17 @@ _NONE = StoredRows(pack([]))
 
 
 class Chunks:
-    """Where the reading of one split stands."""
+    """Where the reading of one split stands; `counted` is what it has before `after`."""
 
-    def __init__(self, business: int, split: broker_pb2.Split, after: bytes, nbytes: int, floor: int) -> None:
+    def __init__(
+        self,
+        business: int,
+        split: broker_pb2.Split,
+        after: bytes,
+        nbytes: int,
+        floor: int,
+        counted: Totals | None = None,
+    ) -> None:
         self._table_id = split.table_id
         self._prefix = keys.row_prefix(business, split.table_id)
         low = after + b"\x00" if after else split.low
@@ -31,7 +39,7 @@ class Chunks:
         self._nbytes = nbytes
         self._floor = floor
         self._number = 0
-        self._totals = Totals()
+        self.totals = counted or Totals()
         self.done = False
 
     def next(self, store: Store) -> Sealed:
@@ -41,7 +49,7 @@ class Chunks:
         rows = _NONE
         while not len(rows) and not self.done:
             rows = self._read(store)
-        self._totals.add(rows)
+        self.totals.add(rows)
         body = encode_chunk(
             Chunk(
                 chunk_no=self._number,
@@ -49,7 +57,7 @@ class Chunks:
                 rows=rows,
                 last=self._last,
                 end=self.done,
-                totals=self._totals if self.done else None,
+                totals=self.totals if self.done else None,
             )
         )
         self._number += 1

@@ -67,6 +67,7 @@ class Materialiser:
         self._changed = threading.Condition()
         self._pending: set[Business] = set()
         self._wanted: list[_Wanted] = []
+        self._leaving: list[tuple[Business, Future[None]]] = []
         self._stopping = False
         self._paused = False
         self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
@@ -98,9 +99,23 @@ class Materialiser:
             if self._stopping:
                 future.set_exception(Unavailable("the broker is stopping"))
                 return future
+            if business.is_forgotten:
+                future.set_exception(Unavailable(f"business {business.name!r} is being forgotten"))
+                return future
             self._wanted.append(_Wanted(business, business.visible_offset, path, deadline, future))
             self._pending.add(business)
             self._changed.notify_all()
+        return future
+
+    def forget(self, business: Business) -> Future[None]:
+        """Leave a business alone for good; resolved when nothing is written for it any more."""
+        future: Future[None] = Future()
+        with self._changed:
+            if self._stopping:
+                future.set_exception(Unavailable("the broker is stopping"))
+            else:
+                self._leaving.append((business, future))
+                self._changed.notify_all()
         return future
 
     def slow_down(self) -> None:
@@ -125,6 +140,7 @@ class Materialiser:
     def _run(self) -> None:
         try:
             while self._wait():
+                self._let_go()
                 if not self._space.room_for_data():
                     self._set_paused(True)
                     continue
@@ -138,7 +154,7 @@ class Materialiser:
 
     def _wait(self) -> bool:
         with self._changed:
-            if not self._stopping and (self._paused or not self._pending):
+            if not self._stopping and not self._leaving and (self._paused or not self._pending):
                 self._changed.wait(IDLE_S)
             return not self._stopping
 
@@ -154,6 +170,20 @@ class Materialiser:
                         self._pending.discard(business)
         self._serve_wanted()
         self._scavenger.step(busy=bool(self._pending))
+
+    def _let_go(self) -> None:
+        with self._changed:
+            leaving, self._leaving = self._leaving, []
+            for business, _ in leaving:
+                self._pending.discard(business)
+                business.is_forgotten = True
+            gone = [wanted for wanted in self._wanted if wanted.business.is_forgotten]
+            self._wanted = [wanted for wanted in self._wanted if not wanted.business.is_forgotten]
+        for wanted in gone:
+            wanted.future.set_exception(Unavailable(f"business {wanted.business.name!r} is being forgotten"))
+        for business, future in leaving:
+            self._scavenger.forget(business)
+            future.set_result(None)
 
     def _set_paused(self, paused: bool) -> None:
         with self._changed:
@@ -175,7 +205,10 @@ class Materialiser:
         with self._changed:
             self._stopping = True
             wanted, self._wanted = self._wanted, []
+            leaving, self._leaving = self._leaving, []
             self._changed.notify_all()
+        for _, future in leaving:
+            future.set_exception(Unavailable("the broker is stopping"))
         for each in wanted:
             each.future.set_exception(error if isinstance(error, VenusError) else StorageError(str(error)))
 

@@ -48,6 +48,12 @@ class Scavenger:
         """Note that a table has tombstones, or rows under its floor."""
         self._known.setdefault((business, table_id), self._monotonic())
 
+    def forget(self, business: Business) -> None:
+        """Leave the tables of a business alone."""
+        self._known = {key: since for key, since in self._known.items() if key[0] is not business}
+        if self._pass is not None and self._pass.business is business:
+            self._pass = None
+
     def step(self, *, busy: bool) -> None:
         """Do a bounded piece of work."""
         self._skipped += 1

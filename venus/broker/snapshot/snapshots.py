@@ -26,8 +26,8 @@ from venus.broker.store import keys
 from venus.broker.store import rocks as stores
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
-from venus.codec.chunk import Sealed
-from venus.errors import Overloaded, SnapshotExpired, Unavailable
+from venus.codec.chunk import Sealed, Totals
+from venus.errors import Overloaded, ProtocolError, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,10 @@ CHECKPOINTS_MAX = 4
 _CHECKPOINT_WAIT_S = 120.0
 _CHUNK_BYTES = 1 << 20
 _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 1 << 14, 4 << 20
+
+
+#: A planned split: table, low and high in hexadecimal.
+Range = tuple[int, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class Pin:
     expires_at_us: int
     lease_s: int
     holder: str = ""
+    plan: tuple[Range, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -88,11 +93,13 @@ class Snapshots:
         self._pins: dict[str, Pin] = {}
         self._provisional: dict[int, int] = {}  # business: offset, while a checkpoint is being made
         self._readers: dict[str, _Reader] = {}
+        self._sums: dict[str, dict[Range, Totals]] = {}  # of splits that were read to their end, by directory
 
     def load(self, store: Store) -> None:
         """Take up the leases found in the store; remove checkpoints that nobody has a lease on."""
         for _, value in store.scan_prefix(keys.STATE, keys.PIN):
-            pin = Pin(**json.loads(value))
+            record = json.loads(value)
+            pin = Pin(**(record | {"plan": tuple(map(tuple, record.get("plan", ())))}))
             if (self._directory / pin.directory).is_dir():
                 self._pins[pin.snapshot_id] = pin
         held = {pin.directory for pin in self._pins.values()}
@@ -129,7 +136,9 @@ class Snapshots:
         with self._making:
             shared = self._shareable(business)
             pin = self._share(shared, lease_s, request.holder) if shared else self._make(business, lease_s, request)
-        return self._describe(pin, tuple(request.table_ids), request.splits)
+        found = self._describe(pin, tuple(request.table_ids), request.splits)
+        self._keep(replace(pin, plan=tuple(map(range_of, found.splits))))
+        return found
 
     def _shareable(self, business: Business) -> Pin | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
@@ -144,6 +153,7 @@ class Snapshots:
             lease_s=lease_s,
             expires_at_us=self._clock_us() + lease_s * 10**6,
             holder=holder,
+            plan=(),
         )
         self._keep(pin)
         return pin
@@ -226,14 +236,74 @@ class Snapshots:
         """Read a key range; each chunk renews the lease. May be used from any thread, one at a time."""
         nbytes = min(max(request.chunk_bytes or _CHUNK_BYTES, _CHUNK_BYTES_MIN), _CHUNK_BYTES_MAX)
         pin = self._live(request.snapshot_id)
-        with self._reading(pin.directory) as store:
-            floor = self._reached(store, pin.business).floors.get(request.split.table_id, 0)
-        chunks = Chunks(pin.business, request.split, request.after, nbytes, floor)
+        self._check_range(pin, request)
+        chunks = self._chunks(pin, request.split, nbytes)
+        if request.after:  # the totals are those of the whole range, whatever the reader has of it
+            chunks = self._chunks(pin, request.split, nbytes, request.after, self._count(pin, request))
         while not chunks.done:
-            pin = self._renewed(request.snapshot_id)
-            with self._reading(pin.directory) as store:
-                chunk = chunks.next(store)
-            yield chunk
+            yield self._next(request.snapshot_id, chunks)
+        if not request.own_range:
+            self._remember(pin, range_of(request.split), chunks.totals)
+
+    def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
+        """Sum up the planned splits by table; what was not read to its end by anyone is read now."""
+        pin = self._live(snapshot_id)
+        tables: dict[int, Totals] = {}
+        for planned in pin.plan:
+            with self._lock:
+                totals = self._sums.get(pin.directory, {}).get(planned)
+            if totals is None:
+                table_id, low, high = planned
+                split = broker_pb2.Split(table_id=table_id, low=bytes.fromhex(low), high=bytes.fromhex(high))
+                totals = self._whole(pin, split)
+                self._remember(pin, planned, totals)
+            tables.setdefault(planned[0], Totals()).include(totals)
+        return broker_pb2.SnapshotTotals(
+            tables=[
+                broker_pb2.TableTotals(table_id=table_id, rows=totals.rows, rows_digest=totals.digest)
+                for table_id, totals in sorted(tables.items())
+            ]
+        )
+
+    def _check_range(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> None:
+        """Refuse a range that the plan does not have, and a resume from outside it."""
+        split = request.split
+        if not request.own_range and range_of(split) not in pin.plan:
+            raise ProtocolError(
+                f"snapshot {pin.snapshot_id} has no such split of table {split.table_id} in its plan",
+                hint="load again; a range of one's own is asked for with own_range",
+            )
+        if request.after and (request.after < split.low or (split.high and request.after >= split.high)):
+            raise ProtocolError(f"a split of table {split.table_id} cannot be resumed from outside it")
+
+    def _chunks(
+        self, pin: Pin, split: broker_pb2.Split, nbytes: int, after: bytes = b"", counted: Totals | None = None
+    ) -> Chunks:
+        with self._reading(pin.directory) as store:
+            floor = self._reached(store, pin.business).floors.get(split.table_id, 0)
+        return Chunks(pin.business, split, after, nbytes, floor, counted)
+
+    def _count(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> Totals:
+        """Count what comes before the place from which a split is resumed."""
+        split = request.split
+        passed = broker_pb2.Split(table_id=split.table_id, low=split.low, high=request.after + b"\x00")
+        return self._whole(pin, passed)
+
+    def _whole(self, pin: Pin, split: broker_pb2.Split) -> Totals:
+        chunks = self._chunks(pin, split, _CHUNK_BYTES_MAX)
+        while not chunks.done:
+            self._next(pin.snapshot_id, chunks)
+        return chunks.totals
+
+    def _next(self, snapshot_id: str, chunks: Chunks) -> Sealed:
+        pin = self._renewed(snapshot_id)
+        with self._reading(pin.directory) as store:
+            return chunks.next(store)
+
+    def _remember(self, pin: Pin, planned: Range, totals: Totals) -> None:
+        with self._lock:
+            if pin.snapshot_id in self._pins:
+                self._sums.setdefault(pin.directory, {})[planned] = totals
 
     # -- leases ------------------------------------------------------------------------------------------------
 
@@ -258,6 +328,13 @@ class Snapshots:
         self._record(snapshot_id, None)
         if last:
             self._drop(pin.directory)
+
+    def forget(self, business: Business) -> None:
+        """End every lease on the full data of a business."""
+        with self._lock:
+            held = [pin.snapshot_id for pin in self._pins.values() if pin.business == business.number]
+        for snapshot_id in held:
+            self.close(snapshot_id)
 
     def expire(self) -> None:
         """End the leases whose time is over."""
@@ -317,6 +394,12 @@ class Snapshots:
     def _remove(self, directory: str, reader: _Reader | None) -> None:
         with self._lock:
             self._readers.pop(directory, None)
+            self._sums.pop(directory, None)
         if reader is not None:
             reader.store.close()
         stores.remove(self._directory / directory)
+
+
+def range_of(split: broker_pb2.Split) -> Range:
+    """Return what a split is, without its estimates."""
+    return split.table_id, split.low.hex(), split.high.hex()

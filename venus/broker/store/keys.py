@@ -101,6 +101,16 @@ def consumer_key(business: int, group: str) -> bytes:
     return CONSUMER + _NUMBER.pack(business) + group.encode()
 
 
+def number_prefix(business: int) -> bytes:
+    """Return what every key of a business starts with, in the families of its log, queue and rows."""
+    return _NUMBER.pack(business)
+
+
+def state_prefixes(business: int) -> list[bytes]:
+    """Return what the keys of a business start with in the family of its state."""
+    return [kind + _NUMBER.pack(business) for kind in (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED)]
+
+
 def pin_key(snapshot_id: str) -> bytes:
     """Return the key of a snapshot's pin."""
     return PIN + snapshot_id.encode()

@@ -203,14 +203,14 @@ INSERT INTO {own}.load_manifest (load_id, split, table_id, attempt)
 VALUES (%(load_id)s, %(split)s, %(table_id)s, %(attempt)s) ON CONFLICT DO NOTHING
 
 -- loaded_split --
-SELECT rows, parked FROM {own}.load_manifest WHERE load_id = %(load_id)s AND split = %(split)s
+SELECT rows, parked, digest FROM {own}.load_manifest WHERE load_id = %(load_id)s AND split = %(split)s
 
 -- record_split --
 UPDATE {own}.load_manifest SET rows = %(rows)s, parked = %(parked)s, digest = %(digest)s, done_at = now()
 WHERE load_id = %(load_id)s AND split = %(split)s
 
 -- manifest --
-SELECT split, table_id, rows, parked FROM {own}.load_manifest WHERE load_id = %(load_id)s
+SELECT split, table_id, rows, parked, digest FROM {own}.load_manifest WHERE load_id = %(load_id)s
 
 -- forget_manifest --
 DELETE FROM {own}.load_manifest m USING {own}.load_job j
