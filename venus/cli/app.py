@@ -8,7 +8,7 @@ import typer
 
 from venus.cli import broker as broker_command
 from venus.cli import cutover as cutover_command
-from venus.cli import halves, install, load, quarantine, show, status, sync, tables, verify
+from venus.cli import forget, halves, install, load, quarantine, show, status, sync, tables, verify
 from venus.cli import spark as spark_command
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import UsageProblem, render
@@ -55,7 +55,7 @@ app.command("version", rich_help_panel=WATCH)(show.version)
 app.command("pause", rich_help_panel=ACT)(tables.pause)
 app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)
-app.command("forget", rich_help_panel=ACT)(tables.forget)
+app.command("forget", rich_help_panel=ACT)(forget.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(quarantine.app, name="quarantine", rich_help_panel=ACT)

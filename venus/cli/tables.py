@@ -8,7 +8,7 @@ import typer
 
 from venus.cli import lakes
 from venus.cli.install import nearest, opened_source
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
@@ -151,31 +151,3 @@ def known_at_target(settings: Settings, target: str, name: str) -> str:
     known = [t.source_name for t in states]
     hint = "its tables: " + ", ".join(sorted(known)[:12]) if known else f"run `venus migrate --target {target}`"
     raise ConfigError(f"target {target} has no table {name!r}{nearest(name, known)}", hint=hint)
-
-
-def forget(
-    ctx: typer.Context,
-    target: TargetOption,
-    yes: Annotated[bool, typer.Option("--yes", help="The target will not come back, or will be loaded anew.")] = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Let the broker drop what it keeps for a target that will not come back, also for one no longer configured."""
-    from venus.rpc.admin import Admin
-
-    run = Invocation.of(ctx, config, as_json)
-    settings = run.settings
-    business, address = settings.business.name, settings.broker.address or settings.broker.listen
-    group = f"{business}/{target}"
-    with Admin(address) as admin:
-        groups = [c.group for b in admin.status(business).businesses if b.business == business for c in b.consumers]
-        if group not in groups:
-            known = [g.removeprefix(f"{business}/") for g in groups]
-            raise ConfigError(f"the broker knows no target {target!r}{nearest(target, known)}", hint=", ".join(known))
-        if not yes:
-            raise Refused(
-                f"target {target} could only be loaded anew after this", hint="repeat with --yes if that is meant"
-            )
-        admin.forget(business, group)
-    run.out.answer({"forgotten": target}, f"the broker keeps nothing for target {target} any more")
-    return 0

@@ -10,7 +10,8 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.engine import Engine
 from venus.broker.machine import catalogue
-from venus.errors import Diverged, Overloaded, Unavailable
+from venus.broker.store import keys
+from venus.errors import Diverged, Overloaded, Refused, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
 
 JUNK = "nobody ships this"
@@ -105,4 +106,99 @@ def test_new_businesses_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     engine.leave("a")
     settle(engine)
     engine.init("c", "p", 0, 0).result(WAIT_S)
+    engine.stop()
+
+
+# -- forgetting ------------------------------------------------------------------------------------------------------
+
+
+def filled(engine: Engine, business: str = BUSINESS) -> Producer:
+    producer = Producer(engine, business)
+    for n in range(5):
+        producer.commit(engines.rows(100 * n, 100))
+    producer.send(producer.next_half(engines.rows(900, 3)))
+    return producer
+
+
+def everything(engine: Engine) -> dict[str, list[bytes]]:
+    """Return all keys of the store, by column family."""
+    return {family: [key for key, _ in engine._store.scan(family, b"", b"")] for family in keys.FAMILIES}
+
+
+def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    empty = everything(engine)
+    filled(engine, "other")
+    engine.leave("other")
+    settle(engine)
+    engines.wait_until(lambda: engines.full_data(engine, business="other") != {})
+    others = {family: set(found) for family, found in everything(engine).items()}
+    filled(engine)
+    engine.attach(BUSINESS, "g", 0)
+    engine.acknowledge(BUSINESS, "g", 100)
+    snapshot = engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
+    engine.detach(BUSINESS, "g")
+    engine.leave(BUSINESS)
+    settle(engine)
+    assert len(list((tmp_path / "snapshots").iterdir())) == 1
+
+    engine.forget_business(BUSINESS)
+
+    assert names(engine) == ["other"]
+    assert not list((tmp_path / "snapshots").iterdir())
+    with pytest.raises(SnapshotExpired):
+        engine.renew(snapshot.snapshot_id)
+    with pytest.raises(Unavailable, match="never heard"):
+        engine.read(BUSINESS, 0, 1)
+    left = {family: set(found) for family, found in everything(engine).items()}
+    assert {f: found - others[f] for f, found in left.items()} == {
+        f: {keys.NUMBER} if f == keys.STATE else set() for f in empty
+    }
+    engine.stop()
+
+    engine = engines.make(tmp_path)
+    assert names(engine) == ["other"]
+    assert len(engines.full_data(engine, business="other")) == 500
+    again = Producer(engine)  # the name may be used anew, and begins from nothing
+    assert (again.ack.last_batch, again.ack.next_offset) == (0, 0)
+    again.commit(engines.rows(1, 2))
+    assert sorted(b.number for b in engine._catalogue.stored()) == [1, 3]
+    assert engines.full_data(engine) == dict(engines.rows(1, 2))
+    engine.stop()
+
+
+def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = filled(engine)
+    with pytest.raises(Refused, match="1 producers and consumers"):
+        engine.forget_business(BUSINESS)
+    engine.attach(BUSINESS, "g", 0)
+    engine.leave(BUSINESS)
+    settle(engine)
+    with pytest.raises(Refused):
+        engine.forget_business(BUSINESS)
+    engine.detach(BUSINESS, "g")
+    settle(engine)
+    assert len(engines.queue(engine)) == 5
+    engine.forget_business(BUSINESS)
+    with pytest.raises(Unavailable):
+        engine.decide(BUSINESS, producer.epoch, 6, producer.last_digest, 1)
+    with pytest.raises(Unavailable, match="never heard"):
+        engine.forget_business(BUSINESS)
+    engine.stop()
+
+
+def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engines.make(tmp_path, errors=(errors := engines.Errors()))
+    step = engine._materialiser.step
+    monkeypatch.setattr(engine._materialiser, "step", lambda business, **_: False)
+    filled(engine)
+    engine.leave(BUSINESS)
+    settle(engine)
+    engine.forget_business(BUSINESS)
+    monkeypatch.setattr(engine._materialiser, "step", step)
+    filled(engine, "other")
+    assert len(engines.full_data(engine, business="other")) == 500
+    assert not errors.fatal
+    assert all(key[:4] == keys.number_prefix(2) for key in everything(engine)[keys.ROW])
     engine.stop()

@@ -1,0 +1,58 @@
+"""`venus forget --business` at a running broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import BUSINESS, business_status, fill
+from venus.broker.service.process import RunningBroker
+from venus.errors import Refused
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def config(tmp_path: Path, broker: RunningBroker) -> Path:
+    path = tmp_path / "venus.toml"
+    path.write_text(f'[broker]\naddress = "{broker.address}"\n')
+    return path
+
+
+def venus(config: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+    command = [sys.executable, "-m", "venus.cli", "forget", *arguments, "-c", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_a_business_is_forgotten_after_a_yes(broker: RunningBroker, config: Path) -> None:
+    fill(broker.address, 1, 3, rows=5)
+    fill(broker.address, 1, 1, business="typo")
+
+    assert "--target NAME or --business NAME" in venus(config, code=2)[1]
+    assert "--target NAME or --business NAME" in venus(config, "--target", "t", "--business", "b", code=2)[1]
+    assert "did you mean typo?" in venus(config, "--business", "tipo", "--yes", code=2)[1]
+    refused = venus(config, "--business", "typo", code=3)[1]
+    assert "1 tables, about 1 rows, 1 changes" in refused
+    assert "--yes" in refused
+
+    out, _ = venus(config, "--business", "typo", "--yes", "--json")
+    assert json.loads(out) == {"forgotten_business": "typo"}
+    with Admin(broker.address) as admin:
+        assert [b.business for b in admin.status().businesses] == [BUSINESS]
+    assert business_status(broker.address).next_offset == 15
+
+
+def test_a_business_whose_producer_is_connected_is_not_forgotten(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 1)
+    with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender, Admin(broker.address) as admin:
+        sender.connect(0, 0)
+        with pytest.raises(Refused, match="connected"):
+            admin.forget_business(BUSINESS)

@@ -1,0 +1,73 @@
+"""`venus forget`: what the broker keeps for a target that will not come back, or a whole business with all it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.install import nearest
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.errors import ConfigError, Refused
+
+if TYPE_CHECKING:
+    from venus.rpc.admin import Admin
+
+
+def forget(
+    ctx: typer.Context,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="NAME", help="What the broker keeps for this target.")
+    ] = None,
+    business: Annotated[
+        str | None, typer.Option("--business", metavar="NAME", help="A whole business: its queue and its full data.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="It will not come back, or will be loaded anew.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Let the broker drop what it keeps for a target, or a whole business, also for one no longer configured."""
+    from venus.rpc.admin import Admin
+
+    run = Invocation.of(ctx, config, as_json)
+    if (target is None) == (business is None):
+        raise ConfigError("name what to forget: --target NAME or --business NAME", hint="`venus status` shows both")
+    own = run.settings.broker
+    with Admin(own.address or own.listen) as admin:
+        if business is not None:
+            line = _business(admin, business, yes)
+        else:
+            line = _target(admin, run.settings.business.name, str(target), yes)
+    run.out.answer({"forgotten": target} if business is None else {"forgotten_business": business}, line)
+    return 0
+
+
+def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
+    group = f"{business}/{target}"
+    groups = [c.group for b in admin.status(business).businesses if b.business == business for c in b.consumers]
+    if group not in groups:
+        known = [g.removeprefix(f"{business}/") for g in groups]
+        raise ConfigError(f"the broker knows no target {target!r}{nearest(target, known)}", hint=", ".join(known))
+    if not yes:
+        raise Refused(
+            f"target {target} could only be loaded anew after this", hint="repeat with --yes if that is meant"
+        )
+    admin.forget(business, group)
+    return f"the broker keeps nothing for target {target} any more"
+
+
+def _business(admin: Admin, name: str, yes: bool) -> str:
+    known = {found.business: found for found in admin.status().businesses}
+    if name not in known:
+        hint = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        raise ConfigError(f"the broker knows no business {name!r}{nearest(name, list(known))}", hint=hint)
+    found = known[name]
+    if not yes:
+        rows = sum(table.rows_estimate for table in found.tables)
+        raise Refused(
+            f"business {name} would be gone for good: {len(found.tables)} tables, about {rows} rows, "
+            f"{found.next_offset} changes; a source could only be filled again",
+            hint="stop its capture and its targets, then repeat with --yes if that is meant",
+        )
+    admin.forget_business(name)
+    return f"the broker has forgotten business {name} and all it had"
