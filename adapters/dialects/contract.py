@@ -162,6 +162,14 @@ class Source(Protocol):
         """Read the dictionary; table ids are those of the registry, or 0 for tables not captured yet."""
         ...
 
+    def table_names(self) -> list[str]:
+        """Return every table of the application, `namespace.table`, also what cannot be captured."""
+        ...
+
+    def unmatched(self, patterns: Seq[str]) -> list[str]:
+        """Return the patterns that choose none of these tables; one reading of the dictionary for all of them."""
+        ...
+
     def numberings(self) -> list[Numbering]:
         """Return the counters of the captured tables and the sequences beside them, as they stand now. Reads only."""
         ...

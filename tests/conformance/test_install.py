@@ -9,7 +9,9 @@ import pytest
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import Source
-from venus.errors import Refused, VenusError
+from venus.cli.install import check_patterns
+from venus.config import Settings
+from venus.errors import ConfigError, Refused, VenusError
 
 
 @pytest.fixture
@@ -83,6 +85,31 @@ def test_patterns_choose_the_tables(place: Place, source: Source) -> None:
     assert chosen([f"{place.namespace}.orders"], []) == {"orders"}
     assert chosen(["audit_?"], ["audit_b"]) == {"audit_a"}
     assert chosen(["nothing*"], []) == set()
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_table_that_cannot_be_captured_can_be_excluded_by_name(
+    place: Place, app: Application, source: Source
+) -> None:
+    do(app, f"CREATE TABLE keyless (a {place.types['int']})")
+    names = ["customer", f"{place.namespace}.orders", "*.keyless", "audit_?"]
+    for chosen in ("keyless", f"{place.namespace}.keyless", "key*"):
+        settings = Settings(source={"url": "sqlite://", "tables": names, "exclude": [chosen]})  # type: ignore[arg-type]
+        check_patterns(settings, source)
+        assert [s.name for s in source.tables(["customer", "keyless"], [chosen])] == ["customer"]
+    settings = Settings(source={"url": "sqlite://", "exclude": ["keyles"]})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"source.exclude: 'keyles' matches no table \(did you mean .*keyless\?\)"):
+        check_patterns(settings, source)
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_list_of_names_is_held_against_one_reading_of_the_dictionary(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(source), "tables", lambda *_: pytest.fail("the whole dictionary is read"))
+    names = ["customer", "orders", *(f"audit_[ab{n}]" for n in range(300))]
+    check_patterns(Settings(source={"url": "sqlite://", "tables": names}), source)  # type: ignore[arg-type]
+    assert source.unmatched([*names, "nowhere", "no*where"]) == ["nowhere", "no*where"]
 
 
 @pytest.mark.usefixtures("tables")

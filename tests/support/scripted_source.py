@@ -303,6 +303,12 @@ class ScriptedSource:
     def tables(self, include: Sequence[str], exclude: Sequence[str]) -> list[TableSchema]:
         return [t.schema for t in self.database.tables.values()]
 
+    def table_names(self) -> list[str]:
+        return [t.schema.qualified for t in self.database.tables.values()]
+
+    def unmatched(self, patterns: Sequence[str]) -> list[str]:
+        return []
+
     def numberings(self) -> list[Numbering]:
         return []
 

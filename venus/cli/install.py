@@ -163,14 +163,11 @@ def refuse_if_blocked(findings: list[Finding]) -> None:
 
 def check_patterns(settings: Settings, source: Source) -> None:
     """Refuse a pattern that chooses no table: it is nearly always a typing error. The dialect says what it chooses."""
-    present = [schema.qualified for schema in source.tables(("*", "*.*"), ())]
     for option, patterns in (("tables", settings.source.tables), ("exclude", settings.source.exclude)):
-        for pattern in patterns:
-            if not source.tables((pattern,), ()):
-                hint = ("tables: " + ", ".join(sorted(present)[:12])) if present else "the source has no tables"
-                raise ConfigError(
-                    f"source.{option}: {pattern!r} matches no table{nearest(pattern, present)}", hint=hint
-                )
+        for pattern in source.unmatched(patterns):
+            present = source.table_names()
+            hint = ("tables: " + ", ".join(sorted(present)[:12])) if present else "the source has no tables"
+            raise ConfigError(f"source.{option}: {pattern!r} matches no table{nearest(pattern, present)}", hint=hint)
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 from venus.adapters.dialects.mysql import structure as structures
 from venus.adapters.dialects.mysql.connection import Connection, Row
 from venus.adapters.dialects.mysql.names import HEARTBEAT, OWN_TABLE, literal, quoted
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, key_problem, logical
+from venus.adapters.dialects.patterns import Patterns
 from venus.errors import UnsupportedType
 from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema
 
@@ -85,15 +85,6 @@ class Table:
         )  # fmt: skip
 
 
-def matches(database: str, name: str, include: Seq[str], exclude: Seq[str]) -> bool:
-    """Say whether the patterns choose this table; they may be written with or without the database."""
-
-    def named_by(patterns: Seq[str]) -> bool:
-        return any(fnmatchcase(n, p) for p in patterns for n in (name, f"{database}.{name}"))
-
-    return named_by(include) and not named_by(exclude)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dictionary:
     """One reading of a database's dictionary."""
@@ -103,10 +94,25 @@ class Dictionary:
 
     def chosen(self, include: Seq[str], exclude: Seq[str]) -> list[Table]:
         """Return the application's tables that the patterns choose."""
+        included, excluded = Patterns(include), Patterns(exclude)
         return [
-            t for t in self.tables.values()
-            if not OWN_TABLE.fullmatch(t.name) and matches(t.database, t.name, include, exclude)
-        ]  # fmt: skip
+            t
+            for t in self.tables.values()
+            if not OWN_TABLE.fullmatch(t.name)
+            and included.match(*(names := spellings(t.database, t.name)))
+            and not excluded.match(*names)
+        ]
+
+
+def spellings(database: str, name: str) -> tuple[str, str]:
+    """Return how a pattern may call a table: with or without the database."""
+    return name, f"{database}.{name}"
+
+
+def table_names(connection: Connection) -> list[str]:
+    """Return the application's tables, also what cannot be captured."""
+    parts = {"database": literal(connection.address.database)}
+    return [r[0] for r in connection.rows(statement("dictionary", "tables", **parts)) if not OWN_TABLE.fullmatch(r[0])]
 
 
 def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:

@@ -28,6 +28,7 @@ from venus.adapters.dialects.mysql.check import check
 from venus.adapters.dialects.mysql.connection import Connection, address_of
 from venus.adapters.dialects.mysql.cut import UNFIT, FillPace, open_cut
 from venus.adapters.dialects.mysql.statements import statement
+from venus.adapters.dialects.patterns import choosing_nothing
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
@@ -86,6 +87,15 @@ class MysqlSource:
                     table.schema(k.table_id, k.schema.version, k.schema, k.number_max) if k else table.schema(0, 1)
                 )
         return found
+
+    def table_names(self) -> list[str]:
+        return [f"{self._writer.address.database}.{name}" for name in dictionary.table_names(self._writer)]
+
+    def unmatched(self, patterns: Seq[str]) -> list[str]:
+        database = self._writer.address.database
+        return choosing_nothing(
+            patterns, (dictionary.spellings(database, n) for n in dictionary.table_names(self._writer))
+        )
 
     def _dictionary(self) -> dictionary.Dictionary:
         return dictionary.read(self._writer, zero_dates_null=self._writer.options.zero_dates_null)

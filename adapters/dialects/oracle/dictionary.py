@@ -6,7 +6,6 @@ from collections.abc import Mapping as Map
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from venus.adapters.dialects.oracle import inline, overrides, structure
@@ -17,6 +16,7 @@ from venus.adapters.dialects.oracle.overrides import USUAL, Recorded, overridden
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping
 from venus.adapters.dialects.oracle.versions import Version
+from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.errors import ConfigError, UnsupportedType
 from venus.model import Column, TableSchema
 
@@ -67,15 +67,30 @@ class Table:
     remarks: tuple[str, ...] = ()
 
 
-def matches(listed: Listed, patterns: Seq[str]) -> bool:
-    """Whether a pattern names the table, `TABLE` or `OWNER.TABLE`; upper and lower case count as the same."""
-    names = (listed.name.upper(), f"{listed.owner}.{listed.name}".upper())
-    return any(fnmatchcase(names["." in p], p.upper()) for p in patterns)
-
-
 def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
     """Return the tables to capture, without VENUS's own."""
-    return [t for t in listed if not t.name.startswith("VENUS_") and matches(t, include) and not matches(t, exclude)]
+    included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
+    return [t for t in application(listed) if included.match(*spellings(t)) and not excluded.match(*spellings(t))]
+
+
+def application(listed: Seq[Listed]) -> list[Listed]:
+    """Leave out VENUS's own tables."""
+    return [t for t in listed if not t.name.startswith("VENUS_")]
+
+
+def spellings(listed: Listed) -> tuple[str, ...]:
+    """Return what patterns are compared with: /TABLE and OWNER.TABLE; upper and lower case count as the same."""
+    return f"/{listed.name}".upper(), f"{listed.owner}.{listed.name}".upper()
+
+
+def unmatched(listed: Seq[Listed], patterns: Seq[str]) -> list[str]:
+    """Return the patterns that choose nothing: most likely misspelt."""
+    return choosing_nothing(patterns, map(spellings, application(listed)), spelled=_spelled)
+
+
+def _spelled(pattern: str) -> str:
+    """Return a pattern as it is compared; without a dot it is about tables of any owner."""
+    return pattern.upper() if "." in pattern else f"/{pattern}".upper()
 
 
 class Dictionary:

@@ -26,7 +26,7 @@ from venus.adapters.dialects.oracle import inline, registry, sampling, structure
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import UNFIT, Claim, OracleCut
-from venus.adapters.dialects.oracle.dictionary import Dictionary, chosen
+from venus.adapters.dialects.oracle.dictionary import Dictionary, application, chosen, unmatched
 from venus.adapters.dialects.oracle.install import Installer, objects
 from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.reading import Access, access_to
@@ -114,6 +114,14 @@ class OracleSource:
             captured = known.get((at.owner, at.name))
             found.append(dictionary.table(at, captured.schema if captured else None).schema)
         return found
+
+    def table_names(self) -> list[str]:
+        """Return every table of the captured schemas."""
+        return [at.qualified for at in application(self._database()[1].listed())]
+
+    def unmatched(self, patterns: Seq[str]) -> list[str]:
+        """Return the patterns that choose none of these."""
+        return unmatched(self._database()[1].listed(), patterns)
 
     def numberings(self) -> list[Numbering]:
         """Return the sequences of the captured schemas."""

@@ -10,8 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
+from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.adapters.dialects.postgresql import owntypes
 from venus.adapters.dialects.postgresql import structure as structures
 from venus.adapters.dialects.postgresql.connection import Connection, Row
@@ -136,17 +136,26 @@ class _Details:
 
 def listed(rows: Iterable[Row], include: Sequence[str], exclude: Sequence[str]) -> list[Row]:
     """Choose tables by patterns: schema.table with wildcards; without a dot the schema is public."""
-
-    def matches(row: Row, patterns: Sequence[str]) -> bool:
-        name = f"{row[1]}.{row[2]}"
-        return any(fnmatchcase(name, p if "." in p else f"public.{p}") for p in patterns)
-
-    return [r for r in rows if r[1] != OWN_SCHEMA and matches(r, include) and not matches(r, exclude)]
+    included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
+    return [r for r in application(rows) if included.match(name := _name(r)) and not excluded.match(name)]
 
 
-def unmatched(rows: Sequence[Row], include: Sequence[str]) -> list[str]:
+def application(rows: Iterable[Row]) -> list[Row]:
+    """Leave out VENUS's own tables."""
+    return [r for r in rows if r[1] != OWN_SCHEMA]
+
+
+def unmatched(rows: Iterable[Row], patterns: Sequence[str]) -> list[str]:
     """Return the patterns that choose nothing: most likely misspelt."""
-    return [pattern for pattern in include if not listed(rows, [pattern], [])]
+    return choosing_nothing(patterns, ((_name(r),) for r in application(rows)), spelled=_spelled)
+
+
+def _name(row: Row) -> str:
+    return f"{row[1]}.{row[2]}"
+
+
+def _spelled(pattern: str) -> str:
+    return pattern if "." in pattern else f"public.{pattern}"
 
 
 def all_tables(connection: Connection) -> list[Row]:

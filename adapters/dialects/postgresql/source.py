@@ -74,6 +74,12 @@ class PostgresSource:
                     found.append(table.schema(schema.table_id if schema else 0, schema.version if schema else 1))
         return found
 
+    def table_names(self) -> list[str]:
+        return [f"{r[1]}.{r[2]}" for r in dictionary.application(dictionary.all_tables(self._connection))]
+
+    def unmatched(self, patterns: Seq[str]) -> list[str]:
+        return dictionary.unmatched(dictionary.all_tables(self._connection), patterns)
+
     def numberings(self) -> list[Numbering]:
         return structure.numberings(self._connection, self._namespaces())
 

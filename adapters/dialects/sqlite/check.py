@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from venus.adapters.dialects.sqlite.connection import quoted, writable
-from venus.adapters.dialects.sqlite.dictionary import Dictionary, Found, matches, numbered, table_names
+from venus.adapters.dialects.sqlite.dictionary import Dictionary, Found, chosen, numbered, table_names
 from venus.adapters.dialects.sqlite.reading import Access, Row, Rows, access_to, key_for_people
 from venus.adapters.dialects.sqlite.values import DoesNotFit
 from venus.model import Finding, Kind
@@ -40,12 +40,11 @@ def check(connection: sqlite3.Connection, file: Path, include: Seq[str], exclude
     yield from _of_file(connection, file)
     dictionary = Dictionary(connection)
     names, skipped = table_names(connection)
-    for name in names:
-        if matches(name, include, exclude):
-            yield from _of_table(connection, dictionary.table(name))
-    for other in skipped:
-        if matches(other.name, include, exclude):
-            yield Finding(where=f"main.{other.name}", message=f"{other.kind}, not captured: {_EXPLAINED[other.kind]}")
+    for name in chosen(names, include, exclude):
+        yield from _of_table(connection, dictionary.table(name))
+    kinds = {other.name: other.kind for other in skipped}
+    for name in chosen(list(kinds), include, exclude):
+        yield Finding(where=f"main.{name}", message=f"{kinds[name]}, not captured: {_EXPLAINED[kinds[name]]}")
 
 
 def _of_file(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
+from venus.adapters.dialects.patterns import Patterns
 from venus.adapters.dialects.sqlite import structure
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.defaults import portable_default
@@ -78,13 +78,15 @@ class Skipped:
     kind: str
 
 
-def matches(name: str, include: Seq[str], exclude: Seq[str]) -> bool:
-    """Say whether the patterns choose this table; they may be written with or without `main.`."""
+def spellings(name: str) -> tuple[str, str]:
+    """Return how a pattern may call a table: with or without `main.`."""
+    return name, f"{NAMESPACE}.{name}"
 
-    def named_by(patterns: Seq[str]) -> bool:
-        return any(fnmatchcase(n, p) for p in patterns for n in (name, f"{NAMESPACE}.{name}"))
 
-    return named_by(include) and not named_by(exclude)
+def chosen(names: Seq[str], include: Seq[str], exclude: Seq[str]) -> list[str]:
+    """Return the names that the patterns choose."""
+    included, excluded = Patterns(include), Patterns(exclude)
+    return [n for n in names if included.match(*spellings(n)) and not excluded.match(*spellings(n))]
 
 
 def table_names(connection: sqlite3.Connection) -> tuple[list[str], list[Skipped]]:

@@ -20,7 +20,7 @@ from venus.adapters.dialects.sqlite.dictionary import (
     NAMESPACE,
     Dictionary,
     Found,
-    matches,
+    chosen,
     numbered,
     table_names,
 )
@@ -46,8 +46,7 @@ def install_plan(
         steps += _again(compare(dictionary, known, present), present)
     next_id = max(captured, default=0) + 1
     taken = {c.schema.name for c in captured.values()}
-    chosen = [n for n in table_names(connection)[0] if matches(n, include, exclude)]
-    for name in [HEARTBEAT, *chosen]:
+    for name in [HEARTBEAT, *chosen(table_names(connection)[0], include, exclude)]:
         if name not in taken:
             found = dictionary.table(name) if name in dictionary else _future_heartbeat(own_tables)
             steps += _first(found, next_id, estimate(connection, found) if name in dictionary else 1)

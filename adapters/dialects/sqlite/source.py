@@ -25,6 +25,7 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
+from venus.adapters.dialects.patterns import choosing_nothing
 from venus.adapters.dialects.sqlite import registry, structure
 from venus.adapters.dialects.sqlite.check import check
 from venus.adapters.dialects.sqlite.connection import (
@@ -38,7 +39,14 @@ from venus.adapters.dialects.sqlite.connection import (
     write_transaction,
 )
 from venus.adapters.dialects.sqlite.cut import UNFIT, Pending, SqliteCut
-from venus.adapters.dialects.sqlite.dictionary import Dictionary, matches, numbered, schema_version, table_names
+from venus.adapters.dialects.sqlite.dictionary import (
+    Dictionary,
+    chosen,
+    numbered,
+    schema_version,
+    spellings,
+    table_names,
+)
 from venus.adapters.dialects.sqlite.install import install_plan, uninstall_plan
 from venus.adapters.dialects.sqlite.purging import Purger
 from venus.adapters.dialects.sqlite.reading import Access, access_to
@@ -101,8 +109,21 @@ class SqliteSource:
             known = {}
             if registry.installed(self._writer):
                 known = {c.schema.name: c.schema for c in registry.read_tables(self._writer).values()}
-            names = [n for n in table_names(self._writer)[0] if matches(n, include, exclude)]
+            names = chosen(table_names(self._writer)[0], include, exclude)
             return [numbered(dictionary.table(n, known.get(n)).schema, 0)[0] for n in names]
+
+    def table_names(self) -> list[str]:
+        """Return every table and view of the application."""
+        return [spellings(name)[1] for name in self._names()]
+
+    def unmatched(self, patterns: Seq[str]) -> list[str]:
+        """Return the patterns that choose none of these."""
+        return choosing_nothing(patterns, map(spellings, self._names()))
+
+    def _names(self) -> list[str]:
+        with read_transaction(self._writer, self._file):
+            names, others = table_names(self._writer)
+        return [*names, *(other.name for other in others)]
 
     def numberings(self) -> list[Numbering]:
         """Return the counters of the captured tables."""

@@ -1,0 +1,44 @@
+"""Lists of names with wildcards, as `tables` and `exclude` have them. Pure.
+
+A list may have a name for each of thousands of tables: plain names are looked up, wildcards are one expression.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from fnmatch import translate
+
+_WILD = re.compile(r"[*?\[]")
+
+
+class Patterns:
+    """A list of patterns, made once for any number of names."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        patterns = list(patterns)
+        self._plain = frozenset(p for p in patterns if not _WILD.search(p))
+        wild = "|".join(translate(p) for p in patterns if _WILD.search(p))
+        self._wild = re.compile(wild) if wild else None
+
+    def match(self, *names: str) -> bool:
+        """Whether one of the patterns chooses one of the names of a table."""
+        if not self._plain.isdisjoint(names):
+            return True
+        return self._wild is not None and any(map(self._wild.match, names))
+
+
+def choosing_nothing(
+    patterns: Iterable[str], names: Iterable[Seq[str]], *, spelled: Callable[[str], str] = lambda pattern: pattern
+) -> list[str]:
+    """Return the patterns that choose none of the tables, each with all of its names: most likely misspelt.
+
+    `spelled` gives a pattern the form in which the dialect compares it.
+    """
+    known = {name for table in names for name in table}
+
+    def chooses(form: str) -> bool:
+        return any(map(re.compile(translate(form)).match, known)) if _WILD.search(form) else form in known
+
+    return [pattern for pattern in patterns if not chooses(spelled(pattern))]
