@@ -96,9 +96,11 @@ data_dir = "{home / "broker"}"
         self._log = (home / "venus.log").open("a")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, *words: str) -> None:
-        """Run a command to its end."""
-        done = subprocess.run(self._command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def run(self, *words: str, file: Path | None = None) -> None:
+        """Run a command to its end, with its own configuration or another one."""
+        done = subprocess.run(
+            self._command(*words, file=file), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         if done.returncode:
             raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}")
 
@@ -106,8 +108,8 @@ data_dir = "{home / "broker"}"
         """Start a process that stays."""
         self._running[name] = subprocess.Popen(self._command(*words), stdout=self._log, stderr=self._log)
 
-    def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "venus.cli", *words, "-c", str(self._file)]
+    def _command(self, *words: str, file: Path | None = None) -> list[str]:
+        return [sys.executable, "-m", "venus.cli", *words, "-c", str(file or self._file)]
 
     def pid(self, name: str) -> int:
         """Return the process id of one of them, for profilers."""
