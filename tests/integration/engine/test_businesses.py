@@ -162,7 +162,7 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     again = Producer(engine)  # the name may be used anew, and begins from nothing
     assert (again.ack.last_batch, again.ack.next_offset) == (0, 0)
     again.commit(engines.rows(1, 2))
-    assert sorted(b.number for b in engine._catalogue.stored()) == [1, 3]
+    assert sorted(b.number for b in engine.catalogue.stored()) == [1, 3]
     assert engines.full_data(engine) == dict(engines.rows(1, 2))
     engine.stop()
 
