@@ -101,6 +101,8 @@ class Target(_Section):
     names: Literal["auto", "lower", "keep"] = "auto"
     on_error: Literal["halt", "quarantine"] = "halt"
     on_existing: Literal["refuse", "truncate", "append"] = "refuse"
+    #: How a table is emptied: by DELETE, as readers of an older snapshot need it, or by TRUNCATE, which is instant.
+    empty_by: Literal["delete", "truncate"] = "delete"
 
 
 class Broker(_Section):

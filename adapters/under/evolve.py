@@ -174,7 +174,7 @@ def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, o
         raise Refused("\n".join(found), hint="alter the table, move it away, or give the target another schema")
     rule = target.config.on_existing
     if not own and rule == "truncate":
-        existing.empty(session, placed)
+        existing.empty(session, placed, target.config.empty_by)
     elif not own and rule == "refuse" and existing.has_rows(session, placed):
         raise Refused(
             f"{placed.qualified} has rows already",

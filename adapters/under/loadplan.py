@@ -109,7 +109,7 @@ class Planner:
                 hint = refused.hint
                 continue
             if known is not None:
-                existing.empty(session, placed)
+                existing.empty(session, placed, target.config.empty_by)
                 created = created or known.created
             target.put_table(session, placed, LOADING, plan.snapshot.offset, created=created)
         if differences:

@@ -184,7 +184,13 @@ class Writer:
             self._sweep(table_id, sql)
 
     def _truncate(self, table_id: int, sql: RowSql) -> None:
-        """Empty the table. TRUNCATE cannot be had under foreign keys or a long reader; DELETE always can."""
+        """Empty the table: by DELETE, because TRUNCATE empties it for those as well who read an older snapshot.
+
+        Where TRUNCATE is asked for: it cannot be had under foreign keys or a long reader, DELETE always can.
+        """
+        if self.target.config.empty_by == "delete":
+            self._guarded(table_id, sql.text("delete_all"))
+            return
         self.session.run("SAVEPOINT venus; SET LOCAL lock_timeout = '1s'")
         try:
             self.session.run(f"{sql.text('truncate')}; SET LOCAL lock_timeout = 0; RELEASE SAVEPOINT venus")

@@ -163,6 +163,24 @@ def test_truncate_is_applied_in_order_even_under_a_foreign_key(database: str, br
     equal(database, feed)
 
 
+@pytest.mark.parametrize(("empty_by", "seen"), [("delete", 3), ("truncate", 0)])
+def test_a_truncate_empties_no_table_for_those_who_read_an_older_snapshot(
+    empty_by: str, seen: int, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), rows=3, empty_by=empty_by)
+    reader = PostgresTarget(settings, "a").connect("reader")
+    reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    assert reader.row("SELECT 1") == (1,)  # the snapshot; the table itself is not locked yet
+    try:
+        with following(settings, "a"):
+            feed.truncate(1)
+            caught_up(database, broker)
+        assert reader.row("SELECT count(*) FROM shop.items") == (seen,)
+    finally:
+        reader.close()
+    assert query(database, "SELECT count(*) FROM shop.items") == [(0,)]
+
+
 def test_a_sweep_removes_what_it_did_not_meet(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": 2})
     with following(settings, "a"):

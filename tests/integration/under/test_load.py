@@ -32,6 +32,7 @@ from venus.adapters.under.apply import run_apply
 from venus.adapters.under.control import quarantine_list, quarantine_retry, table_states
 from venus.adapters.under.load import LoadProgress, full_sync
 from venus.adapters.under.loadtask import SplitResult, SplitTask
+from venus.adapters.under.target import PostgresTarget
 from venus.errors import OffsetTrimmed, Refused
 from venus.model import Index, Kind, LogicalType
 
@@ -204,6 +205,33 @@ def test_a_trimmed_target_says_the_way_out_and_is_loaded_anew(database: str, bro
         run_apply(settings, "a", threading.Event())
     assert caught.value.hint == "load it anew: venus migrate --target a"
     assert not full_sync(settings, "a").already
+    assert rows_at(database, items()) == feed.model[1]
+
+
+@pytest.mark.parametrize("before", ["its own", "of somebody else"])
+def test_a_load_empties_no_table_for_those_who_read_an_older_snapshot(
+    before: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(1, 4)))
+    settings = settings_for(broker.address, {"a": database}, on_existing="truncate")
+    if before == "its own":
+        full_sync(settings, "a")
+        feed.cut(put(3, "newer", 1))
+        broker.log_start = 4
+    else:
+        query(
+            database, "CREATE SCHEMA shop; CREATE TABLE shop.items (id bigint PRIMARY KEY, label text, amount bigint)"
+        )
+        query(database, "INSERT INTO shop.items VALUES (1, 'x', 1), (2, 'x', 2), (3, 'x', 3)")
+    reader = PostgresTarget(settings, "a").connect("reader")
+    reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    assert reader.row("SELECT 1") == (1,)
+    try:
+        assert not full_sync(settings, "a").already
+        assert reader.rows("SELECT id, amount FROM shop.items ORDER BY id") == [(1, 1), (2, 2), (3, 3)]
+    finally:
+        reader.close()
     assert rows_at(database, items()) == feed.model[1]
 
 
