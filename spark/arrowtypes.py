@@ -45,6 +45,12 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale) if 0 < precision <= _DIGITS_MAX else pa.string()
 
 
+def becomes_text(logical: LogicalType) -> bool:
+    """Whether values that are no text for the source are text here, because no type holds them exactly."""
+    textual = logical.kind in (Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID)
+    return not textual and arrow_type(logical) == pa.string()
+
+
 def column_type(column: Column, text_columns: frozenset[str] = frozenset()) -> pa.DataType:
     """Return a column's type; `text_columns` are those that an operator or a misfit has turned into text."""
     if column.name in text_columns and column.type.kind is not Kind.BYTES:

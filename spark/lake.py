@@ -41,7 +41,7 @@ class LakeTarget:
         """Be the only process that writes. Raises Refused if there is another one; a killed one holds nothing."""
         root = self.layout.root
         try:
-            self._check_folder()
+            self.check_folder()
             root.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -58,9 +58,12 @@ class LakeTarget:
         finally:
             os.close(descriptor)
 
-    def _check_folder(self) -> None:
-        """Refuse a folder with somebody else's files."""
+    def check_folder(self) -> None:
+        """Refuse a folder with somebody else's files, or one that cannot be written."""
         layout = self.layout
+        there = next(path for path in (layout.root, *layout.root.parents) if path.exists())
+        if there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
+            raise TargetError(f"target {self.name}: {there} cannot be written", hint="let VENUS's user write there")
         if layout.root.exists() and not layout.root.is_dir():
             raise ConfigError(f"targets.{self.name}.url: {layout.root} is a file", hint="name a folder")
         ours = (layout.manifest, layout.load, layout.lock)

@@ -23,6 +23,7 @@ from venus.adapters.under.ddl import (
     namespaces,
     type_sql,
 )
+from venus.adapters.under.fitness import missing_types
 from venus.adapters.under.naming import Placed
 from venus.adapters.under.owntypes import add_labels, create_if_missing, enum_differences, labels_refused, make_types
 from venus.adapters.under.target import ACTIVE, HALTED, PostgresTarget
@@ -162,6 +163,8 @@ def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, o
         add_labels(placed, lambda: target.connect("labels"))
     there = existing.read(session, placed)
     if there is None:
+        if missing := missing_types(session, [placed], target.name):
+            raise Refused("\n".join(o.line for o in missing), hint="then start again")
         for text in namespaces([placed]):
             session.run(text)
         make_types(session, placed)
@@ -171,13 +174,10 @@ def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, o
     found = enum_differences(session, placed)
     found += [line for line in existing.differences(placed, there) if not (own and existing.NO_KEY in line)]
     if found:
-        raise Refused("\n".join(found), hint="alter the table, move it away, or give the target another schema")
+        raise Refused("\n".join(found), hint=existing.HINT)
     rule = target.config.on_existing
     if not own and rule == "truncate":
         existing.empty(session, placed, target.config.empty_by)
     elif not own and rule == "refuse" and existing.has_rows(session, placed):
-        raise Refused(
-            f"{placed.qualified} has rows already",
-            hint=f"empty it, or set targets.{target.name}.on_existing to truncate or append",
-        )
+        raise Refused(f"{placed.qualified} has rows already", hint=existing.empty_hint(target.name))
     return False

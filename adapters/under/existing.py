@@ -15,6 +15,8 @@ from venus.errors import TargetError
 
 #: Relations that rows can be brought into: ordinary and partitioned tables.
 _TABLES = ("r", "p")
+#: What to do about a table that is there and is another one.
+HINT = "alter the table, move it away, or give the target another schema"
 NO_KEY = "has no primary key or unique index"
 
 
@@ -61,6 +63,11 @@ def has_rows(session: Session, placed: Placed) -> bool:
     """Whether anything is in it."""
     found = session.row(statement("dictionary", "has_rows", table=placed.sql))
     return bool(found and found[0])
+
+
+def empty_hint(target: str) -> str:
+    """Say what to do about a table that has rows."""
+    return f"empty it, or set targets.{target}.on_existing to truncate or append"
 
 
 def count(session: Session, placed: Placed) -> int:

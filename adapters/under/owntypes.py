@@ -15,6 +15,9 @@ from venus.adapters.under.naming import Placed, literal
 from venus.errors import Refused
 from venus.model import OwnType, TableSchema
 
+#: What to do about a type that is there and is another one.
+HINT = "alter the type, move it away, or give the target another schema"
+
 
 def make_types(session: Session, placed: Placed) -> None:
     """Make what a new table needs; what is there must be the same. Raises Refused."""
@@ -26,7 +29,13 @@ def make_types(session: Session, placed: Placed) -> None:
         else:
             found += differences(placed, wanted, there)
     if found:
-        raise Refused("\n".join(found), hint="alter the type, move it away, or give the target another schema")
+        raise Refused("\n".join(found), hint=HINT)
+
+
+def unlike(session: Session, placed: Placed, wanted: OwnType) -> list[str]:
+    """Say what keeps a type that is there from being used; nothing if it is the same or not there."""
+    there = _read(session, placed, wanted)
+    return [] if there is None else differences(placed, wanted, there)
 
 
 def enum_differences(session: Session, placed: Placed) -> list[str]:

@@ -13,12 +13,12 @@ import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import table
-from venus.errors import ConfigError, Refused, VenusError
+from venus.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, Source
     from venus.config import Settings
-    from venus.model import Finding, TableSchema
+    from venus.model import Finding
 
 Mode = Literal["log", "inline"]
 ModeOption = Annotated[
@@ -66,8 +66,10 @@ def check(
 ) -> int:
     """Say what is missing or cannot be carried, at the source and at every target. Reads only.
 
-    Exit code 3 if VENUS would refuse to install, or to migrate because of a name.
+    Exit code 3 if VENUS would refuse to install, or to migrate to one of the targets.
     """
+    from venus.cli.targets import check_targets
+
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     with opened_source(settings, type_map) as source:
@@ -177,47 +179,3 @@ def nearest(name: str, known: list[str]) -> str:
     short = {full.partition(".")[2] or full: full for full in known}
     found = difflib.get_close_matches(name, [*short, *known], n=1, cutoff=0.5)
     return f" (did you mean {found[0]}?)" if found else ""
-
-
-def check_targets(settings: Settings, schemas: list[TableSchema]) -> list[Finding]:
-    """Try every target, and the names of these tables there; what cannot be reached is a finding, not a failure."""
-    from venus.adapters.under.control import progress
-    from venus.cli.lakes import is_lake, look_at
-    from venus.model import Finding
-
-    found = []
-    for name in settings.targets:
-        where = f"target {name}"
-        if is_lake(settings, name):
-            seen_lake = look_at(settings, name)
-            found.append(Finding(where=where, message=seen_lake.error or "a folder of Parquet files"))
-            continue
-        found += names_at(settings, name, schemas)
-        try:
-            seen = progress(settings, name)
-        except ConfigError:
-            raise
-        except VenusError as error:
-            found.append(Finding(where=where, message=str(error), remedy=error.hint))
-        else:
-            found.append(Finding(where=where, message=f"reachable; {seen.constraints}"))
-    return found
-
-
-def names_at(settings: Settings, target: str, schemas: list[TableSchema]) -> list[Finding]:
-    """Say which names a target cannot have, and which it gets shortened."""
-    from venus.adapters.under.naming import place_all
-    from venus.model import Finding
-
-    where = f"target {target}"
-    try:
-        placed = place_all(schemas, settings, target)
-    except Refused as refused:
-        return [
-            Finding(where=where, message=line, remedy=refused.hint, blocks=True) for line in str(refused).split("\n")
-        ]
-    return [
-        Finding(where=where, message=f"{one.schema.qualified}: the name {long} is too long and becomes {short}")
-        for one in placed
-        for long, short in one.shortened
-    ]

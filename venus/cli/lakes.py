@@ -34,6 +34,14 @@ def load(settings: Settings, name: str, steps: Steps) -> LoadReport:
     )  # fmt: skip
 
 
+def require_fit(settings: Settings, name: str) -> None:
+    """Refuse a folder that cannot be written, or that has somebody else's files."""
+    from venus.spark.lake import LakeTarget
+
+    with LakeTarget(settings, name).locked():
+        pass
+
+
 def look_at(settings: Settings, name: str) -> TargetView:
     """Read what the folder says of itself."""
     from venus.spark.lake import LakeTarget

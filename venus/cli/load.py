@@ -22,8 +22,10 @@ from venus.errors import ConfigError, VenusError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from venus.adapters.dialects.contract import RegisteredTable
     from venus.adapters.under.load import LoadProgress, LoadReport
     from venus.config import Settings
+    from venus.model import TableSchema
 
 POLL_S = 0.5
 
@@ -55,7 +57,7 @@ def migrate(
     require_engine(settings, engine)
     started = time.monotonic()
     with run.out.progress("reading") as steps:
-        filled = complete_first_fill(run, settings, steps)
+        filled = complete_first_fill(run, settings, target, steps)
     read_s = time.monotonic() - started
     with run.out.progress("loading") as steps, choosing(settings, engine, run.out.say) as choice:
         report = load(settings, target, steps, choice)
@@ -69,14 +71,16 @@ def migrate_lake(run: Invocation, target: str, *, ddl_only: bool, engine: str) -
         raise ConfigError(f"{option} is for databases: target {target} is a folder of Parquet files")
     started = time.monotonic()
     with run.out.progress("reading") as steps:
-        filled = complete_first_fill(run, run.settings, steps)
+        filled = complete_first_fill(run, run.settings, target, steps)
     read_s = time.monotonic() - started
     with run.out.progress("loading") as steps:
         return answer(run, filled, read_s, lakes.load(run.settings, target, steps))
 
 
-def complete_first_fill(run: Invocation, settings: Settings, steps: Steps) -> dict[str, int] | None:
+def complete_first_fill(run: Invocation, settings: Settings, target: str, steps: Steps) -> dict[str, int] | None:
     """Make sure that every captured table has been read once; None if the source cannot be asked.
+
+    Before a row is read, the target is asked whether it can have the tables: the fill may take hours.
 
     Without the source the target gets what the broker has. That is no loss: rows that were never read come as
     increments when the source is back.
@@ -84,14 +88,15 @@ def complete_first_fill(run: Invocation, settings: Settings, steps: Steps) -> di
     from venus.errors import Fenced
 
     try:
-        pending = unfilled(settings)
+        tables = captured(settings)
     except ConfigError:
         raise
     except VenusError as error:
         run.out.say(f"the source is not asked ({error}): loading the broker's full data as it is")
         return None
-    if not pending:
+    if all(t.fill.done for t in tables):
         return {}
+    require_fit(settings, target, [t.schema for t in tables])
     if not producer_connected(settings):
         try:
             return fill_here(settings, steps)
@@ -100,8 +105,19 @@ def complete_first_fill(run: Invocation, settings: Settings, steps: Steps) -> di
     return wait_for_fill(settings, steps)
 
 
-def unfilled(settings: Settings) -> list[str]:
-    """Return the captured tables that have not been read to their end. Raises if nothing is captured."""
+def require_fit(settings: Settings, target: str, schemas: list[TableSchema]) -> None:
+    """Refuse a target that cannot have these tables, with a line for each reason."""
+    from venus.adapters.under.fitness import refuse_unfit
+    from venus.adapters.under.target import PostgresTarget
+
+    if lakes.is_lake(settings, target):
+        lakes.require_fit(settings, target)
+    else:
+        refuse_unfit(PostgresTarget(settings, target), schemas)
+
+
+def captured(settings: Settings) -> list[RegisteredTable]:
+    """Return the captured tables. Raises if there is none."""
     from venus.adapters.under.naming import is_heartbeat
     from venus.cli.install import opened_source
 
@@ -111,7 +127,7 @@ def unfilled(settings: Settings) -> list[str]:
         tables = [t for t in source.registered() if not is_heartbeat(t.schema)]
     if not tables:
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
-    return [t.schema.qualified for t in tables if not t.fill.done]
+    return tables
 
 
 def producer_connected(settings: Settings) -> bool:

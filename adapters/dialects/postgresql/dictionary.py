@@ -178,6 +178,7 @@ def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
             base_spelled=r[6],
             element=r[7],
             is_array=r[8],
+            extension=r[9],
         )
         for r in connection.rows(statement("dictionary", "types"), oids)
     }

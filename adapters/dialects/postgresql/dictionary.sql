@@ -36,7 +36,10 @@ WITH RECURSIVE used (oid) AS (
 )
 SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typbasetype, t.typtypmod,
        CASE WHEN t.typbasetype <> 0 THEN format_type(t.typbasetype, t.typtypmod) ELSE '' END, t.typelem,
-       t.typcategory = 'A' AND t.typelem <> 0 AND t.typsubscript = 'array_subscript_handler'::regproc
+       t.typcategory = 'A' AND t.typelem <> 0 AND t.typsubscript = 'array_subscript_handler'::regproc,
+       coalesce((SELECT quote_ident(e.extname) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+                  WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
+                    AND d.refclassid = 'pg_extension'::regclass), '')
   FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_namespace n ON n.oid = t.typnamespace
 
 -- indexes --

@@ -72,9 +72,15 @@ def not_carried(columns: Iterable[Row], own: Mapping[int, Found], types: Mapping
         while types[oid].sort == "d" or types[oid].is_array:
             oid = types[oid].element if types[oid].is_array else types[oid].base
         if types[oid].namespace != "pg_catalog" and oid not in own:
-            why = "neither an enum nor a domain: make it at the target before (CREATE TYPE or CREATE EXTENSION)"
-            found.append(LeftOut(what="type of column", name=row[2], definition=row[5], reason=why))
+            found.append(LeftOut(what="type of column", name=row[2], definition=row[5], reason=_way(types[oid])))
     return found
+
+
+def _way(found: PgType) -> str:
+    """Say how a target comes by a type that VENUS does not make."""
+    if found.extension:
+        return f"of an extension: make it at the target before (CREATE EXTENSION {found.extension})"
+    return "neither an enum nor a domain: make it at the target before (CREATE TYPE)"
 
 
 def used_by(columns: Iterable[Row], own: Mapping[int, Found], types: Mapping[int, PgType]) -> list[Found]:

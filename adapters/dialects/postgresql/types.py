@@ -32,6 +32,8 @@ class PgType:
     base_spelled: str = ""
     element: int = 0
     is_array: bool = False
+    #: The extension that it came with, as SQL has the name.
+    extension: str = ""
 
 
 _PLAIN = {

@@ -16,6 +16,21 @@ ORDER BY a.attnum
 -- relation --
 SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
 
+-- present --
+-- Which of these tables are there, by any kind of relation.
+SELECT t FROM unnest(%(tables)s::text[]) t WHERE to_regclass(t) IS NOT NULL
+
+-- missing_types --
+SELECT t FROM unnest(%(types)s::text[]) t WHERE to_regtype(t) IS NULL
+
+-- may_create --
+-- A schema that is there takes tables, one that is not has to be made.
+SELECT n, s.oid IS NOT NULL,
+    CASE WHEN s.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+         ELSE has_schema_privilege(s.oid, 'CREATE') AND has_schema_privilege(s.oid, 'USAGE') END,
+    current_user::text, current_database()::text
+FROM unnest(%(namespaces)s::text[]) n LEFT JOIN pg_namespace s ON s.nspname = n
+
 -- own_type --
 -- What it is, and its labels in order or its constraints.
 SELECT CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN 'domain over ' || replace(CASE WHEN b.typtype IN ('e', 'd')
