@@ -25,6 +25,18 @@ class SchemaChanged(SourceError):
     retryable = True
 
 
+class TableHalts(SourceError):
+    """A row of a captured table cannot be carried: take the cut back, `halt` the table, open the cut again."""
+
+    def __init__(self, table: TableSchema, why: str, *, hint: str = "") -> None:
+        super().__init__(
+            f"{table.qualified}: {why}", hint=hint or f"correct the row, or `venus pause {table.qualified}`"
+        )
+        self.table = table
+        #: Key, column and what is wrong with it.
+        self.why = why
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What differs between databases, by name: code asks these, never `if name == ...`."""
@@ -66,7 +78,8 @@ class FillState:
 class RegisteredTable:
     """A captured table as the registry at the source has it.
 
-    ACTIVE: captured. PAUSED: its log rows wait and cuts leave them. RESYNC: changes were missed (`reason` says why);
+    ACTIVE: captured. PAUSED: its log rows wait and cuts leave them, because an operator or a row that cannot be
+    carried halted it (`Source.halt`). RESYNC: changes were missed (`reason` says why);
     what can still be captured of it is, but only a new fill makes it whole, and that is an operator's decision.
     """
 
@@ -125,6 +138,9 @@ class Cut(Protocol):
         Each key appears once per cut; a TRUNCATE marker comes before its table's changes, and where keys can be
         equal without being the same text (1.0 and 1.00), the tombstones come before the rows. Every log row that
         these sections account for is removed by `commit`, so the iterator must be consumed to its end before it.
+
+        Raises TableHalts at a row that cannot be carried. What came before may have left already, and a target that
+        got it would show half a transaction of that table: the caller takes all of it back.
         """
         ...
 
@@ -133,7 +149,7 @@ class Cut(Protocol):
 
         Returns changes only (no markers), together about within the limits, each section within `bytes_max`. Called
         after the sections have been consumed. The fill ends at the greatest key of its first chunk's snapshot
-        (fillplace.py): what comes behind it is in the log.
+        (fillplace.py): what comes behind it is in the log. Raises TableHalts, as `sections` does.
         """
         ...
 
@@ -206,6 +222,14 @@ class Source(Protocol):
         """Make the next cuts re-read the whole table (with a sweep if it was filled before)."""
         ...
 
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        """Leave a table out of the cuts to come, log rows and fill as they are, because a row cannot be carried.
+
+        `refresh_schemas` lets it go on when it has been written to since. A table that is PAUSED stays so for the
+        reason that it has. Raises Fenced if another instance has raised the epoch.
+        """
+        ...
+
     def state(self) -> SourceState: ...
 
     def raise_epoch(self, epoch: Epoch) -> SourceState:
@@ -233,7 +257,8 @@ class Source(Protocol):
         """Compare the dictionary with the registry; store and return new versions of changed tables.
 
         Tables that another process has registered since are returned too. A table whose key has changed or that is
-        gone becomes RESYNC; the application's statements go on. A new column restarts the table's fill.
+        gone becomes RESYNC; the application's statements go on. A new column restarts the table's fill. A table that
+        `halt` left out goes on if it has been written to since.
         """
         ...
 

@@ -7,12 +7,13 @@ outcome open, and nobody guesses: the next session asks the source's batch table
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Generator
 from contextlib import suppress
 
-from venus.adapters.dialects.contract import Cut, FillState
+from venus.adapters.dialects.contract import Cut, FillState, TableHalts
 from venus.adapters.upper.batching import Batcher
 from venus.adapters.upper.fills import Chunk
 from venus.adapters.upper.report import Reporter
@@ -23,6 +24,8 @@ from venus.codec.changes import TableChanges
 from venus.config import Capture as Limits
 from venus.errors import SourceError, VenusError
 from venus.model import BatchNo
+
+logger = logging.getLogger(__name__)
 
 #: Attempts to read after DDL has come in between, before the source's own words are passed on.
 REREADS_MAX = 3
@@ -39,7 +42,18 @@ class Cutter:
         self._rereads = 0
 
     def cut(self) -> bool:
-        """Ship one cut; return False if there was nothing, or if it had to be taken back."""
+        """Ship one cut; return False if there was nothing, or if it had to be taken back.
+
+        A table with a row that cannot be carried halts, and the cut is read again without it at once: doing anything
+        else first could let the table go on, and the cut would never end.
+        """
+        while True:
+            try:
+                return self._attempt()
+            except TableHalts as why:
+                self._halt(why)
+
+    def _attempt(self) -> bool:
         session = self._session
         fill = session.fills.next
         try:
@@ -57,6 +71,9 @@ class Cutter:
         except Stopped:
             self._take_back(cut, shipment)
             return False
+        except TableHalts:
+            self._take_back(cut, shipment)
+            raise
         except SourceError as e:
             self._take_back(cut, shipment)
             self._read_again(e)
@@ -114,6 +131,13 @@ class Cutter:
         with suppress(VenusError):
             shipment.retract()
         self._reporter.count(retracted_cuts=1)
+
+    def _halt(self, why: TableHalts) -> None:
+        """Leave a table out until it has been written to; what it has for us stays at the source."""
+        session, table = self._session, why.table
+        session.source.halt(session.epoch, table.table_id, why.why)
+        logger.warning("%s halts, the other tables go on: %s; %s", table.qualified, why.why, why.hint)
+        session.read_registry()
 
     def _read_again(self, error: SourceError) -> None:
         """Look at the dictionary after a read was refused: most likely DDL came between two cuts."""

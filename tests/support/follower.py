@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
-from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source
+from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source, TableHalts
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import Value, keys_to_columns, to_columns
 from venus.codec.layout import Layout
@@ -79,14 +79,21 @@ class Follower:
         self, *, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX, fill_rows: int = ROWS_MAX, fill: bool = True
     ) -> Seen | None:
         """Take one cut to its commit; None if there was nothing."""
-        fills = self.due()[:1] if fill else []
-        cut = self.open(fills)
-        if cut is None:
-            return None
-        seen = self.read(cut, fills, rows_max=rows_max, bytes_max=bytes_max, fill_rows=fill_rows)
-        cut.commit(self.epoch, seen.batches, seen.fills, BatchNo(0))
-        self.take(seen)
-        return seen
+        for _ in range(len(self.tables) + 1):
+            fills = self.due()[:1] if fill else []
+            cut = self.open(fills)
+            if cut is None:
+                return None
+            try:
+                seen = self.read(cut, fills, rows_max=rows_max, bytes_max=bytes_max, fill_rows=fill_rows)
+            except TableHalts as why:  # as the upper adapter does
+                cut.rollback()
+                self.source.halt(self.epoch, why.table.table_id, why.why)
+                continue
+            cut.commit(self.epoch, seen.batches, seen.fills, BatchNo(0))
+            self.take(seen)
+            return seen
+        raise AssertionError("the same table has halted twice")
 
     def due(self) -> list[FillState]:
         """Return the fills that are not done."""

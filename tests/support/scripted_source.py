@@ -22,6 +22,7 @@ from venus.adapters.dialects.contract import (
     RegisteredTable,
     SchemaChanged,
     SourceState,
+    TableHalts,
 )
 from venus.codec.changes import TableChanges, marker
 from venus.codec.packed import Packed
@@ -117,6 +118,11 @@ class ScriptedDatabase:
         #: Reads of this table are refused until its schema is refreshed.
         self.broken_table = 0
         self.chunk_rows = 3
+        #: Keys of rows that cannot be carried.
+        self.unfit: set[bytes] = set()
+        #: How many log rows a table had in the snapshot in which it halted.
+        self.extents: dict[int, int] = {}
+        self.halted: set[int] = set()
         self.add_table("heartbeat", filled=True)
         for name in names:
             self.add_table(name, filled=filled)
@@ -162,6 +168,10 @@ class ScriptedDatabase:
         """Return every table as it is now."""
         return {table_id: dict(t.rows) for table_id, t in self.tables.items()}
 
+    def waiting(self, table_id: int) -> int:
+        """Return how many log rows a table has."""
+        return sum(r.table_id == table_id for r in self.log.values())
+
     def _log(self, row: LogRow) -> None:
         self.log[self.next_log] = row
         self.next_log += 1
@@ -173,7 +183,9 @@ class ScriptedCut:
     def __init__(self, source: ScriptedSource) -> None:
         self._source = source
         self._database = source.database
-        self._log = dict(source.database.log)
+        tables = source.database.tables
+        self._log = {n: r for n, r in source.database.log.items() if tables[r.table_id].state != "PAUSED"}
+        self._unfit = set(source.database.unfit)
         self._rows = source.database.contents()
         self._schemas = {table_id: t.schema for table_id, t in source.database.tables.items()}
         self._reading = False
@@ -200,6 +212,7 @@ class ScriptedCut:
                 yield from _bulk(schema, bulk, rows_max)
             keys = list(dict.fromkeys(r.key for r in entries if r.key))
             for start in range(0, len(keys), rows_max):
+                self._require_fit(schema, keys[start : start + rows_max])
                 yield self._changes(schema, keys[start : start + rows_max])
                 self._source.pass_step("sections.more")
 
@@ -210,6 +223,7 @@ class ScriptedCut:
         after = fill.cursor.removeprefix(b">")
         keys = sorted(k for k in rows if k > after or not fill.cursor)
         chunk = keys[: min(rows_max, self._database.chunk_rows)]
+        self._require_fit(self._schemas[fill.table_id], chunk)
         sections = [self._changes(self._schemas[fill.table_id], chunk)] if chunk else []
         if keys and not chunk:
             return [], fill  # halted
@@ -220,6 +234,12 @@ class ScriptedCut:
             rows_estimate=len(rows),
             done=len(chunk) == len(keys),
         )
+
+    def _require_fit(self, schema: TableSchema, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            if key in self._unfit:
+                self._database.extents[schema.table_id] = sum(r.table_id == schema.table_id for r in self._log.values())
+                raise TableHalts(schema, f"row k={key.decode()}: too large")
 
     def _changes(self, schema: TableSchema, keys: Sequence[bytes]) -> TableChanges:
         rows = self._rows[schema.table_id]
@@ -340,6 +360,14 @@ class ScriptedSource:
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         self.database.tables[table_id].state = state
 
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        self.pass_step("halt.before")
+        if self.database.state.epoch != epoch:
+            raise Fenced(f"epoch {self.database.state.epoch} is at the source")
+        self.database.tables[table_id].state = "PAUSED"
+        self.database.halted.add(table_id)
+        self.pass_step("halt.after")
+
     def restart_fill(self, table_id: int) -> None:
         table = self.database.tables[table_id]
         swept = table.fill.done or table.fill.sweep_from
@@ -382,12 +410,17 @@ class ScriptedSource:
         for schema in found:
             self.database.tables[schema.table_id].schema = schema
         self.database.broken_table = 0
+        for table_id in sorted(self.database.halted):
+            if self.database.waiting(table_id) != self.database.extents[table_id]:
+                self.database.halted.remove(table_id)
+                self.database.tables[table_id].state = "ACTIVE"
         return found
 
     def open_cut(self, fills: Sequence[FillState]) -> Cut | None:
         self.pass_step("open_cut")
         assert self.cut is None, "one cut at a time"
-        if not self.database.log and not fills:
+        active = [t for t, table in self.database.tables.items() if table.state != "PAUSED"]
+        if not any(map(self.database.waiting, active)) and not fills:
             self._idle()
             return None
         self.cut = ScriptedCut(self)

@@ -191,17 +191,6 @@ class Connection:
         except (pymysql.Error, OSError) as error:
             raise self._sorted(error) from error
 
-    @property
-    def streaming(self) -> bool:
-        """Whether an answer is half read."""
-        return self._streaming is not None
-
-    def discard(self) -> None:
-        """Take the rest of a half-read answer from the line and drop it; the transaction goes on."""
-        if self._streaming is not None:
-            self._streaming.close()
-            self._streaming = None
-
     def begin(self, text: str = "START TRANSACTION") -> None:
         """Begin a transaction."""
         self.run(text)

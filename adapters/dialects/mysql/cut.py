@@ -7,8 +7,7 @@ log rows that it saw; the local transaction is another session's, at READ COMMIT
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +17,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.mysql import names, registry
 from venus.adapters.dialects.mysql.captured import Captured, Loaded, definitions
 from venus.adapters.dialects.mysql.connection import Connection, Deadlock
@@ -26,7 +26,6 @@ from venus.adapters.dialects.mysql.reading import (
     Access,
     Row,
     Rows,
-    UnfitRow,
     key_of,
     sections_of,
     weight_of,
@@ -34,13 +33,10 @@ from venus.adapters.dialects.mysql.reading import (
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.values import DoesNotFit
 from venus.codec.changes import TableChanges
-from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, Epoch
 
-logger = logging.getLogger(__name__)
-
-#: How the reason of a table begins that halted because of a row; such a table is tried again when it is written to.
-UNFIT = "cannot be carried: "
+#: What an operator can do about a row that halts its table.
+HINT = "correct the row, pause the table, or let zero dates become NULL (venus_zero_dates=null)"
 #: Numbers deleted with one statement.
 _CLAIM_ROWS = 20_000
 _NUMBERS_FETCHED = 10_000
@@ -78,7 +74,7 @@ class MysqlCut:
 
     def __init__(
         self, *, reader: Connection, writer: Connection, captured_at_us: int, dirty: Seq[Captured],
-        filling: Mapping[int, tuple[FillState, Captured]], pace: FillPace, on_halt: Callable[[int], None],
+        filling: Mapping[int, tuple[FillState, Captured]], pace: FillPace, halts: Halts,
     ) -> None:  # fmt: skip
         self._reader = reader
         self._writer = writer
@@ -86,9 +82,8 @@ class MysqlCut:
         self._dirty = dirty
         self._filling = filling
         self._pace = pace
-        self._on_halt = on_halt
+        self._halts = halts
         self._seen: dict[int, Numbers] = {}
-        self._halted: dict[int, str] = {}
 
     @property
     def captured_at_us(self) -> int:
@@ -97,17 +92,19 @@ class MysqlCut:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        for captured in self._dirty:
-            access = _readable(captured)
-            numbers = self._numbers(captured.table_id)
+        dirty = {c.table_id: c for c in self._dirty}
+        for table_id in self._halts.first(dirty):
+            access = _readable(dirty[table_id])
+            self._halts.begin()
+            numbers = self._numbers(table_id)
             try:
                 with self._reader.stream(access.changes_sql) as cursor:
                     rows = Rows(cursor, access)
                     while portion := rows.take(rows_max=rows_max, bytes_max=bytes_max):
                         yield from sections_of(portion, access, bytes_max=bytes_max)
-                self._seen[captured.table_id] = numbers
             except (UnfitRow, DoesNotFit) as why:
-                self._halt(captured, why)
+                raise self._halts.halt(dirty[table_id].schema, len(numbers), why, hint=HINT) from why
+            self._seen[table_id] = numbers
 
     def _numbers(self, table_id: int) -> Numbers:
         """Read which log rows this snapshot sees: what is deleted later is these, and no other."""
@@ -118,11 +115,12 @@ class MysqlCut:
         return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
-        if fill.table_id not in self._filling or fill.table_id in self._halted:
+        if fill.table_id not in self._filling:
             return [], fill
         captured = self._filling[fill.table_id][1]
         access = _readable(captured)
         rows: list[Row] = []
+        self._halts.begin()
         budget, cursor, done = bytes_max * _FILL_SECTIONS, fill.cursor, False
         while not done and len(rows) < rows_max and budget > 0:
             wanted = self._pace.rows(fill.table_id, access, rows_max - len(rows), budget)
@@ -135,8 +133,8 @@ class MysqlCut:
         try:
             sections = list(sections_of(rows, access, bytes_max=bytes_max))
         except (UnfitRow, DoesNotFit) as why:
-            self._halt(captured, why)
-            return [], fill
+            waiting = len(self._seen.get(fill.table_id, ()))
+            raise self._halts.halt(captured.schema, waiting, why, hint=HINT) from why
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
     def _behind(self, row: Row, cursor: bytes, access: Access, *, done: bool) -> bytes:
@@ -147,25 +145,14 @@ class MysqlCut:
             end = key_of(last, access.key_count)
         return Place(key_of(row, access.key_count), end).cursor
 
-    def _halt(self, captured: Captured, why: Exception) -> None:
-        if self._reader.streaming:
-            # the rest of the answer must be taken before the next question; it is not kept
-            self._reader.discard()
-        self._halted[captured.table_id] = f"{UNFIT}{why}"
-        logger.warning(
-            "%s halts at a value that cannot be carried, the other tables go on: %s; correct it, exclude the table, or"
-            " let zero dates become NULL (venus_zero_dates=null)",
-            captured.schema.qualified,
-            why,
-        )
-
     # -- the local transaction -------------------------------------------------------------------------------------
 
     def commit(
         self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
     ) -> None:
-        read = self._seen.keys() | self._halted.keys()
-        assert read >= {c.table_id for c in self._dirty}, "a cut is committed before its sections were read"
+        assert self._seen.keys() >= {c.table_id for c in self._dirty}, (
+            "a cut is committed before its sections were read"
+        )
         self._reader.rollback()
         # a deadlock has undone all of it, and everything that it needs is here
         attempts = Retrying(
@@ -173,16 +160,12 @@ class MysqlCut:
             reraise=True,
         )  # fmt: skip
         attempts(self._commit_once, epoch, batches, fills, forget_batches_below)
-        for table_id in self._halted:
-            self._on_halt(table_id)
 
     def _commit_once(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> None:
         writer = self._writer
         writer.run(statement("registry", "claimed_numbers"))
         with writer.transaction():
-            held = registry.settle(writer).epoch
-            if held != epoch:
-                raise Fenced(f"source {writer.place}: epoch {held} is in force, this adapter has {epoch}")
+            registry.settle_epoch(writer, epoch)
             if batches:
                 last = batches[-1]
                 writer.run(statement("registry", "add_batch", rows=registry.batch_rows(batches)))
@@ -191,10 +174,8 @@ class MysqlCut:
             for table_id, numbers in self._seen.items():
                 delete_exactly(writer, names.log_table(table_id), numbers)
             for fill in fills:
-                if fill.table_id in self._filling and fill.table_id not in self._halted:
+                if fill.table_id in self._filling:
                     writer.run(registry.store_fill_sql(self._filling[fill.table_id][0], fill))
-            for table_id, reason in self._halted.items():
-                writer.run(registry.set_state_sql(table_id, registry.PAUSED, reason))
             writer.run(statement("registry", "forget_batches", below=str(int(below))))
 
     def rollback(self) -> None:
@@ -218,7 +199,7 @@ def delete_exactly(writer: Connection, log: str, numbers: Numbers) -> None:
 
 def open_cut(
     reader: Connection, writer: Connection, loaded: Loaded, fills: Seq[FillState], pace: FillPace,
-    on_halt: Callable[[int], None],
+    halts: Halts,
 ) -> MysqlCut | None:  # fmt: skip
     """Open a snapshot and find what is in it."""
     watched = [c for c in loaded.captured if c.access is not None and c.state != registry.PAUSED]
@@ -236,7 +217,7 @@ def open_cut(
         _pin(reader, [*dirty, *(c for _, c in filling.values())])
         return MysqlCut(
             reader=reader, writer=writer, captured_at_us=int(head[0]), dirty=dirty, filling=filling, pace=pace,
-            on_halt=on_halt,
+            halts=halts,
         )  # fmt: skip
     except BaseException:
         reader.rollback()

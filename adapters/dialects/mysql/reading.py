@@ -14,6 +14,7 @@ import numpy as np
 from pymysql.cursors import SSCursor
 
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import literal, log_keys, log_table, quoted
@@ -34,10 +35,6 @@ PIECE_ROWS = 16
 VALUE_BYTES = 10
 _UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
 _AS_NUMBER = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year"}
-
-
-class UnfitRow(Exception):
-    """A row that cannot be carried exactly; the message names key and column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.halting import reason_of
 from venus.adapters.dialects.mysql.connection import Connection
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import MARKS, literal, log_table
@@ -112,6 +113,15 @@ def set_state(connection: Connection, table_id: int, state: str, reason: str) ->
         raise SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
 
 
+def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
+    """Pause a table because a row of it cannot be carried, unless it is paused already."""
+    with connection.transaction():
+        settle_epoch(connection, epoch)
+        for known in tables(connection):
+            if known.table_id == table_id and known.table.state != PAUSED:
+                set_state(connection, table_id, PAUSED, reason_of(known.table, why))
+
+
 def restart_fill(connection: Connection, table_id: int) -> None:
     """Make the next cuts read the whole table again."""
     if connection.run(statement("registry", "restart_fill", table_id=str(table_id))) != 1:
@@ -132,6 +142,13 @@ def state(connection: Connection) -> SourceState:
 def settle(connection: Connection) -> SourceState:
     """Read the checkpoint row and hold it to the end of the transaction."""
     return _state(connection.row(statement("registry", "settle")))
+
+
+def settle_epoch(connection: Connection, epoch: Epoch) -> None:
+    """Hold the checkpoint row to the end of the transaction. Raises Fenced if another instance has raised the epoch."""
+    held = settle(connection).epoch
+    if held != epoch:
+        raise Fenced(f"source {connection.place}: epoch {held} is in force, this adapter has {epoch}")
 
 
 def raise_epoch(connection: Connection, epoch: Epoch) -> SourceState:

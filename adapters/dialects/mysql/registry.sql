@@ -94,6 +94,3 @@ DELETE l FROM venus_claimed STRAIGHT_JOIN {log} AS l ON l.seq = venus_claimed.se
 
 -- forget_claimed --
 DELETE FROM venus_claimed
-
--- log_end --
-SELECT coalesce(max(seq), 0) FROM {log}

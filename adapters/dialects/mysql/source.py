@@ -22,11 +22,12 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
-from venus.adapters.dialects.mysql import dictionary, install, names, refresh, registry, structure
+from venus.adapters.dialects.halting import Halts, is_halted, state_before
+from venus.adapters.dialects.mysql import dictionary, install, refresh, registry, structure
 from venus.adapters.dialects.mysql.captured import Loaded, Marks, load
 from venus.adapters.dialects.mysql.check import check
 from venus.adapters.dialects.mysql.connection import Connection, address_of
-from venus.adapters.dialects.mysql.cut import UNFIT, FillPace, open_cut
+from venus.adapters.dialects.mysql.cut import FillPace, open_cut
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.patterns import choosing_nothing
 from venus.config import Settings
@@ -66,8 +67,7 @@ class MysqlSource:
         self._loaded: Loaded | None = None
         self._known: set[tuple[int, int]] | None = None
         self._pace = FillPace()
-        #: Where the log of a table ended that halted because of a row.
-        self._halted_at: dict[int, int] = {}
+        self._halts = Halts()
 
     def close(self) -> None:
         self._reader.close()
@@ -134,6 +134,10 @@ class MysqlSource:
         registry.set_state(self._writer, table_id, state, reason)
         self._loaded = None
 
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        registry.halt(self._writer, epoch, table_id, why)
+        self._loaded = None
+
     def restart_fill(self, table_id: int) -> None:
         """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
         registry.restart_fill(self._writer, table_id)
@@ -182,22 +186,16 @@ class MysqlSource:
 
     def _retry_halted(self, loaded: Loaded) -> None:
         """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
-        for c in loaded.captured:
-            halted = c.state == registry.PAUSED and c.known.table.reason.startswith(UNFIT)
-            if halted and self._halted_at.get(c.table_id) != self._log_end(c.table_id):
-                self._halted_at.pop(c.table_id, None)
-                registry.set_state(self._writer, c.table_id, registry.ACTIVE, "")
-
-    def _log_end(self, table_id: int) -> int:
-        return int(self._writer.row(statement("registry", "log_end", log=names.log_table(table_id)))[0])
-
-    def _note_halt(self, table_id: int) -> None:
-        self._halted_at[table_id] = self._log_end(table_id)
+        halted = [c.known for c in loaded.captured if is_halted(c.known.table)]
+        waiting = registry.backlog(self._writer, [k.table_id for k in halted])
+        for known in halted:
+            if self._halts.may_go_on(known.table_id, waiting[known.table_id]):
+                registry.set_state(self._writer, known.table_id, *state_before(known.table))
 
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         loaded = self._load()
         self._watch(loaded)
-        return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._note_halt)
+        return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts)
 
     def _watch(self, loaded: Loaded) -> None:
         """Look now and then whether a table has another number than it had: TRUNCATE leaves no other trace."""

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.captured import Captured, load
 from venus.adapters.dialects.mysql.connection import Connection, Row, address_of
 from venus.adapters.dialects.mysql.names import literal, log_keys, log_table, quoted
-from venus.adapters.dialects.mysql.reading import Access, UnfitRow, sections_of
+from venus.adapters.dialects.mysql.reading import Access, sections_of
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, read_as
 from venus.adapters.dialects.mysql.values import DoesNotFit

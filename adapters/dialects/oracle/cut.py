@@ -6,28 +6,24 @@ A row that commits late has a number among them but is not on the list, and wait
 
 from __future__ import annotations
 
-import logging
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import FillState
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.inline import Polled
-from venus.adapters.dialects.oracle.reading import Access, UnfitRow, fill_from, key_of, portions, sections_of
+from venus.adapters.dialects.oracle.reading import Access, fill_from, key_of, portions, sections_of
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.changes import TableChanges, marker
-from venus.errors import Fenced, SourceError
+from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
 
-logger = logging.getLogger(__name__)
-
-#: The reason of a table that waits for a row to be corrected begins so.
-UNFIT = "cannot be carried: "
 #: Numbers bound in one trip of the exact delete.
 DELETE_ROWS = 10_000
 
@@ -66,16 +62,15 @@ class OracleCut:
         claims: Seq[Claim],
         ddl_numbers: Seq[int],
         fills: Mapping[int, tuple[FillState, Access]],
-        on_halt: Callable[[int, int], None],
+        halts: Halts,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._captured_at_us = captured_at_us
-        self._claims = claims
+        self._claims = {c.access.layout.schema.table_id: c for c in claims}
         self._ddl_numbers = ddl_numbers
         self._fills = fills
-        self._on_halt = on_halt
-        self._halted: dict[int, str] = {}
+        self._halts = halts
         self._read = False
 
     @property
@@ -84,9 +79,11 @@ class OracleCut:
         return self._captured_at_us
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes, table by table."""
-        for claim in self._claims:
+        """Stream the changes, table by table. Raises TableHalts at a row that cannot be carried."""
+        for table_id in self._halts.first(self._claims):
+            claim = self._claims[table_id]
             schema = claim.access.layout.schema
+            self._halts.begin()
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
             if (place := claim.place) is None:
@@ -94,7 +91,7 @@ class OracleCut:
             try:
                 yield from self._changes(claim.access, place, rows_max=rows_max, bytes_max=bytes_max)
             except UnfitRow as why:
-                self._halt(claim.access, why)
+                raise self._halts.halt(schema, claim.extent, why) from why
         self._read = True
 
     def _changes(
@@ -105,19 +102,14 @@ class OracleCut:
             for portion in portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max):
                 yield from sections_of(portion, access, bytes_max=bytes_max)
 
-    def _halt(self, access: Access, why: UnfitRow) -> None:
-        """Leave a table out: what it has shipped in this cut comes again when it goes on."""
-        schema = access.layout.schema
-        self._halted[schema.table_id] = f"{UNFIT}{why}"
-        logger.warning("%s halts at %s; the other tables go on: correct it or exclude it", schema.qualified, why)
-
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
-        """Read the next key range of a table."""
-        if fill.table_id not in self._fills or fill.table_id in self._halted:
+        """Read the next key range of a table. Raises TableHalts."""
+        if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]
         sql, place = fill_from(access, fill.cursor)
         binds = {**place, "lines": rows_max}
+        self._halts.begin()
         try:
             # behind the byte limit there may be more: the next chunk reads it again
             with closing(self._reader.stream(sql, binds, min(access.piece, rows_max))) as pieces:
@@ -125,8 +117,8 @@ class OracleCut:
                 rows = next(found, [])
             sections = list(sections_of(rows, access, bytes_max=bytes_max)) if rows else []
         except UnfitRow as why:
-            self._halt(access, why)
-            return [], fill
+            claim = self._claims.get(fill.table_id)
+            raise self._halts.halt(access.layout.schema, claim.extent if claim else 0, why) from why
         cursor = self._behind(rows[-1], fill, access) if rows else fill.cursor
         done = len(rows) < rows_max and self._is_last(access, cursor)
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
@@ -153,9 +145,7 @@ class OracleCut:
             raise SourceError(f"{self._writer.place}: the sections were not read to their end")
         self._reader.rollback()
         with self._writer.transaction():
-            held = registry.lock(self._writer).epoch
-            if held != epoch:
-                raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
+            registry.lock_epoch(self._writer, epoch)
             if batches:
                 registry.add_batches(self._writer, batches)
                 last = batches[-1]
@@ -163,20 +153,13 @@ class OracleCut:
                 self._writer.run(statement("registry", "advance"), binds)
             self._forget_log()
             for fill in fills:
-                if fill.table_id in self._fills and fill.table_id not in self._halted:
+                if fill.table_id in self._fills:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
-            for table_id, reason in self._halted.items():
-                registry.set_state(self._writer, table_id, registry.PAUSED, reason)
             self._writer.run(statement("registry", "forget_batches"), {"below": forget_batches_below})
-        seen = {c.access.layout.schema.table_id: c.extent for c in self._claims}
-        for table_id in self._halted:
-            self._on_halt(table_id, seen.get(table_id, 0))
 
     def _forget_log(self) -> None:
         """Remove exactly what was read and shipped."""
-        for claim in self._claims:
-            if claim.access.layout.schema.table_id in self._halted:
-                continue
+        for claim in self._claims.values():
             if claim.polled:
                 self._advance(claim.access.layout.schema.qualified, claim.polled)
             else:

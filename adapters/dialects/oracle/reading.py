@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import ROW_BYTES_MAX, too_large
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
@@ -37,10 +38,6 @@ VALUE_BYTES = 10
 
 #: Reads a LOB of this length by its locator.
 ReadLob = Callable[[Any, int], Any]
-
-
-class UnfitRow(Exception):
-    """A row that cannot be carried exactly, or not in one message; the text names its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceS
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
+from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
@@ -86,6 +87,13 @@ def state_of(row: Row) -> SourceState:
 def lock(session: Session) -> SourceState:
     """Read the checkpoint row and hold it until the transaction ends."""
     return state_of(session.row(statement("registry", "lock")))
+
+
+def lock_epoch(session: Session, epoch: Epoch) -> None:
+    """Hold the checkpoint row until the transaction ends. Raises Fenced if another instance has raised the epoch."""
+    held = lock(session).epoch
+    if held != epoch:
+        raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 
 
 def add_batches(session: Session, batches: Iterable[BatchRecord]) -> None:

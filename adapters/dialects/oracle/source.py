@@ -22,10 +22,11 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
+from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.oracle import inline, registry, sampling, structure
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
-from venus.adapters.dialects.oracle.cut import UNFIT, Claim, OracleCut
+from venus.adapters.dialects.oracle.cut import Claim, OracleCut
 from venus.adapters.dialects.oracle.dictionary import Dictionary, application, chosen, unmatched
 from venus.adapters.dialects.oracle.install import Installer, objects
 from venus.adapters.dialects.oracle.names import log_table
@@ -71,7 +72,7 @@ class OracleSource:
         self._mark: Row | None = None
         self._sees_blockers = True
         self._fingerprints: dict[int, str] = {}
-        self._halted_at: dict[int, int] = {}  # how far a table was when a row of it could not be carried
+        self._halts = Halts()
 
     def close(self) -> None:
         """Let go of the sessions."""
@@ -192,6 +193,16 @@ class OracleSource:
             if not registry.set_state(self._writer, table_id, state, reason):
                 raise _unknown(table_id)
 
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        """Leave a table out until it has been written to."""
+        with self._writer.transaction():
+            registry.lock_epoch(self._writer, epoch)
+            captured = registry.read_tables(self._writer).get(table_id)
+            if captured is None:
+                raise _unknown(table_id)
+            if captured.table.state != registry.PAUSED:
+                registry.set_state(self._writer, table_id, registry.PAUSED, reason_of(captured.table, why))
+
     def restart_fill(self, table_id: int) -> None:
         """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
         how = next((c for c in self._compare_all() if c.captured.schema.table_id == table_id), None)
@@ -291,13 +302,12 @@ class OracleSource:
 
     def _retry_halted(self) -> None:
         """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
-        tables = [c.table for c in registry.read_tables(self._writer).values()]
-        halted = [t for t in tables if t.state == registry.PAUSED and t.reason.startswith(UNFIT)]
+        halted = [c.table for c in registry.read_tables(self._writer).values() if is_halted(c.table)]
         waiting = self._extents() if halted else {}
-        for table_id in (t.schema.table_id for t in halted):
-            if self._halted_at.get(table_id) != waiting[table_id]:
-                self._halted_at.pop(table_id, None)
-                self.set_table_state(table_id, registry.ACTIVE, "")
+        for table in halted:
+            table_id = table.schema.table_id
+            if self._halts.may_go_on(table_id, waiting[table_id]):
+                self.set_table_state(table_id, *state_before(table))
         self._writer.rollback()
 
     def _extents(self) -> dict[int, int]:
@@ -306,10 +316,6 @@ class OracleSource:
         if self._database()[1].inline_tables():
             found |= {table_id: polled.highest for table_id, polled in inline.claimed(self._writer).items()}
         return found
-
-    def _note_halt(self, table_id: int, extent: int) -> None:
-        """Remember how far a table was when a row of it could not be carried."""
-        self._halted_at[table_id] = extent
 
     def _store(self, how: Comparison, altered: set[tuple[str, str]]) -> None:
         known, table = how.captured.schema, how.table
@@ -373,7 +379,7 @@ class OracleSource:
             claims=claims,
             ddl_numbers=ddl_numbers,
             fills=filling,
-            on_halt=self._note_halt,
+            halts=self._halts,
         )
 
     @staticmethod

@@ -16,11 +16,12 @@ from typing import Any
 
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.forms import key_forms
+from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.connection import Driver, Session, driver_of
 from venus.adapters.dialects.oracle.dictionary import Reading
 from venus.adapters.dialects.oracle.names import log_keys, quoted
-from venus.adapters.dialects.oracle.reading import PIECE_ROWS, Access, UnfitRow, access_to, portions, sections_of
+from venus.adapters.dialects.oracle.reading import PIECE_ROWS, Access, access_to, portions, sections_of
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.values import texts

@@ -17,6 +17,7 @@ import psycopg2
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.postgresql import cutsql, names, registry
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection, LockTimeout
 from venus.adapters.dialects.postgresql.dictionary import Table
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 #: A cut waits so long for a table that the application has locked (TRUNCATE, ALTER TABLE), then comes back later.
 #: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
 GIVE_WAY_MS = 200
+#: What an operator can do about a row that halts its table.
+HINT = "move the large value out of the row, or `venus pause` the table at the source"
 #: A chunk of a fill is at most so many sections, because it is in memory as a whole.
 FILL_SECTIONS_MAX = 16
 
@@ -81,14 +84,16 @@ class PostgresCut:
         epoch: int,
         fills: Seq[FillState],
         pace: FillPace,
+        halts: Halts,
     ) -> None:
         self._connection = connection
         self._epoch = epoch  # as the snapshot has it
-        self._claims = claims
+        self._claims = {c.schema.table_id: c for c in claims}
         self._captured = {c.schema.table_id: c for c in captured}
         self._captured_at_us = captured_at_us
         self._fills = {f.table_id: f for f in fills}
         self._pace = pace
+        self._halts = halts
         self._consumed = not claims
 
     @property
@@ -99,26 +104,34 @@ class PostgresCut:
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         plan = cutsql.KEYED_PLAN
-        for claim in self._claims:
+        for table_id in self._halts.first(self._claims):
+            claim = self._claims[table_id]
             schema = claim.schema
+            self._halts.begin()
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
             if (wanted := cutsql.plan(claim.rows, claim.pages)) != plan:
                 self._connection.run(plan := wanted)
-            small = claim.rows <= cutsql.SMALL_CLAIM_ROWS
-            text = cutsql.changes(claim.table, schema, inserts_only=claim.inserts_only, taken=small)
-            with (SmallCopy if small else CopyStream)(self._connection, text) as stream:
-                yield from sections(
-                    stream,
-                    Layout.of(schema),
-                    flagged=True,
-                    inserts_only=claim.inserts_only,
-                    rows_max=rows_max,
-                    bytes_max=bytes_max,
-                )
-            if not small:
-                self._connection.run(cutsql.forget_log(schema))
+            try:
+                yield from self._changes(claim, rows_max=rows_max, bytes_max=bytes_max)
+            except UnfitRow as why:
+                raise self._halts.halt(schema, claim.rows, why, hint=HINT) from why
         self._consumed = True
+
+    def _changes(self, claim: Claim, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        small = claim.rows <= cutsql.SMALL_CLAIM_ROWS
+        text = cutsql.changes(claim.table, claim.schema, inserts_only=claim.inserts_only, taken=small)
+        with (SmallCopy if small else CopyStream)(self._connection, text) as stream:
+            yield from sections(
+                stream,
+                Layout.of(claim.schema),
+                flagged=True,
+                inserts_only=claim.inserts_only,
+                rows_max=rows_max,
+                bytes_max=bytes_max,
+            )
+        if not small:
+            self._connection.run(cutsql.forget_log(claim.schema))
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         captured = self._captured[fill.table_id]
@@ -128,9 +141,26 @@ class PostgresCut:
         limit = self._pace.limit(fill.table_id, rows_max)
         layout = Layout.of(schema)
         self._connection.run(statement("cut", "fill_plan"))
+        self._halts.begin()
+        try:
+            taken, rest = self._portion(cutsql.fill(table, schema, fill.cursor, limit), layout, rows_max, bytes_max)
+        except UnfitRow as why:
+            claim = self._claims.get(fill.table_id)
+            raise self._halts.halt(schema, claim.rows if claim else 0, why, hint=HINT) from why
+        rows = sum(s.count for s in taken)
+        self._pace.learn(fill.table_id, limit, rows, rest=rest)
+        done = not rest and rows < limit
+        end = Place.read(fill.cursor).end if fill.cursor else None
+        if not fill.cursor and not done:
+            end = list(self._connection.row(cutsql.last_key(table)))
+        cursor = Place(_last_key(taken[-1], layout), end).cursor if taken else fill.cursor
+        return taken, replace(fill, cursor=cursor, rows_done=fill.rows_done + rows, done=done)
+
+    def _portion(self, text: str, layout: Layout, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], bool]:
+        """Return the sections of a COPY up to a chunk's weight, and whether there was more."""
         taken: list[TableChanges] = []
         rest = False
-        with CopyStream(self._connection, cutsql.fill(table, schema, fill.cursor, limit)) as stream:
+        with CopyStream(self._connection, text) as stream:
             budget = bytes_max * FILL_SECTIONS_MAX
             for section in sections(
                 stream, layout, flagged=False, inserts_only=False, rows_max=rows_max, bytes_max=bytes_max
@@ -140,14 +170,7 @@ class PostgresCut:
                 if not rest:
                     taken.append(section)
                     budget -= section.nbytes
-        rows = sum(s.count for s in taken)
-        self._pace.learn(fill.table_id, limit, rows, rest=rest)
-        done = not rest and rows < limit
-        end = Place.read(fill.cursor).end if fill.cursor else None
-        if not fill.cursor and not done:
-            end = list(self._connection.row(cutsql.last_key(table)))
-        cursor = Place(_last_key(taken[-1], layout), end).cursor if taken else fill.cursor
-        return taken, replace(fill, cursor=cursor, rows_done=fill.rows_done + rows, done=done)
+        return taken, rest
 
     # -- the local transaction -------------------------------------------------------------------------------------
 
@@ -199,7 +222,7 @@ class PostgresCut:
                 "was_sweep": int(was.sweep_from),
             }
             parts.append(self._connection.literal(statement("registry", "store_fill"), values))
-        for claim in self._claims:
+        for claim in self._claims.values():
             if claim.lost:
                 reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
                 values = {"state": "RESYNC", "reason": reason, "table_id": claim.schema.table_id}
@@ -219,7 +242,7 @@ def _last_key(section: TableChanges, layout: Layout) -> list[str]:
 
 
 def open_cut(
-    connection: Connection, captured: Seq[Captured], mark: str, fills: Seq[FillState], pace: FillPace
+    connection: Connection, captured: Seq[Captured], mark: str, fills: Seq[FillState], pace: FillPace, halts: Halts
 ) -> PostgresCut | None:
     """Open a snapshot and find what is in it. `mark` is the registry as `captured` was loaded from it."""
     rows = connection.rows(statement("cut", "begin") + "; EXECUTE venus_dirty")
@@ -236,7 +259,7 @@ def open_cut(
             logger.info("no cut now, the application has a table to itself: %s", busy)
             connection.rollback()
             return None
-        return PostgresCut(connection, claims, captured, head[1], head[6], fills, pace)
+        return PostgresCut(connection, claims, captured, head[1], head[6], fills, pace, halts)
     except BaseException:
         connection.rollback()
         raise

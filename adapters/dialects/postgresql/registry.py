@@ -10,6 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
+from venus.adapters.dialects.halting import reason_of
 from venus.adapters.dialects.postgresql import dictionary, names
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Table
@@ -121,6 +122,23 @@ def set_state(connection: Connection, table_id: int, state: str, reason: str) ->
         raise Refused(f"table {table_id} is not registered")
 
 
+def halt(connection: Connection, epoch: Epoch, table_id: int, why: str) -> None:
+    """Pause a table because a row of it cannot be carried, unless it is paused already. Raises Fenced."""
+    with connection.transaction():
+        held = connection.row(statement("registry", "settle"))[0]
+        if held != epoch:
+            raise Fenced(f"source {connection.place}: epoch {held} is in force, this adapter has {epoch}")
+        for table, _ in registered(connection):
+            if table.schema.table_id == table_id and table.state != "PAUSED":
+                set_state(connection, table_id, "PAUSED", reason_of(table, why))
+
+
+def waiting(connection: Connection, table_ids: Iterable[int]) -> dict[int, int]:
+    """Return for each table how many log rows wait."""
+    counts = [f"SELECT {t}, count(*) FROM {names.log_table(t)}" for t in table_ids]
+    return dict(connection.rows(" UNION ALL ".join(counts))) if counts else {}
+
+
 def restart_fill(connection: Connection, table_id: int) -> None:
     """Make the next cuts read the whole table again."""
     connection.run(statement("registry", "restart_fill"), {"table_id": table_id})
@@ -170,13 +188,10 @@ def backlog(connection: Connection, captured: Iterable[Captured]) -> dict[int, t
     if not captured:
         return {}
     oids = {c.table.oid: c.schema.table_id for c in captured if c.table}
-    counts = " UNION ALL ".join(
-        f"SELECT {c.schema.table_id}, count(*) FROM {names.log_table(c.schema.table_id)}" for c in captured
-    )
     with connection.reading():
-        waiting: dict[int, int] = dict(connection.rows(counts))
+        counts = waiting(connection, (c.schema.table_id for c in captured))
         ages: dict[int, float] = dict(connection.rows(statement("registry", "blockers"), {"tables": list(oids)}))
-    found = {table_id: (int(count), 0) for table_id, count in waiting.items()}
+    found = {table_id: (int(count), 0) for table_id, count in counts.items()}
     for oid, age in ages.items():
         found[oids[oid]] = (found[oids[oid]][0], int(age))
     return found

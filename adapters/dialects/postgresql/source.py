@@ -18,6 +18,7 @@ from venus.adapters.dialects.contract import (
     RegisteredTable,
     SourceState,
 )
+from venus.adapters.dialects.halting import Halts, is_halted, state_before
 from venus.adapters.dialects.postgresql import cutsql, dictionary, install, names, refresh, registry, structure
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
@@ -54,6 +55,7 @@ class PostgresSource:
         self._loaded = False
         self._known: set[tuple[int, int]] = set()
         self._pace = FillPace()
+        self._halts = Halts()
 
     def close(self) -> None:
         self._connection.close()
@@ -117,6 +119,10 @@ class PostgresSource:
         registry.set_state(self._connection, table_id, state, reason)
         self._loaded = False
 
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        registry.halt(self._connection, epoch, table_id, why)
+        self._loaded = False
+
     def restart_fill(self, table_id: int) -> None:
         registry.restart_fill(self._connection, table_id)
 
@@ -141,15 +147,24 @@ class PostgresSource:
 
     def refresh_schemas(self) -> list[TableSchema]:
         self._load(again=True)
-        if refresh.refresh(self._connection, self._captured):
+        if self._retry_halted() | bool(refresh.refresh(self._connection, self._captured)):
             self._load(again=True)
         found = [c.schema for c in self._captured if (c.schema.table_id, c.schema.version) not in self._known]
         self._known |= {(c.schema.table_id, c.schema.version) for c in self._captured}
         return found
 
+    def _retry_halted(self) -> bool:
+        """Go on with the tables that halted at a row and have been written to since; say whether there were any."""
+        halted = [c.registered for c in self._captured if is_halted(c.registered)]
+        waiting = registry.waiting(self._connection, (t.schema.table_id for t in halted))
+        retried = [t for t in halted if self._halts.may_go_on(t.schema.table_id, waiting[t.schema.table_id])]
+        for table in retried:
+            registry.set_state(self._connection, table.schema.table_id, *state_before(table))
+        return bool(retried)
+
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         self._load()
-        return open_cut(self._connection, self._captured, self._mark, fills, self._pace)
+        return open_cut(self._connection, self._captured, self._mark, fills, self._pace, self._halts)
 
     def _load(self, *, again: bool = False) -> None:
         """Read the registry and the dictionary, and prepare the poll for the tables there are."""

@@ -18,6 +18,7 @@ from typing import Self
 
 import numpy as np
 
+from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.codec.changes import TableChanges
@@ -25,7 +26,6 @@ from venus.codec.columns import keys_to_columns
 from venus.codec.copytext import from_copy
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
-from venus.errors import SourceError
 
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
@@ -141,7 +141,7 @@ class CopyStream(_Rows):
 def sections(
     stream: CopyStream | SmallCopy, layout: Layout, *, flagged: bool, inserts_only: bool, rows_max: int, bytes_max: int
 ) -> Iterator[TableChanges]:
-    """Yield the rows of a COPY as sections within the limits; a larger row travels alone."""
+    """Yield the rows of a COPY as sections within the limits; a larger row travels alone. Raises UnfitRow."""
     for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
         record_ids, rows, is_deleted = from_copy(block, layout, flagged=flagged)
         yield from divided(
@@ -161,7 +161,7 @@ def sections(
 def divided(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[TableChanges]:
     """Divide a section that weighs more than the limit: text and wire sizes are not the same.
 
-    Raises SourceError for a row that no message can carry.
+    Raises UnfitRow for a row that no message can carry.
     """
     if changes.nbytes <= bytes_max:
         yield changes
@@ -187,13 +187,12 @@ def divided(changes: TableChanges, layout: Layout, bytes_max: int) -> Iterator[T
         first = last
 
 
-def _too_large(changes: TableChanges, layout: Layout, place: int, said: str) -> SourceError:
+def _too_large(changes: TableChanges, layout: Layout, place: int, said: str) -> UnfitRow:
     ends = np.cumsum(changes.record_ids.sizes, dtype=np.int64)
     columns = keys_to_columns(_part(changes.record_ids, ends, place, place + 1), layout)
     values = [v.hex() if isinstance(v, bytes) else v for (v,) in columns]
     key = ", ".join(f"{column.name}={value}" for column, value in zip(layout.columns, values, strict=False))
-    hint = "move the large value out of the row, or `venus pause` the table at the source: the others go on then"
-    return SourceError(f"{layout.schema.qualified}: row {key}: {said}", hint=hint)
+    return UnfitRow(f"row {key}: {said}")
 
 
 def _part(packed: Packed, ends: np.ndarray, first: int, last: int) -> Packed:

@@ -7,9 +7,8 @@ read transaction has ended before the write transaction begins: together they wo
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from venus.adapters.dialects.contract import FillState
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import translated, write_transaction
 from venus.adapters.dialects.sqlite.purging import Purger
@@ -24,7 +24,6 @@ from venus.adapters.dialects.sqlite.reading import (
     Access,
     Row,
     Rows,
-    UnfitRow,
     fill_from,
     key_for_people,
     key_of,
@@ -32,13 +31,8 @@ from venus.adapters.dialects.sqlite.reading import (
 )
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.codec.changes import TableChanges
-from venus.errors import Fenced, SourceError
+from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch
-
-logger = logging.getLogger(__name__)
-
-#: How the reason of a table begins that halted because of a row; such a table is tried again by itself.
-UNFIT = "cannot be carried: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +56,9 @@ class SqliteCut:
         captured_at_us: int,
         pending: Mapping[int, Pending],
         fills: Mapping[int, tuple[FillState, Access]],
+        ends: Mapping[int, int],
         purger: Purger,
-        on_halt: Callable[[int], None],
+        halts: Halts,
     ) -> None:
         self._file = file
         self._reader = reader
@@ -71,12 +66,12 @@ class SqliteCut:
         self._captured_at_us = captured_at_us
         self._pending = pending
         self._fills = fills
+        self._ends = ends  # of every log
         self._purger = purger
-        self._on_halt = on_halt
+        self._halts = halts
         #: A statement that is not reset keeps the snapshot open, even behind a ROLLBACK.
         self._cursors: list[sqlite3.Cursor] = []
         self._consumed: dict[int, int] = {}
-        self._halted: dict[int, str] = {}
 
     @property
     def captured_at_us(self) -> int:
@@ -84,14 +79,16 @@ class SqliteCut:
         return self._captured_at_us
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes. A table with a row that cannot be carried stops there; the others go on."""
+        """Stream the changes. Raises TableHalts at a row that cannot be carried."""
         with translated(self._file):
-            for table_id, pending in self._pending.items():
+            for table_id in self._halts.first(self._pending):
+                pending = self._pending[table_id]
+                self._halts.begin()
                 try:
                     yield from self._changes(pending, rows_max, bytes_max)
-                    self._consumed[table_id] = pending.through
-                except UnfitRow as e:
-                    self._halt(pending.access, e)
+                except UnfitRow as why:
+                    raise self._halts.halt(pending.access.layout.schema, pending.through, why) from why
+                self._consumed[table_id] = pending.through
 
     def _changes(self, pending: Pending, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         access = pending.access
@@ -110,12 +107,13 @@ class SqliteCut:
         return known
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
-        """Read the next key range; a table that has halted stays where it is."""
-        if fill.table_id not in self._fills or fill.table_id in self._halted:
+        """Read the next key range; a table that was paused meanwhile stays where it is. Raises TableHalts."""
+        if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]
         sql, place = fill_from(access, fill.cursor)
         bounds = (*place, rows_max)
+        self._halts.begin()
         try:
             with translated(self._file):
                 rows = Rows(self._execute(sql, bounds), access)
@@ -123,9 +121,8 @@ class SqliteCut:
                 sections = list(sections_of(portion, access, bytes_max=bytes_max))
                 done = rows.ended and len(portion) < rows_max
                 cursor = self._behind(portion[-1], fill, access, done=done) if portion else fill.cursor
-        except UnfitRow as e:
-            self._halt(access, e)
-            return [], fill
+        except UnfitRow as why:
+            raise self._halts.halt(access.layout.schema, self._ends[fill.table_id], why) from why
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(portion), done=done)
 
     def _behind(self, row: Row, fill: FillState, access: Access, *, done: bool) -> bytes:
@@ -162,24 +159,15 @@ class SqliteCut:
             self._reader.text_factory = str
         raise AssertionError("the row that could not be decoded has gone from its own snapshot")
 
-    def _halt(self, access: Access, error: UnfitRow) -> None:
-        schema = access.layout.schema
-        self._halted[schema.table_id] = f"{UNFIT}{error}"
-        logger.warning(
-            "%s halts at a value that cannot be carried, the other tables go on: %s; correct it or exclude the table",
-            schema.qualified,
-            error,
-        )
-
     def commit(
         self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
     ) -> None:
         """Run the local transaction: epoch, batch rows, checkpoint, watermarks, fills, a piece of purging."""
-        if unread := self._pending.keys() - self._consumed.keys() - self._halted.keys():
+        if unread := self._pending.keys() - self._consumed.keys():
             raise SourceError(f"{self._file}: the sections of {len(unread)} tables were not read to their end")
         self._end_read()
         with write_transaction(self._writer, self._file):
-            self._check_epoch(epoch)
+            registry.check_epoch(self._writer, epoch)
             if batches:
                 registry.add_batches(self._writer, batches)
                 position = (batches[-1].last_sequence + 1, batches[-1].batch_no)
@@ -189,17 +177,8 @@ class SqliteCut:
             for fill in fills:
                 if fill.table_id in self._fills:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
-            for table_id, reason in self._halted.items():
-                self._writer.execute(registry.set_state(table_id, registry.PAUSED, reason))
             self._writer.execute(statement("registry", "forget_batches"), (forget_batches_below,))
             self._purger.purge(self._writer, self._consumed)
-        for table_id in self._halted:
-            self._on_halt(table_id)
-
-    def _check_epoch(self, epoch: Epoch) -> None:
-        held = registry.read_state(self._writer).epoch
-        if held != epoch:
-            raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 
     def rollback(self) -> None:
         """Close the snapshot; nothing has been written."""

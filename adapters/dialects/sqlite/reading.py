@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import oversized
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.dictionary import Found
@@ -34,10 +35,6 @@ VALUE_BYTES = 10
 _UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
 #: A declared length up to here makes no row large.
 _NARROW_MAX = 1_000
-
-
-class UnfitRow(Exception):
-    """A row that cannot be carried exactly; the message names key and column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

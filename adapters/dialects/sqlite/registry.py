@@ -10,7 +10,7 @@ from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceS
 from venus.adapters.dialects.sqlite.connection import literal
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
-from venus.errors import SourceError
+from venus.errors import Fenced, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
@@ -136,6 +136,13 @@ def read_state(connection: sqlite3.Connection) -> SourceState:
     """Return the checkpoint row."""
     epoch, next_sequence, last_batch = connection.execute(statement("registry", "checkpoint")).fetchone()
     return SourceState(epoch=Epoch(epoch), next_sequence=Sequence(next_sequence), last_batch=BatchNo(last_batch))
+
+
+def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
+    """Raise Fenced if another instance has raised the epoch; under the write lock, so that it stays so."""
+    held = read_state(connection).epoch
+    if held != epoch:
+        raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
 
 
 def add_batches(connection: sqlite3.Connection, batches: Iterable[BatchRecord]) -> None:

@@ -25,6 +25,7 @@ from venus.adapters.dialects.contract import (
     SchemaChanged,
     SourceState,
 )
+from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.patterns import choosing_nothing
 from venus.adapters.dialects.sqlite import registry, structure
 from venus.adapters.dialects.sqlite.check import check
@@ -38,7 +39,7 @@ from venus.adapters.dialects.sqlite.connection import (
     translated,
     write_transaction,
 )
-from venus.adapters.dialects.sqlite.cut import UNFIT, Pending, SqliteCut
+from venus.adapters.dialects.sqlite.cut import Pending, SqliteCut
 from venus.adapters.dialects.sqlite.dictionary import (
     Dictionary,
     chosen,
@@ -92,8 +93,7 @@ class SqliteSource:
         self._compared_at = 0
         #: The file's number at which every log was found empty.
         self._empty_at: int | None = None
-        #: Where the log of a table ended that halted because of a row.
-        self._halted_at: dict[int, int] = {}
+        self._halts = Halts()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -199,6 +199,17 @@ class SqliteSource:
             if not self._writer.execute(registry.set_state(table_id, state, reason)).rowcount:
                 raise _unknown(table_id)
 
+    def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
+        """Leave a table out until it has been written to."""
+        with write_transaction(self._writer, self._file):
+            registry.check_epoch(self._writer, epoch)
+            captured = registry.read_tables(self._writer).get(table_id)
+            if captured is None:
+                raise _unknown(table_id)
+            if captured.table.state != registry.PAUSED:
+                reason = reason_of(captured.table, why)
+                self._writer.execute(registry.set_state(table_id, registry.PAUSED, reason))
+
     def restart_fill(self, table_id: int) -> None:
         """Have the table read again from the start; if its triggers are in order, that also ends RESYNC."""
         with write_transaction(self._writer, self._file):
@@ -261,9 +272,8 @@ class SqliteSource:
             with write_transaction(self._writer, self._file):
                 for comparison in self._compare_all():
                     self._store(comparison)
-                for table_id in retried:
-                    self._writer.execute(registry.set_state(table_id, registry.ACTIVE, ""))
-                    self._halted_at.pop(table_id, None)
+                for table in retried:
+                    self._writer.execute(registry.set_state(table.schema.table_id, *state_before(table)))
             with read_transaction(self._writer, self._file):
                 found = self._compare_all()
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
@@ -281,14 +291,10 @@ class SqliteSource:
     def _compare(self, captured: Captured) -> Comparison:
         return compare(Dictionary(self._writer), captured, objects(self._writer))
 
-    def _corrected(self, found: list[Comparison]) -> list[int]:
+    def _corrected(self, found: list[Comparison]) -> list[RegisteredTable]:
         """Return the tables that halted at a row and have been written to since: the row may be right now."""
-        halted = [c.captured for c in found if _is_halted(c.captured.table)]
-        return [
-            c.schema.table_id
-            for c in halted
-            if self._halted_at.get(c.schema.table_id) != self._log_end(self._writer, c.schema.table_id)
-        ]
+        halted = [(c.captured.schema.table_id, c.captured.table) for c in found if is_halted(c.captured.table)]
+        return [t for table_id, t in halted if self._halts.may_go_on(table_id, self._log_end(self._writer, table_id))]
 
     def _has_lost_rows(self, how: Comparison) -> bool:
         """Whether the log ends before its watermark: the newest consumed row is never purged."""
@@ -340,10 +346,10 @@ class SqliteSource:
         if schema_version(self._reader) != self._schema_version:
             self._accept_dictionary()
         tables = registry.states(self._reader)
-        pending = {}
+        pending, ends = {}, {}
         for table_id, access in self._accesses.items():
             state, after = tables[table_id]
-            through = self._log_end(self._reader, table_id)
+            through = ends[table_id] = self._log_end(self._reader, table_id)
             if through < after:
                 self._schema_version = None
                 raise SchemaChanged(f"{self._file}: rows have gone from {log_table(table_id)}")
@@ -363,8 +369,9 @@ class SqliteSource:
             captured_at_us=captured_at_us,
             pending=pending,
             fills=filling,
+            ends=ends,
             purger=self._purger,
-            on_halt=self._note_halt,
+            halts=self._halts,
         )
 
     def _accept_dictionary(self) -> None:
@@ -376,10 +383,6 @@ class SqliteSource:
             raise SchemaChanged(f"{self._file}: the dictionary is not what the registry says any more")
         self._adopt(found)
 
-    def _note_halt(self, table_id: int) -> None:
-        with read_transaction(self._writer, self._file):
-            self._halted_at[table_id] = self._log_end(self._writer, table_id)
-
     def _purge(self) -> None:
         """Remove a piece of what was consumed while there is nothing else to do."""
         if self._purger.has_work:
@@ -390,10 +393,6 @@ class SqliteSource:
 
 def _unknown(table_id: int) -> SourceError:
     return SourceError(f"table {table_id} is not captured", hint="`venus status` lists the tables")
-
-
-def _is_halted(table: RegisteredTable) -> bool:
-    return table.state == registry.PAUSED and table.reason.startswith(UNFIT)
 
 
 def _now_us() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
+from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import (
@@ -19,7 +20,7 @@ from venus.adapters.dialects.sqlite.connection import (
     write_transaction,
 )
 from venus.adapters.dialects.sqlite.dictionary import Dictionary
-from venus.adapters.dialects.sqlite.reading import Access, Row, UnfitRow, access_to, sections_of
+from venus.adapters.dialects.sqlite.reading import Access, Row, access_to, sections_of
 from venus.adapters.dialects.sqlite.refresh import compare, objects
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.triggers import log_columns, log_table

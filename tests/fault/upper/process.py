@@ -25,7 +25,7 @@ from venus.errors import VenusError
 
 #: Around each of these a step is counted: what is durable at the source or at the broker, before and after it.
 STEPS = {
-    "raise_epoch", "beat", "commit", "connect", "send_half", "wait_persisted", "decide", "rollback",
+    "raise_epoch", "beat", "commit", "connect", "send_half", "wait_persisted", "decide", "rollback", "halt",
 }  # fmt: skip
 NEVER = 1 << 30
 TIMEOUT_S = 120.0

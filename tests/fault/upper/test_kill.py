@@ -61,6 +61,38 @@ def test_a_kill_at_every_step_loses_and_doubles_nothing(shop: Shop, broker: Brok
     assert {f"{step}.{when}" for step in wanted for when in ("before", "after")} <= set(killed)
 
 
+@pytest.mark.slow
+def test_a_kill_at_every_step_of_a_cut_that_halts_its_table_shows_no_half_of_it(
+    tmp_path: Path, broker: BrokerProcess
+) -> None:
+    shop = Shop.sqlite(tmp_path)
+    chosen = _settings(shop, broker.address)
+    shop.install(chosen)
+    assert run_until_killed(chosen)[0]
+    killed: list[str] = []
+    ended, n = False, 0
+
+    def lines(order: int) -> list[object]:
+        return [key for key in read_ledger(broker.address).values("line") if key[0] == str(order)]
+
+    while not ended:
+        order = 100 + n
+        shop.write_order(order, "'cannot be carried'")
+        ended, at = run_until_killed(chosen, n)
+        killed.append(at)
+        assert not lines(order), f"half a transaction after a kill at {at}"
+        # the next life halts it as well, and carries everything else
+        assert run_until_killed(chosen)[0]
+        ledger = read_ledger(broker.address)
+        assert not lines(order)
+        assert ledger.values("customer") == shop.values("customer")
+        shop.run("UPDATE line SET amount = 1 WHERE pos = 6")
+        assert run_until_killed(chosen)[0]
+        shop.assert_equal(read_ledger(broker.address))
+        n += 1
+    assert {"source.halt.before", "source.halt.after", "cut.rollback.after", "producer.decide.before"} <= set(killed)
+
+
 # -- the broker is killed ------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ Hook = Callable[[str], None]
 #: The calls of the protocol; between any two of them a process may die.
 PROTOCOL = {
     "state", "raise_epoch", "batches", "beat", "open_cut", "sections", "fill_chunk", "commit", "rollback",
+    "halt",
     "connect", "send_half", "wait_persisted", "decide", "wait_decided",
 }  # fmt: skip
 

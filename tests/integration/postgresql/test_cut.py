@@ -14,12 +14,13 @@ import pytest
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
 from venus.adapters.dialects.fillplace import Place
+from venus.adapters.dialects.halting import Halts
 from venus.adapters.dialects.postgresql import cut, cutsql
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
 from venus.adapters.dialects.postgresql.registry import load
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.errors import DatabaseUnavailable, SourceError, VenusError
+from venus.errors import DatabaseUnavailable, VenusError
 from venus.model import BatchNo
 
 Start = Callable[[], Follower]
@@ -114,7 +115,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
     connection.run("; ".join(cutsql.prepared([c.schema.table_id for c in captured])))
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
-        cut.open_cut(connection, captured, mark, [], cut.FillPace())
+        cut.open_cut(connection, captured, mark, [], cut.FillPace(), Halts())
     connection.close()
     assert follower.source.backlog()[2][0] == 3
     follower.drain()
@@ -218,20 +219,20 @@ def test_a_transaction_of_a_million_rows_is_one_cut_in_little_memory(sql: Sql, c
     assert megabytes < 256
 
 
-def test_a_row_that_no_message_can_carry_is_named_and_paused_the_others_go_on(
+def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_go_on(
     sql: Sql, source: PostgresSource, capture: Start
 ) -> None:
     sql("CREATE TABLE doc (id int, at date, body bytea, PRIMARY KEY (at, id)); CREATE TABLE other (id int PRIMARY KEY)")
     item = capture()
     sql("INSERT INTO doc VALUES (7, '2026-11-21', convert_to(repeat('x', 16000000), 'utf8'))")
     sql("INSERT INTO other VALUES (1)")
-    with pytest.raises(SourceError, match=r"public.doc: row at=2026-11-21, id=7: 15.3 MiB, a row can have 15 MiB"):
-        item.cut()
-    source.set_table_state(item.table_id("doc"), "PAUSED", "by hand")
     item.drain()
+    (doc,) = [t for t in source.registered() if t.schema.name == "doc"]
+    said = "cannot be carried: row at=2026-11-21, id=7: 15.3 MiB, a row can have 15 MiB"
+    assert (doc.state, doc.reason) == ("PAUSED", said)
     assert list(item.rows("other")) == [("1",)]
     sql("UPDATE doc SET body = 'less'")
-    source.set_table_state(item.table_id("doc"), "ACTIVE", "")
+    source.refresh_schemas()
     item.drain()
     assert [row["body"] for row in item.rows("doc").values()] == [b"less"]
 

@@ -85,6 +85,13 @@ class Shop:
         """Run one statement."""
         self._run([sa.text(statement)])
 
+    def write_order(self, order: int, amount: str) -> None:
+        """Commit a transaction of four customers and an order of six lines, the last one with this amount."""
+        lines = [f"INSERT INTO line VALUES ({order}, {pos}, 'item', {pos})" for pos in range(1, 6)]
+        customers = [f"INSERT INTO customer VALUES ({10 * order + i}, 'new', NULL)" for i in range(4)]
+        last = f"INSERT INTO line VALUES ({order}, 6, 'item', {amount})"
+        self._run([sa.text(s) for s in [*customers, *lines, last]])
+
     def _run(self, statements: list[sa.TextClause], *, begin: bool = True) -> None:
         with self.engine.begin() if begin else self.engine.connect() as connection:
             for statement in statements:

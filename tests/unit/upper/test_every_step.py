@@ -10,6 +10,8 @@ from tests.unit.upper.runs import Deed, run
 from venus.errors import DatabaseUnavailable, Unavailable, VenusError
 
 T1, T2 = 2, 3
+#: What one transaction wrote into each of them.
+UNIT = {f"u{n}".encode() for n in range(8)}
 
 
 def _history() -> tuple[ScriptedDatabase, list[Deed]]:
@@ -17,7 +19,20 @@ def _history() -> tuple[ScriptedDatabase, list[Deed]]:
     database = ScriptedDatabase("customer", "orders", filled=False)
     for n in range(5):
         database.put(T1, f"c{n}", f"Customer {n}", logged=False)
-    return database, [_orders, _rename, _truncate, lambda db: db.alter(T1), _after_alter, _behind_our_back, _resync]
+    return database, [
+        _orders,
+        _rename,
+        _truncate,
+        lambda db: db.alter(T1),
+        _after_alter,
+        _behind_our_back,
+        _resync,
+        _unfit,
+        _later,
+        *[_nothing] * 3,
+        _correct,
+        *[_nothing] * 3,
+    ]
 
 
 def _orders(db: ScriptedDatabase) -> None:
@@ -48,6 +63,28 @@ def _resync(db: ScriptedDatabase) -> None:
     ScriptedSource(db, Script()).restart_fill(T1)
 
 
+def _unfit(db: ScriptedDatabase) -> None:
+    """Write a transaction of several batches, of which one row of each table cannot be carried."""
+    for table_id in (T1, T2):
+        for n in range(8):
+            db.put(table_id, f"u{n}", "together")
+    db.unfit.add(b"u7")
+
+
+def _later(db: ScriptedDatabase) -> None:
+    db.put(T2, "u8", "tried again, and the row is still there")
+
+
+def _nothing(db: ScriptedDatabase) -> None:
+    """Let a second go by."""
+
+
+def _correct(db: ScriptedDatabase) -> None:
+    db.unfit.clear()
+    for table_id in (T1, T2):
+        db.put(table_id, "u7", "corrected")
+
+
 def _error_for(step: str) -> VenusError:
     return DatabaseUnavailable("scripted") if step.startswith("source.") else Unavailable("scripted")
 
@@ -57,6 +94,13 @@ def _check(database: ScriptedDatabase, broker: ScriptedBroker, what: str) -> Non
     assert {t: rows for t, rows in folded.items() if rows} == {t: rows for t, rows in source.items() if rows}, what
     assert not broker.halves, what
     assert not database.log, what
+    found = [(b.cut, s.table_id, k) for b in broker.batches for s in b.sections for k in s.record_ids.split()]
+    for table_id in (T1, T2):
+        theirs = [(cut, key) for cut, of, key in found if of == table_id and key in UNIT]
+        first = min(cut for cut, _ in theirs)
+        assert {key for cut, key in theirs if cut == first} == UNIT, (
+            f"{what}: half a transaction of a table that had halted"
+        )
 
 
 def test_a_run_without_failures_ends_equal() -> None:

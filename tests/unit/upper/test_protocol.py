@@ -333,3 +333,33 @@ def test_the_epoch_of_an_unanswered_init_counts_as_claimed() -> None:
     assert script.trace[-1] == "source.raise_epoch.before"
     database.state = replace(database.state, epoch=Epoch(broker.epoch))  # it had arrived
     open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
+
+
+# -- a row that cannot be carried ----------------------------------------------------------------------------------
+
+
+def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting() -> None:
+    """Were the dictionary looked at in between, the table would go on, and halt the next cut as well, for ever."""
+    database, broker = ScriptedDatabase("orders", "customer"), ScriptedBroker()
+    orders, customer = 2, 3
+    database.unfit.add(b"large")
+    for n in range(5):
+        database.put(orders, f"o{n}", "new")
+        database.put(customer, f"c{n}", "new")
+    database.put(orders, "large", "too large")
+
+    class Slow(Script):
+        """Each snapshot takes ten seconds, in which the application writes to the table."""
+
+        def step(self, name: str) -> None:
+            super().step(name)
+            if name == "source.sections":
+                slow.now += 10
+                database.put(orders, f"o{len(self.trace)}", "new")
+            if self.trace.count("source.sections") == 8:
+                slow.stop.set()
+
+    slow = Run(database, broker, Slow())
+    slow.capture()
+    assert set(broker.fold()[customer]) == {f"c{n}".encode() for n in range(5)}
+    assert orders not in broker.fold(), "nothing of a table that halts is seen"

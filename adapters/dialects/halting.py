@@ -1,0 +1,86 @@
+"""A table that halts because a row of it cannot travel: what the registry says of it, and when it is tried again.
+
+The registry keeps it PAUSED, so cuts leave its log rows where they are. It is tried again by itself as soon as it has
+been written to, because that write may have corrected the row; and it is then read first in its cut, so that little of
+the other tables has to be taken back if the row is still there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import RegisteredTable, TableHalts
+from venus.model import TableSchema
+
+#: How the reason of a table begins that halted because of a row.
+UNFIT = "cannot be carried: "
+#: What the reason of a table ends with that had missed changes before.
+_MISSED = "; before that RESYNC: "
+#: Of what is said of a row: its key may be long.
+_WHY_CHARS = 1000
+#: A table that has halted more than once is tried again no sooner than so many times as long as the last try took.
+RETRY_SHARE = 20
+
+
+class UnfitRow(Exception):
+    """A row that cannot be carried exactly, or not in one message; the text names key and column."""
+
+
+def reason_of(table: RegisteredTable, why: str) -> str:
+    """Return what the registry is to say of a table that halts."""
+    shown = why if len(why) <= _WHY_CHARS else f"{why[:_WHY_CHARS]}..."
+    return f"{UNFIT}{shown}{_MISSED}{table.reason}" if table.state == "RESYNC" else f"{UNFIT}{shown}"
+
+
+def is_halted(table: RegisteredTable) -> bool:
+    """Say whether a row has halted it; an operator's pause is none."""
+    return table.state == "PAUSED" and table.reason.startswith(UNFIT)
+
+
+def state_before(table: RegisteredTable) -> tuple[str, str]:
+    """Return state and reason with which a halted table goes on: what it has missed it has still missed."""
+    _, missed, reason = table.reason.rpartition(_MISSED)
+    return ("RESYNC", reason) if missed else ("ACTIVE", "")
+
+
+@dataclass(slots=True)
+class _Halt:
+    extent: int
+    count: int
+    not_before: float
+
+
+class Halts:
+    """Which tables have halted in this process' life, and how far their logs were then.
+
+    `extent` is a number that changes with every write to the table: of its log rows, or the highest of them.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._known: dict[int, _Halt] = {}
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Note that the reading of a table begins."""
+        self._began = self._monotonic()
+
+    def halt(self, schema: TableSchema, extent: int, why: object, *, hint: str = "") -> TableHalts:
+        """Return what to raise for the table that is being read; `extent` is its log's in this snapshot."""
+        now = self._monotonic()
+        before = self._known.get(schema.table_id)
+        count = before.count + 1 if before else 1
+        pause_s = RETRY_SHARE * (now - self._began) if before else 0.0
+        self._known[schema.table_id] = _Halt(extent, count, now + pause_s)
+        return TableHalts(schema, str(why), hint=hint)
+
+    def may_go_on(self, table_id: int, extent: int) -> bool:
+        """Whether to try a halted table again: written to since, or halted by an earlier process."""
+        known = self._known.get(table_id)
+        return known is None or (known.extent != extent and self._monotonic() >= known.not_before)
+
+    def first(self, table_ids: Iterable[int]) -> list[int]:
+        """Return the tables of a cut in the order in which to read them: those that have halted before come first."""
+        return sorted(table_ids, key=lambda table_id: table_id not in self._known)
