@@ -19,6 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from venus.errors import ConfigError
+from venus.masking import masked
+from venus.toml_lines import line_of
 
 PREFIX = "VENUS_"
 #: Names of the environment that are no options: the test suite's own.
@@ -243,12 +245,6 @@ def require_target(settings: Settings, name: str) -> Target:
     raise ConfigError(f"no target named {name!r}{_nearest(name, settings.targets)}", hint=_known(settings.targets))
 
 
-def masked(url: str) -> str:
-    """Return the URL as people may see it: every password replaced, in the authority and in the query."""
-    url = re.sub(r"(://[^:/?@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"([?&;][^=&;]*(?:passw|secret|token)[^=&;]*=)[^&;]*", r"\1***", url, flags=re.IGNORECASE)
-
-
 def effective(settings: Settings) -> dict[str, Any]:
     """Return the settings as plain values, every secret masked."""
     tree = settings.model_dump(mode="json", by_alias=True)
@@ -347,27 +343,6 @@ def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
         return f"is a section, not a value: write [{'.'.join(path)}]"
     reason = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return reason if path[-1] == "url" else f"{value!r} {reason}" if isinstance(value, str | int | float) else reason
-
-
-def line_of(text: str, path: list[str]) -> int:
-    """Find the line where a TOML key or the section nearest to it is written, 0 if nowhere."""
-    section: list[str] = []
-    best, best_depth = 0, 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
-            section = here = _key_parts(header[1])
-        elif key := re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*'|\s*\.\s*)+?)\s*=""", line):
-            here = section + _key_parts(key[1])
-        else:
-            continue
-        depth = len(here) if here == path[: len(here)] else 0
-        if depth > best_depth:
-            best, best_depth = number, depth
-    return best
-
-
-def _key_parts(dotted: str) -> list[str]:
-    return [a or b or c for a, b, c in re.findall(r"""([\w-]+)|"([^"]*)"|'([^']*)'""", dotted)]
 
 
 def _env_name(name: str) -> str:

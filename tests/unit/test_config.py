@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from venus.config import Settings, effective, load, masked, options, require_source, require_target
+from venus.config import Settings, effective, load, options, require_source, require_target
 from venus.errors import ConfigError
+from venus.masking import masked
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -10,19 +11,18 @@ from venus.cli import broker as broker_command
 from venus.cli import cutover as cutover_command
 from venus.cli import forget, halves, install, load, quarantine, show, status, sync, tables, verify
 from venus.cli import spark as spark_command
+from venus.cli.commands import Commands, columns
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
 
-app = typer.Typer(
+app = Commands(
     name="venus",
     help="Keeps a PostgreSQL database equal to a database of another make while both are in use, with triggers alone.",
     epilog="Exit codes: 0 ok, 1 differences or unhealthy, 2 usage or configuration, 3 refused by a safety rule, "
     "75 try again later, 12 anything else.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -66,10 +66,13 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     invocation = Invocation(json="--json" in arguments)
     try:
-        outcome = app(args=arguments, prog_name="venus", standalone_mode=False, obj=invocation)
+        outcome = app(
+            args=arguments, prog_name="venus", standalone_mode=False, obj=invocation, terminal_width=columns()
+        )
     except UsageProblem as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            return 2  # the help has just been shown
+            print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]  # noqa: T201
+            return 2
         return render(error, invocation)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 12

@@ -82,7 +82,7 @@ def writable(base: Path) -> Path:
 def head(settings: Settings, target: str) -> dict[str, Any]:
     """Return who makes the certificate, when, and between which databases; passwords masked."""
     from venus import __version__
-    from venus.config import masked
+    from venus.masking import masked
 
     return {
         "venus": __version__,
@@ -126,7 +126,7 @@ def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, b
 
 def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
     """Return what an operator does now."""
-    from venus.config import masked
+    from venus.masking import masked
 
     url = masked(settings.targets[target].url.get_secret_value())
     done = "was cut over before; nothing was done" if already else "is cut over: VENUS writes no row there any more"

@@ -24,8 +24,9 @@ from pathlib import Path
 import typer
 
 from venus.cli.invocation import Invocation
-from venus.config import line_of, masked
 from venus.errors import DatabaseUnavailable, VenusError
+from venus.masking import masked
+from venus.toml_lines import line_of
 
 #: What PostgreSQL says when the URL is wrong; psycopg2 has no SQLSTATE for a connection that was refused.
 REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
@@ -56,8 +57,7 @@ def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int
     if isinstance(error, VenusError):
         return one_line(redact(str(error))), one_line(redact(error.hint)), error.exit_code
     if isinstance(error, UsageProblem):
-        message = getattr(error, "format_message", error.__str__)()
-        return one_line(redact(message)), usage_hint(error), 2
+        return one_line(redact(usage_message(error))), usage_hint(error), 2
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "interrupted", "", INTERRUPTED
     report = write_report(error, invocation)
@@ -80,6 +80,18 @@ def url_place(message: str, invocation: Invocation) -> str:
 def one_line(text: str) -> str:
     """Return the text with its line ends taken out."""
     return "; ".join(part.strip() for part in text.splitlines() if part.strip())
+
+
+def usage_message(error: Exception) -> str:
+    """Return what is wrong with the call; what is proposed instead is what the help lists."""
+    message = str(getattr(error, "message", "") or getattr(error, "format_message", error.__str__)())
+    proposed = getattr(error, "possibilities", None)
+    if not proposed:
+        return str(getattr(error, "format_message", error.__str__)())
+    parameters = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+    hidden = {name for one in parameters if getattr(one, "hidden", False) for name in one.opts}
+    near = [name for name in proposed if name not in hidden]
+    return f"{message.rstrip('.')} (did you mean {' or '.join(near)}?)" if near else message
 
 
 def usage_hint(error: Exception) -> str:

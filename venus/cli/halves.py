@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from venus.cli.commands import Commands
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import bytes_shown, seconds_shown, table
 from venus.errors import ConfigError
@@ -19,7 +20,7 @@ from venus.model import Verdict
 if TYPE_CHECKING:
     from venus.wire.broker_pb2 import BusinessStatus
 
-app = typer.Typer(help="Undecided half messages: list, commit, rollback.", no_args_is_help=True)
+app = Commands(help="Undecided half messages: list, commit, rollback.")
 BatchArgument = Annotated[int, typer.Argument(metavar="BATCH", help="The batch number, as `venus half list` shows it.")]
 YesOption = Annotated[
     bool, typer.Option("--yes", help="The producer will not come back, and I looked at its batch table.")

@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
-
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, TextIO
 
 from venus.cli.secrets import Redactor
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 #: Anything shorter than this needs no progress.
 QUIET_S = 2.0
@@ -37,8 +39,18 @@ class Output:
         self.json = json
         self.written = self.streaming = False
         self.redact = redactor
-        self.console = console(sys.stdout)
-        self.stderr = console(sys.stderr)
+        #: Where they write is decided with the command's start, not with its first line.
+        self._streams = sys.stdout, sys.stderr
+
+    @cached_property
+    def console(self) -> Console:
+        """Where the answer goes."""
+        return console(self._streams[0])
+
+    @cached_property
+    def stderr(self) -> Console:
+        """Where everything else goes."""
+        return console(self._streams[1])
 
     def answer(self, document: Any, *shown: RenderableType) -> None:
         """Write the command's one answer: the document for machines, what is shown for people."""
@@ -97,6 +109,8 @@ class Output:
 
 def console(stream: TextIO) -> Console:
     """Return a console as wide as the terminal; a pipe has no width, and a table must not be folded for nobody."""
+    from rich.console import Console
+
     if stream.isatty():
         return Console(file=stream, highlight=False)
     return Console(file=stream, highlight=False, soft_wrap=True, width=PIPE_COLUMNS)
@@ -124,6 +138,8 @@ class Steps:
                 self._out.say(f"{self._title} {name}: {done:,}{of}")
             return
         if self._bar is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=self._out.stderr, transient=True)
             self._bar.start()
@@ -139,6 +155,8 @@ class Steps:
 
 def table(*columns: str, rows: list[tuple[object, ...]], title: str = "") -> Table:
     """Return a table for people; numbers to the right."""
+    from rich.table import Table
+
     shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         numeric = any(rows) and all(isinstance(row[number], int | float) for row in rows)

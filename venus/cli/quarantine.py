@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from venus.cli.commands import Commands
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import table
 from venus.errors import ConfigError, VenusError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from venus.adapters.under.control import QuarantineRow, RetryReport
     from venus.config import Settings
 
-app = typer.Typer(help="Rows that a target refused: list, retry, skip.", no_args_is_help=True)
+app = Commands(help="Rows that a target refused: list, retry, skip.")
 
 OneTarget = Annotated[
     str | None, typer.Option("--target", metavar="NAME", help="Which target; needed only if there are several.")
@@ -66,7 +67,7 @@ def list_(
 @app.command()
 def retry(
     ctx: typer.Context,
-    ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Which; none = all.")] = None,
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID", help="Which; none = all.")] = None,
     name: Annotated[list[str] | None, typer.Option("--table", metavar="TABLE", help="All of this table.")] = None,
     target: OneTarget = None,
     config: ConfigOption = None,
@@ -85,7 +86,7 @@ def retry(
 @app.command()
 def skip(
     ctx: typer.Context,
-    ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Which, as `venus quarantine list` shows them.")],
+    ids: Annotated[list[int], typer.Argument(metavar="ID", help="Which, as `venus quarantine list` shows them.")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the change.")],
     target: OneTarget = None,
     config: ConfigOption = None,

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_plus
 
-from venus.config import masked
+from venus.masking import masked
 
 if TYPE_CHECKING:
     from venus.config import Settings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from venus.cli.commands import Commands
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import bytes_shown, seconds_shown, table
 from venus.errors import ConfigError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from venus.config import Settings
     from venus.spark.probe import Worker
 
-app = typer.Typer(help="Spark: is it usable, package and submit for clusters.", no_args_is_help=True)
+app = Commands(help="Spark: is it usable, package and submit for clusters.")
 
 #: So many tasks are sent out to see the workers, and each takes so long that one worker cannot take them all.
 PROBES = 4
@@ -69,7 +70,7 @@ def described(settings: Settings) -> dict[str, str]:
     """Say what a session would be made of."""
     from importlib.metadata import version
 
-    from venus.config import masked
+    from venus.masking import masked
     from venus.spark.java import find_java
     from venus.spark.session import plan, submitted
 

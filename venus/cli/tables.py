@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from venus.config import Settings
 
 TableArgument = Annotated[
-    str | None, typer.Argument(metavar="[TABLE]", help="A table, with or without its namespace; none = all.")
+    str | None, typer.Argument(metavar="TABLE", help="A table, with or without its namespace; none = all.")
 ]
 AtTarget = Annotated[
     str | None, typer.Option("--target", metavar="NAME", help="At this target instead of at the source.")

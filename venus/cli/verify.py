@@ -32,7 +32,7 @@ Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="TABLE", help="Only this table; shell patterns; repeatable.")
 ]
 Leg = Annotated[
-    str, typer.Option("--leg", metavar="auto|ends|target|source|all", help="What is compared with what; see below.")
+    str, typer.Option("--leg", metavar="auto|ends|target|source|all", help="What is compared with what; see above.")
 ]
 Where = Annotated[str, typer.Option("--where", metavar="SQL", help="Only rows of which both databases say so.")]
 Mode = Annotated[str, typer.Option("--mode", metavar="auto|hash|scan", help="Checksums by the databases, or all rows.")]

@@ -1,0 +1,78 @@
+"""What help looks like and costs: every word of it, in every width, without the libraries of the work itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.test_cli import commands
+from venus.cli.app import run
+
+#: What a command that only shows help or refuses a typing error has no use for; each takes 20 ms to 200 ms to import.
+HEAVY = {"alembic", "google", "grpc", "numpy", "pyarrow", "rich", "rocksdict", "sqlalchemy", "sqlglot"}
+#: Typer reads options with it, but shows the help of `venus` without.
+PYDANTIC = {"pydantic", "pydantic_settings"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spared"),
+    [(["--help"], HEAVY | PYDANTIC), (["stats"], HEAVY), (["status", "--help"], HEAVY)],
+)
+def test_help_and_typing_errors_need_none_of_the_heavy_libraries(arguments: list[str], spared: set[str]) -> None:
+    code = (
+        "import sys\n"
+        "from venus.cli.app import run\n"
+        "run(sys.argv[1:])\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+
+    imported = set(done.stderr.splitlines()[-1].split())
+    assert "typer" in imported
+    assert imported & spared == set()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("command", ["", *commands()])
+def test_help_keeps_to_the_width_of_the_terminal(
+    command: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    assert run([*command.split(), "--help"]) == 0
+
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if len(line) > width] == []
+    assert "<bool>" not in shown
+
+
+@pytest.mark.parametrize("command", ["", "half", "quarantine", "spark"])
+def test_no_summary_of_a_command_is_cut(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command.split(), "--help"]) == 0
+
+    assert [line for line in capsys.readouterr().out.splitlines()[1:] if "..." in line] == []
+
+
+def test_help_shows_the_names_of_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["broker", "--help"]) == 0
+
+    assert "[broker] data_dir" in capsys.readouterr().out
+
+
+def test_a_typing_error_does_not_lead_to_an_option_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sync", "--with-parents"]) == 2
+    assert "--with-parent " not in capsys.readouterr().err.replace("--with-parents", "")
+
+    assert run(["sync", "--capture-olny"]) == 2
+    assert "--capture-only" in capsys.readouterr().err
+
+
+def test_a_command_of_commands_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["half"]) == 2
+
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "rollback" in written.err

@@ -1,0 +1,92 @@
+"""How the command line is put together: plain help in the terminal's width, commands under headings.
+
+Typer's own help reads `[broker]` in a text as markup and drops it, calls a flag `<bool>` and needs Rich, which takes
+longer to import than the rest of a command that only shows help.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+#: Help is not wider than this: longer lines are hard to read.
+COLUMNS_MAX = 100
+#: The first sentence of a command's help is its line in a list, whole.
+SUMMARY_MAX = 200
+#: Below this a column of its own for the explanations would hold single words.
+COLUMNS_TWO_MIN = 60
+
+#: Typer's word for an argument's type, in Python's terms.
+_TYPE = re.compile(r" <[^<>]*>$")
+
+_Context: type[Any] = TyperCommand.context_class
+_Formatter: type[Any] = _Context.formatter_class
+
+
+class Formatter(_Formatter):  # type: ignore[misc]
+    """Writes names and explanations side by side, on a narrow terminal one below the other."""
+
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        rows = [(_TYPE.sub("", name), explanation) for name, explanation in rows]
+        if self.width >= COLUMNS_TWO_MIN:
+            super().write_dl(rows, col_max, col_spacing)
+            return
+        for name, explanation in rows:
+            self.write(f"{'':>{self.current_indent}}{name.rstrip()}\n")
+            with self.indentation(), self.indentation():
+                self.write_text(explanation)
+
+
+class Context(_Context):  # type: ignore[misc]
+    """The context of every command."""
+
+    formatter_class = Formatter
+
+
+class Command(TyperCommand):
+    """A command."""
+
+    context_class = Context
+
+
+class Group(TyperGroup):
+    """A command of commands: in the help they stand under the headings that they were given."""
+
+    context_class = Context
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, by heading."""
+        headings: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                heading = getattr(command, "rich_help_panel", None)
+                heading = heading if isinstance(heading, str) else "Commands"
+                headings.setdefault(heading, []).append((name, command.get_short_help_str(limit=SUMMARY_MAX)))
+        widest = max((len(name) for rows in headings.values() for name, _ in rows), default=0)
+        for heading, rows in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(widest), explanation) for name, explanation in rows])
+
+
+class Commands(typer.Typer):
+    """A set of commands whose help is plain text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            cls=Group, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings
+        )
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Register a command; as in Typer."""
+        return super().command(name, **({"cls": Command} | settings))
+
+
+def columns() -> int:
+    """Return how wide help may be."""
+    return max(20, min(shutil.get_terminal_size().columns, COLUMNS_MAX))
