@@ -141,6 +141,17 @@ def test_the_installed_wheel_has_what_the_demo_needs(installed: Path) -> None:
     assert Path(found.stdout.strip()).is_relative_to(installed / "venv")
 
 
+def test_every_pip_finds_every_extra(wheel: Path) -> None:
+    """Setuptools writes cx-oracle for cx_oracle, which the pip of Python 3.11 does not take for the same: exit 0."""
+    metadata = next(name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("METADATA"))
+    lines = zipfile.ZipFile(wheel).read(metadata).decode().splitlines()
+
+    extras = [line.partition(": ")[2] for line in lines if line.startswith("Provides-Extra: ")]
+
+    assert extras == list(read_setup()["options.extras_require"])
+    assert [name for name in extras if not re.fullmatch("[a-z0-9]+", name)] == []
+
+
 def test_every_dependency_is_justified() -> None:
     requirements = read_setup()["options"]["install_requires"].split("\n")
     names = [re.split(r"[<>=\[;]", line.strip())[0] for line in requirements if line.strip()]

@@ -17,6 +17,7 @@ class Action(Enum):
     WAIT = "somebody holds a lock: try again"
     DICTIONARY = "compare the schemas, then open the snapshot again"
     DENIED = "the user may not do this"
+    CLIENT = "Oracle's client library is not there, or cannot be used"
     SPACE = "the database has no room left"
     FAIL = "give up and say why"
 
@@ -56,6 +57,12 @@ ACTIONS = {
         "ORA-00932",  # inconsistent data types: a column has another one now
     ),
     Action.DENIED: ("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900"),
+    Action.CLIENT: (
+        "DPI-1047",  # cannot be loaded
+        "DPI-1050",  # too old
+        "DPI-1072",  # version not supported
+        "ORA-01804",  # found, but not the files that belong to it
+    ),
     Action.SPACE: (
         "ORA-00257", "ORA-01536", "ORA-01652", "ORA-01653", "ORA-01654", "ORA-01658", "ORA-01688", "ORA-01691",
         "ORA-30036",

@@ -33,6 +33,11 @@ SESSION = (
     "ALTER SESSION SET NLS_NUMERIC_CHARACTERS = '.,'",
     "ALTER SESSION SET TIME_ZONE = 'UTC'",
 )
+#: How to get what cx_Oracle cannot do without.
+CLIENT = (
+    "install Oracle's Instant Client and libaio and name its folder in LD_LIBRARY_PATH, or write oracle+oracledb://, "
+    "which needs no client"
+)
 _CODE = re.compile(r"\b(?:ORA|DPY|DPI)-\d+")
 
 
@@ -94,8 +99,9 @@ def driver_of(url: str) -> tuple[Driver, Options]:
     try:
         module: Any = parsed.get_dialect().import_dbapi()
     except ImportError:
-        extra = "cx_oracle" if parsed.drivername.endswith("cx_oracle") else "oracle"
-        hint = f"pip install 'venus-cdc[{extra}]'"
+        hint = "pip install 'venus-cdc[oracle]'"
+        if parsed.drivername.endswith("cx_oracle"):
+            hint = "pip install 'setuptools>=77,<81' wheel, then pip install --no-build-isolation 'venus-cdc[cxoracle]'"
         raise ConfigError(f"[source] url: the driver of {parsed.drivername} is not installed", hint=hint) from None
     dialect.dbapi = module
     arguments, said = dialect.create_connect_args(parsed)
@@ -172,7 +178,10 @@ class Session:
 
     def _connect_failed(self, error: Exception) -> VenusError:
         said = f"source {self.place} cannot be reached: {said_by(error)}"
-        if action_of(code_of(error)) is Action.DENIED:
+        action = action_of(code_of(error))
+        if action is Action.CLIENT:
+            return ConfigError(f"[source] url: Oracle's client library cannot be loaded: {said_by(error)}", hint=CLIENT)
+        if action is Action.DENIED:
             return SourceError(said, hint="check user and password of [source] url, and CREATE SESSION")
         return DatabaseUnavailable(said, hint="check [source] url, the listener and the service's name")
 

@@ -104,6 +104,15 @@ def test_a_lost_connection_is_opened_again(module: Module, session: Session) -> 
     assert module.connections == 2
 
 
+@pytest.mark.parametrize("code", ["DPI-1047", "DPI-1050", "DPI-1072", "ORA-01804"])
+def test_a_missing_client_library_is_not_blamed_on_the_listener(code: str, module: Module, session: Session) -> None:
+    module.answers["connect"] = [Answer(error=error(code, "libclntsh.so: cannot open shared object file"))]
+    with pytest.raises(ConfigError, match=r"client library cannot be loaded.*libclntsh") as raised:
+        session.open()
+    assert "Instant Client" in raised.value.hint
+    assert "listener" not in raised.value.hint
+
+
 def test_a_wrong_password_is_not_tried_again(module: Module, session: Session) -> None:
     module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password"))]
     with pytest.raises(SourceError, match="cannot be reached") as raised:
@@ -199,7 +208,7 @@ def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "cx_Oracle", None)
     with pytest.raises(ConfigError, match="not installed") as raised:
         driver_of("oracle+cx_oracle://venus:secret@db/?service_name=shop")
-    assert "venus-cdc[cx_oracle]" in raised.value.hint
+    assert "venus-cdc[cxoracle]" in raised.value.hint
     assert dialect_of("oracle+cx_oracle://venus@db") == "oracle"
 
 
