@@ -27,6 +27,16 @@ PREFIX = "VENUS_"
 RESERVED = ("VENUS_TEST_",)
 DEFAULT_FILE = Path("venus.toml")
 
+#: What pydantic complains of, in words that do not need Python.
+_WANTED = {
+    "tuple_type": 'should be a list of texts, like ["a", "b"]',
+    "string_type": "should be text, in quotes",
+    "string_too_short": "should not be empty",
+    "path_type": "should be a path, in quotes",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
+}
+
 #: Names of Spark settings whose values nobody shall see.
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|account.?key", re.IGNORECASE)
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
@@ -340,8 +350,10 @@ def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
     if kind == "missing":
         return "must be set"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
+        if path[0] == "targets" and len(path) == 2:
+            return "a target has a name: its options go into a section [targets.NAME]"
         return f"is a section, not a value: write [{'.'.join(path)}]"
-    reason = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    reason = _WANTED.get(kind) or found["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return reason if path[-1] == "url" else f"{value!r} {reason}" if isinstance(value, str | int | float) else reason
 
 

@@ -49,6 +49,12 @@ class DatabaseUnavailable(VenusError):
     exit_code = 75
 
 
+class NoSuchDatabase(DatabaseUnavailable):
+    """The configuration names a database that is not there; whoever goes on for days may still wait for it."""
+
+    exit_code = 2
+
+
 class Fenced(VenusError):
     """A newer instance has taken over; this one must stop."""
 

@@ -122,6 +122,21 @@ def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
     assert SECRET not in written.out + written.err
 
 
+@pytest.mark.parametrize("command", ["check", "install-triggers", "pause", "migrate --target main"])
+def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(tmp_path)
+    text = (tmp_path / "venus.toml").read_text()
+    (tmp_path / "venus.toml").write_text(text.replace(f"postgresql://u:{SECRET}@127.0.0.1:1/d", "sqlite:///none.db", 1))
+
+    assert run(command.split()) == 2
+
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "venus: none.db: no such file"
+    assert str(tmp_path / "none.db") in said[1]
+
+
 def test_status_works_with_every_part_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configured(tmp_path)
 

@@ -85,11 +85,11 @@ def complete_first_fill(run: Invocation, settings: Settings, target: str, steps:
     Without the source the target gets what the broker has. That is no loss: rows that were never read come as
     increments when the source is back.
     """
-    from venus.errors import Fenced
+    from venus.errors import Fenced, NoSuchDatabase
 
     try:
         tables = captured(settings)
-    except ConfigError:
+    except (ConfigError, NoSuchDatabase):
         raise
     except VenusError as error:
         run.out.say(f"the source is not asked ({error}): loading the broker's full data as it is")

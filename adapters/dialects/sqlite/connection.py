@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from sqlalchemy.engine import make_url
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
-from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
+from venus.errors import ConfigError, DatabaseUnavailable, NoSuchDatabase, SourceError, VenusError
 
 #: The first with pragma_table_list; what the application uses does not matter.
 VERSION_MIN = (3, 37)
@@ -46,7 +46,8 @@ def connect(file: Path) -> sqlite3.Connection:
         wanted = ".".join(map(str, VERSION_MIN))
         raise ConfigError(f"Python's SQLite is {sqlite3.sqlite_version}, VENUS needs {wanted} or newer")
     if not file.is_file():
-        raise DatabaseUnavailable(f"{file}: no such file", hint="[source] url must name an existing SQLite file")
+        hint = f"[source] url must name an existing SQLite file; looked for {file.absolute()}"
+        raise NoSuchDatabase(f"{file}: no such file", hint=hint)
     with translated(file):
         uri = f"{file.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_S, check_same_thread=False)

@@ -9,7 +9,7 @@ import pytest
 from venus.adapters.dialects.registry import DIALECTS, dialect_of, open_source
 from venus.adapters.dialects.sqlite.connection import file_of
 from venus.config import Settings
-from venus.errors import ConfigError, DatabaseUnavailable
+from venus.errors import ConfigError, NoSuchDatabase
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,10 @@ def test_a_sqlite_source_is_a_file(url: str) -> None:
 
 def test_a_file_that_is_not_there_is_not_made() -> None:
     settings = Settings.model_validate({"source": {"url": "sqlite:////nowhere/at/all.db"}})
-    with pytest.raises(DatabaseUnavailable, match="no such file"):
+    with pytest.raises(NoSuchDatabase, match="no such file") as refused:
         open_source(settings)
+    assert refused.value.exit_code == 2
+    assert refused.value.retryable  # capture waits for a folder that is mounted late
 
 
 def test_a_missing_driver_is_told_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
