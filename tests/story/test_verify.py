@@ -130,6 +130,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     done = asked(pipeline, "--repair", "--wait-s", "60")
     assert done["repair"]["repaired"] == 3
     assert done["repair"]["left"] == []
+    assert (done["verdict"], done["exit_code"]) == ("repaired", 0)
     assert asked(pipeline, "--leg", "all")["verdict"] == "same"
 
 

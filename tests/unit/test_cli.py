@@ -122,7 +122,7 @@ def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
     assert SECRET not in written.out + written.err
 
 
-@pytest.mark.parametrize("command", ["check", "install-triggers", "pause", "migrate --target main"])
+@pytest.mark.parametrize("command", ["check", "install-triggers", "pause"])
 def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +209,20 @@ def test_a_defect_is_one_line_and_a_report_of_its_own(tmp_path: Path, capsys: py
 )
 def test_errors_have_their_exit_codes(error: BaseException, code: int) -> None:
     assert explain(error, Invocation())[2] == code
+
+
+def test_what_is_interrupted_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    configured(tmp_path)
+    monkeypatch.setattr("venus.cli.verify.compare", interrupted)
+
+    assert run(["verify"]) == 130
+
+    assert capsys.readouterr().err == "venus: interrupted\n"
 
 
 def test_passwords_are_struck_out_in_every_spelling() -> None:

@@ -7,6 +7,11 @@ import sys
 
 def main() -> None:
     """Run the command line; the entry point of the installed `venus` script."""
-    from venus.cli.app import run
+    try:
+        from venus.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before there is a command that could be interrupted
+        sys.stderr.write("venus: interrupted\n")
+        code = 130
+    sys.exit(code)

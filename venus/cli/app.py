@@ -13,7 +13,7 @@ from venus.cli import forget, halves, install, load, quarantine, show, status, s
 from venus.cli import spark as spark_command
 from venus.cli.commands import Commands, columns
 from venus.cli.demo import command as demo_command
-from venus.cli.failure import UsageProblem, render
+from venus.cli.failure import INTERRUPTED, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
@@ -78,4 +78,6 @@ def run(arguments: list[str]) -> int:
         return stop.code if isinstance(stop.code, int) else 12
     except (Exception, KeyboardInterrupt) as error:
         return render(error, invocation)
+    if outcome == INTERRUPTED:  # what typer makes of Ctrl-C
+        return render(KeyboardInterrupt(), invocation)
     return outcome if isinstance(outcome, int) else 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from venus.cli.output import seconds_shown, table
+from venus.cli.grid import table
+from venus.cli.output import seconds_shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,22 +69,31 @@ def value_shown(value: str | bytes | None) -> str:
     return repr(text) if len(text) <= VALUE_CHARACTERS else f"{text[:VALUE_CHARACTERS]!r}..."
 
 
-def verdict_line(result: Result) -> str:
+def verdict_word(result: Result, repaired: Repaired | None, code: int) -> str:
+    """Return what the exit code says, in a word: after a repair, how things are now."""
+    if code == 0 and repaired is not None and result.differences:
+        return "repaired"
+    return "undecided" if code == 3 else result.verdict.name.lower()
+
+
+def verdict_line(result: Result, word: str) -> str:
     """Return the last line, the only one that many will read."""
     compared = f"{result.rows:,} rows compared in {seconds_shown(result.seconds)}, {result.moved:,} moved"
     part = f" (a sample of {result.sample:.1%})" if result.sample < 1 else ""
-    words = {"SAME": "SAME", "DIFFERENT": "DIFFERENT", "UNDECIDED": "UNDECIDED"}[result.verdict.name]
     faults = sorted({d.fault.value for d in result.differences})
     blame = f", fault of {' and '.join(faults)}" if faults else ""
+    were = "were " if word == "repaired" else ""
     return (
-        f"{words}: {compared}{part}; {len(result.differences):,} different{blame}, {len(result.undecided):,} undecided"
+        f"{word.upper()}: {compared}{part}; {len(result.differences):,} {were}different{blame}, "
+        f"{len(result.undecided):,} undecided"
     )
 
 
 def document(result: Result, repaired: Repaired | None, code: int) -> dict[str, Any]:
     """Return everything for machines."""
     found = {
-        "format": FORMAT, "verdict": result.verdict.name.lower(), "exit_code": code, "business": result.business,
+        "format": FORMAT, "verdict": verdict_word(result, repaired, code), "exit_code": code,
+        "business": result.business,
         "target": result.target, "leg": result.leg, "started_at": result.started_at, "seconds": result.seconds,
         "version": result.version, "sample": result.sample, "where": result.where, "rows": result.rows,
         "moved": result.moved, "notes": result.notes,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
-from venus.errors import ConfigError, Refused
+from venus.errors import ConfigError, Refused, VenusError
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, Source

@@ -15,8 +15,9 @@ import typer
 from venus.cli import lakes
 from venus.cli.ddl import show_ddl
 from venus.cli.engine import Choice, EngineOption, choosing, require_engine
+from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
-from venus.cli.output import Steps, table
+from venus.cli.output import Steps
 from venus.errors import ConfigError, VenusError
 
 if TYPE_CHECKING:
@@ -85,11 +86,11 @@ def complete_first_fill(run: Invocation, settings: Settings, target: str, steps:
     Without the source the target gets what the broker has. That is no loss: rows that were never read come as
     increments when the source is back.
     """
-    from venus.errors import Fenced, NoSuchDatabase
+    from venus.errors import Fenced
 
     try:
         tables = captured(settings)
-    except (ConfigError, NoSuchDatabase):
+    except ConfigError:
         raise
     except VenusError as error:
         run.out.say(f"the source is not asked ({error}): loading the broker's full data as it is")

@@ -10,8 +10,8 @@ import dataclasses
 import time
 from typing import Any
 
+from venus.cli.grid import cell
 from venus.cli.invocation import Invocation
-from venus.cli.output import cell
 
 #: How often counters alone are worth a line.
 EVERY_S = 60.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ from venus.cli.secrets import Redactor
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
-    from rich.table import Table
 
 #: Anything shorter than this needs no progress.
 QUIET_S = 2.0
@@ -108,10 +108,13 @@ class Output:
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console as wide as the terminal; a pipe has no width, and a table must not be folded for nobody."""
+    """Return a console as wide as the terminal; a pipe has no width, and a table must not be folded for nobody.
+
+    COLUMNS in the environment is the width, whatever the stream is.
+    """
     from rich.console import Console
 
-    if stream.isatty():
+    if stream.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return Console(file=stream, highlight=False)
     return Console(file=stream, highlight=False, soft_wrap=True, width=PIPE_COLUMNS)
 
@@ -151,32 +154,6 @@ class Steps:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.stop()
-
-
-def table(*columns: str, rows: list[tuple[object, ...]], title: str = "") -> Table:
-    """Return a table for people; numbers to the right."""
-    from rich.table import Table
-
-    shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        numeric = any(rows) and all(isinstance(row[number], int | float) for row in rows)
-        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        shown.add_row(*(cell(value) for value in row))
-    return shown
-
-
-def cell(value: object) -> str:
-    """Return a value as a table shows it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    return str(value)
 
 
 def bytes_shown(count: int) -> str:

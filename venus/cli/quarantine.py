@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.commands import Commands
+from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
 from venus.errors import ConfigError, VenusError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import platform
 
 import typer
 
+from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import table
 
 
 def config(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.commands import Commands
+from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import bytes_shown, seconds_shown, table
+from venus.cli.output import bytes_shown, seconds_shown
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:

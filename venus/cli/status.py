@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import bytes_shown, seconds_shown, table
+from venus.cli.output import bytes_shown, seconds_shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from venus.cli.overview import BrokerView, Overview, TargetView
 
@@ -107,7 +107,7 @@ def shown(found: Overview) -> list[RenderableType]:
     return [*parts, "", verdict(found)]
 
 
-def path_table(found: Overview) -> Table:
+def path_table(found: Overview) -> RenderableType:
     """One line per hop: how far, how late, what waits."""
     waiting = sum(t.log_rows for t in found.source.tables)
     rows: list[tuple[object, ...]] = [
@@ -156,7 +156,7 @@ def halves_shown(broker: BrokerView) -> str | None:
     return f"{len(broker.halves)} half messages, oldest {seconds_shown(oldest.age_s)}, {oldest.reviews} reviews"
 
 
-def tables_table(found: Overview) -> Table:
+def tables_table(found: Overview) -> RenderableType:
     """One line per table: state and counts at each place."""
     at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
     rows: list[tuple[object, ...]] = []

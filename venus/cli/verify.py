@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.engine import EngineOption, require_engine
-from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, tables_shown, verdict_line
+from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, tables_shown, verdict_line, verdict_word
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import seconds_shown
 from venus.cli.quarantine import only_target
@@ -201,6 +201,6 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, *, would:
         shown.append(f"repaired: {repaired.repaired:,} of {sum(repaired.emitted.values()):,} rows")
         if not repaired.left and code == 1:
             code = 3 if result.undecided else 0
-    shown.append(verdict_line(result))
+    shown.append(verdict_line(result, verdict_word(result, repaired, code)))
     run.out.answer(document(result, repaired, code), *shown)
     return code

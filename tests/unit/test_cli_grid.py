@@ -1,0 +1,62 @@
+"""Tables on narrow and on wide terminals: nothing is wider than the terminal, no name is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_cli import configured
+from venus.cli.app import run
+from venus.cli.grid import table
+from venus.cli.invocation import Invocation
+
+ROWS: list[tuple[object, ...]] = [
+    ("main.order_lines", "active", 0, 25_695, "4,415 + 3 in quarantine"),
+    ("main.orders", "active", 12, 10_270, "1,723"),
+]
+
+
+def shown(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    Invocation().out.answer(
+        {}, table("table", "state", "in the log", "changes committed", "applied by main", rows=ROWS)
+    )
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 72, 80, 200])
+def test_a_table_keeps_to_the_terminal_and_its_names_whole(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(width, monkeypatch, capsys)
+
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("main.order_lines") for line in lines)
+
+
+def test_a_narrow_terminal_gets_one_value_below_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(40, monkeypatch, capsys)
+
+    assert lines[:5] == [
+        "main.order_lines",
+        "  state: active",
+        "  in the log: 0",
+        "  changes committed: 25,695",
+        "  applied by main: 4,415 + 3 in",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_status_keeps_to_the_terminal(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    assert run(["status"]) == 1
+
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
