@@ -127,6 +127,10 @@ class OwnType:
     checks: tuple[Check, ...] = ()  # about VALUE
 
 
+#: What is left out of a table that others inherit from: each of these by its name, in SQL's spelling.
+HEIR = "heir"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """Something that a table has at the source and that no target gets by itself; people are told, always."""
@@ -159,6 +163,11 @@ class TableSchema:
     def qualified(self) -> str:
         """The name people use: namespace.table."""
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def heirs(self) -> tuple[str, ...]:
+        """The tables that inherit from this one at the source: a query of it sees their rows there."""
+        return tuple(left.name for left in self.left_out if left.what == HEIR)
 
     @property
     def is_heartbeat(self) -> bool:

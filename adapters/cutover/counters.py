@@ -62,7 +62,7 @@ def _set(session: Session, placed: Placed, column: Column, known: Numbering | No
         return []
     sequence, current = row
     step = known.increment if known else current
-    low, high = session.rows(sql("extremes", column=quoted_name, table=placed.sql))[0]
+    low, high = session.rows(sql("extremes", column=quoted_name, table=placed.rows_sql))[0]
     value = next_number(
         None if low is None else int(low),
         None if high is None else int(high),

@@ -131,7 +131,7 @@ class _Lines:
 def target_hash(session: Session, table: Table, progress: Progress) -> TableHash:
     """Read the table at the target, in the caller's transaction."""
     lines = _Lines(table, progress)
-    session.copy_to(sql("copy_rows", columns=table.placed.wire_columns, table=table.placed.sql), lines)
+    session.copy_to(sql("copy_rows", columns=table.placed.wire_columns, table=table.placed.rows_sql), lines)
     lines.flush()
     return lines.found
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from venus.adapters.cutover import certificate, references
+from venus.adapters.cutover import certificate, heirs, references
 from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.comparing import Comparing
 from venus.adapters.cutover.counters import Counter, always, set_counters
@@ -111,6 +111,7 @@ class _Cutover:
         start = self._drained()
         self._watch(start)
         placed, created = self._placed(start)
+        self._add(list(heirs.unlike(self._session, placed)))
         numberings = self._source.numberings()
         tables, snapshot = self._compared(placed)
         keys = self._asked(placed, created)

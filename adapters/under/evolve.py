@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under import existing
 from venus.adapters.under.ddl import (
     Names,
@@ -24,7 +25,7 @@ from venus.adapters.under.ddl import (
     type_sql,
 )
 from venus.adapters.under.fitness import missing_types
-from venus.adapters.under.naming import Placed
+from venus.adapters.under.naming import Placed, literal
 from venus.adapters.under.owntypes import add_labels, create_if_missing, enum_differences, labels_refused, make_types
 from venus.adapters.under.target import ACTIVE, HALTED, PostgresTarget
 from venus.errors import Refused
@@ -67,9 +68,26 @@ def step(old: Placed, new: Placed, settled: Collection[str] = ()) -> Step:
     for number, column in after.items():
         if number not in before:
             statements += [*counter_before(new, column), _added(new, column), *counter_after(new, column)]
+    parted = _parted(old, new, changing=bool(statements))
     if _besides(old.schema) != _besides(new.schema):
         remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
-    return Step(statements=tuple(statements), remarks=tuple(remarks))
+    return Step(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
+
+
+def _parted(old: Placed, new: Placed, *, changing: bool) -> Step:
+    """Take the table's heirs here from it, if they left at the source or its columns change.
+
+    A column that is added to a table is added to its heirs as well, and theirs comes with a version of their own.
+    """
+    before, after = old.schema.heirs, new.schema.heirs
+    gone = [heir for heir in before if heir not in after]
+    more = [heir for heir in after if heir not in before]
+    remarks = [f"{', '.join(more)} has come to inherit from it at the source, which is not carried"] if more else []
+    if not gone and not (before and changing):
+        return Step(remarks=tuple(remarks))
+    why = f"{', '.join(gone)} has left" if gone else "its columns have changed"
+    remarks.append(f"{why} at the source: what inherited from it here does so no more (ALTER TABLE ... INHERIT)")
+    return Step(statements=(statement("heirs", "part", table=literal(old.sql)),), remarks=tuple(remarks))
 
 
 def _besides(schema: TableSchema) -> tuple[object, ...]:

@@ -61,7 +61,7 @@ def read(session: Session, placed: Placed) -> ExistingTable | None:
 
 def has_rows(session: Session, placed: Placed) -> bool:
     """Whether anything is in it."""
-    found = session.row(statement("dictionary", "has_rows", table=placed.sql))
+    found = session.row(statement("dictionary", "has_rows", table=placed.rows_sql))
     return bool(found and found[0])
 
 
@@ -72,7 +72,7 @@ def empty_hint(target: str) -> str:
 
 def count(session: Session, placed: Placed) -> int:
     """Count its rows."""
-    found = session.row(statement("dictionary", "count_rows", table=placed.sql))
+    found = session.row(statement("dictionary", "count_rows", table=placed.rows_sql))
     return int(found[0]) if found else 0
 
 
@@ -82,13 +82,13 @@ def empty(session: Session, placed: Placed, by: str) -> None:
     `by` = "truncate": by TRUNCATE, unless foreign keys forbid it.
     """
     if by == "delete":
-        session.run(f"DELETE FROM {placed.sql}")
+        session.run(f"DELETE FROM {placed.rows_sql}")
         return
     session.run("SAVEPOINT venus_empty")
     try:
-        session.run(f"TRUNCATE {placed.sql}; RELEASE SAVEPOINT venus_empty")
+        session.run(f"TRUNCATE {placed.rows_sql}; RELEASE SAVEPOINT venus_empty")
     except TargetError:
-        session.run(f"ROLLBACK TO SAVEPOINT venus_empty; RELEASE SAVEPOINT venus_empty; DELETE FROM {placed.sql}")
+        session.run(f"ROLLBACK TO SAVEPOINT venus_empty; RELEASE SAVEPOINT venus_empty; DELETE FROM {placed.rows_sql}")
 
 
 def _plain(spelled: str) -> str:
@@ -100,6 +100,8 @@ def differences(placed: Placed, existing: ExistingTable) -> list[str]:
     """Say what keeps this table from being a target, one line each. Pure."""
     if existing.kind not in _TABLES:
         return [f"{placed.qualified} is there already and is no table"]
+    if placed.schema.heirs and existing.kind == "p":
+        return [f"{placed.qualified} is partitioned here, and others inherit from it at the source"]
     there = {c.name: c for c in existing.columns}
     key = frozenset(placed.fold(k) for k in placed.schema.key)
     found: list[str] = []

@@ -73,6 +73,6 @@ def _set_sequences(session: Session, placed: Placed) -> None:
     for column in placed.schema.columns:
         if is_identity(column) or is_counted(column):
             name = placed.column(column.name)
-            text = statement("dictionary", "set_sequence", column=name, table=placed.sql)
+            text = statement("dictionary", "set_sequence", column=name, table=placed.rows_sql)
             params = {"table": placed.sql, "column": name[1:-1].replace('""', '"')}
             session.run(text.replace("{column}", name), params)

@@ -65,6 +65,11 @@ class Placed:
         return f"{quoted(self.namespace)}.{quoted(self.name)}"
 
     @property
+    def rows_sql(self) -> str:
+        """The table where its rows are read or removed: never with those of heirs, which are tables of their own."""
+        return f"ONLY {self.sql}" if self.schema.heirs else self.sql
+
+    @property
     def qualified(self) -> str:
         """The table, for people."""
         return f"{self.namespace}.{self.name}"

@@ -36,6 +36,7 @@ class RowSql:
         """Return a block of apply.sql for this table."""
         names = {
             "table": self.table,
+            "rows": self.placed.rows_sql,
             "columns": self.columns,
             "key": self.key,
             "stage": self.stage,

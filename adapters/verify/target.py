@@ -33,7 +33,7 @@ class TargetReader(PostgresReader):
         placed = self.target.place(subject.schema)
         columns = subject.schema.wire_columns
         return Names(
-            relation=placed.sql,
+            relation=placed.rows_sql,
             relation_name=literal(placed.sql),
             columns=tuple(placed.column(c.name) for c in columns),
             casts=tuple(type_sql(c.type, placed.type_names) for c in columns[: len(subject.schema.key)]),

@@ -191,10 +191,10 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
 
 
 def canonical_json(schema: TableSchema) -> str:
-    """Return what makes two versions of a table different for its rows and its target: columns, types, labels, key.
+    """Return what makes two versions of a table different for its rows and its target.
 
-    Not in it: the ids, the table's name, what is there for people (comments, the source's spelling of a type), and
-    indexes and foreign keys, which change no row.
+    In it: columns, types, labels, key, heirs. Not in it: the ids, the table's name, what is there for people (comments,
+    the source's spelling of a type), and indexes and foreign keys, which change no row.
     """
     columns = [
         {
@@ -210,6 +210,8 @@ def canonical_json(schema: TableSchema) -> str:
     said: dict[str, object] = {"columns": columns, "key": schema.key}
     if labels := {t.spelled: t.labels for t in schema.types if t.base is None}:
         said["labels"] = labels
+    if schema.heirs:
+        said["heirs"] = schema.heirs
     return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.model import Finding
+from venus.model import HEIR, Finding
 
 #: protobuf keeps 19000-19999 for itself; PostgreSQL's attribute numbers end at 1600.
 _DOLLAR = "$venus$"
@@ -39,6 +39,9 @@ def of_table(table: Table) -> Iterator[Finding]:
             message="is unlogged: after a crash of the server it is empty, and no trigger says so",
             remedy="ALTER TABLE ... SET LOGGED, or resync it after a crash",
         )
+    for left in table.left_out:
+        if left.what == HEIR:
+            yield Finding(where=where, message=f"has the heir {left.name}: it is not carried", remedy=left.reason)
     if table.row_security:
         yield Finding(
             where=where,

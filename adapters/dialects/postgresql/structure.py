@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.postgresql.connection import Connection, Row
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.model import Check, Column, ForeignKey, Index, LeftOut
+from venus.model import HEIR, Check, Column, ForeignKey, Index, LeftOut
 
 _DEFAULT_COLLATION = 'pg_catalog."default"'
 _ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
@@ -63,6 +63,8 @@ def read(connection: Connection, oids: Sequence[int]) -> Mapping[int, Structure]
             found[oid].left_out.append(
                 LeftOut(what="foreign key", name=name, definition="MATCH FULL", reason="it becomes MATCH SIMPLE")
             )
+    for oid, heir, parent in connection.rows(statement("structure", "heirs"), tables):
+        found[oid].left_out.append(_heir(heir, parent))
     for row in connection.rows(statement("structure", "defaults"), tables):
         _add_default(found[row[0]], row)
     return found
@@ -80,6 +82,14 @@ def _add_check(structure: Structure, row: Row) -> None:
     else:
         text = definition.removesuffix(" NOT VALID").removesuffix(" NO INHERIT").removesuffix(" NOT ENFORCED")
         structure.checks.append(Check(name=name, sql=text.removeprefix("CHECK (").removesuffix(")")))
+
+
+def _heir(heir: str, parent: str) -> LeftOut:
+    why = (
+        f"a query of {parent} does not see its rows at the target; capture both, and behind the load run there"
+        f" ALTER TABLE {heir} INHERIT {parent}"
+    )
+    return LeftOut(what=HEIR, name=heir, definition=f"INHERITS ({parent})", reason=why)
 
 
 def _needs(what: str, name: str, definition: str, uses: str) -> LeftOut:

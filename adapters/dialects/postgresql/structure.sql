@@ -34,6 +34,18 @@ SELECT x.indrelid, i.relname, x.indisunique, x.indisvalid, m.amname,
  WHERE x.indrelid = ANY (%(tables)s::oid[]) AND NOT x.indisprimary AND x.indislive
  ORDER BY x.indrelid, i.relname
 
+-- heirs --
+-- Tables whose rows a query of one of these sees as well. Partitions are no heirs: they are their root's own rows.
+SELECT i.inhparent, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
+       quote_ident(m.nspname) || '.' || quote_ident(p.relname)
+  FROM pg_inherits i
+  JOIN pg_class p ON p.oid = i.inhparent
+  JOIN pg_namespace m ON m.oid = p.relnamespace
+  JOIN pg_class c ON c.oid = i.inhrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE i.inhparent = ANY (%(tables)s::oid[]) AND p.relkind = 'r'
+ ORDER BY 1, 2
+
 -- actions --
 -- deltype, updtype: a no action, r restrict, c cascade, n set null, d set default.
 SELECT f.conrelid, f.conname, f.confdeltype::text, f.confupdtype::text, f.confmatchtype::text

@@ -1,4 +1,5 @@
--- How rows get into a target table. {table} {columns} {key} are the target's names, ready quoted.
+-- How rows get into a target table. {table} {columns} {key} are the target's names, ready quoted; {rows} is
+-- the table without those that inherit from it.
 
 -- copy_in --
 COPY {table} ({columns}) FROM STDIN
@@ -14,7 +15,7 @@ CREATE TEMPORARY TABLE IF NOT EXISTS {stage} ON COMMIT DELETE ROWS AS SELECT {co
 SELECT pg_relation_size('{stage}'::regclass) / current_setting('block_size')::int
 
 -- delete_staged --
-DELETE FROM {table} t USING {stage} s WHERE {match}
+DELETE FROM {rows} t USING {stage} s WHERE {match}
 
 -- upsert_staged --
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {stage} ON CONFLICT ({key}) DO {action}
@@ -30,13 +31,13 @@ DELETE FROM {stage} a USING {stage} b WHERE {match_ab} AND a.ctid < b.ctid
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE VALUES {values} ON CONFLICT ({key}) DO {action}
 
 -- delete_values --
-DELETE FROM {table} WHERE ({key}) IN ({values})
+DELETE FROM {rows} WHERE ({key}) IN ({values})
 
 -- truncate --
-TRUNCATE {table}
+TRUNCATE {rows}
 
 -- delete_all --
-DELETE FROM {table}
+DELETE FROM {rows}
 
 -- create_touched --
 CREATE TABLE IF NOT EXISTS {touched} AS SELECT {key}, 0::bigint AS venus_offset FROM {table} WITH NO DATA
@@ -60,7 +61,7 @@ ON CONFLICT ({key}) DO UPDATE SET venus_offset = EXCLUDED.venus_offset
 
 -- sweep --
 -- Rows that the re-read of the whole table did not meet are gone from the source.
-DELETE FROM {table} t WHERE NOT EXISTS (
+DELETE FROM {rows} t WHERE NOT EXISTS (
     SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
 
 -- create_side --
@@ -74,14 +75,14 @@ DROP TABLE IF EXISTS {side}
 
 -- resync_delete --
 -- A key that a change touched behind the snapshot's cut is newer than the snapshot.
-DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {side} s WHERE {match})
+DELETE FROM {rows} t WHERE NOT EXISTS (SELECT FROM {side} s WHERE {match})
     AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
 
 -- resync_replace --
-DELETE FROM {table} t USING {side} s WHERE {match} AND NOT ({same})
+DELETE FROM {rows} t USING {side} s WHERE {match} AND NOT ({same})
     AND NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
 
 -- resync_insert --
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {side} t
 WHERE NOT EXISTS (SELECT FROM {touched} s WHERE {match} AND s.venus_offset >= {offset})
-    AND NOT EXISTS (SELECT FROM {table} s WHERE {match})
+    AND NOT EXISTS (SELECT FROM {rows} s WHERE {match})

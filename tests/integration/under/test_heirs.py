@@ -1,0 +1,127 @@
+"""Tables of a PostgreSQL source that others inherit from: each has its own rows at the target, and people are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.feed import query
+from tests.support.whole_way import WholeWay, found, whole_way
+from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.under.control import resync, table_states
+from venus.cli.ddl import conversion
+
+pytestmark = pytest.mark.integration
+
+TABLES = """
+CREATE TABLE parent (id int PRIMARY KEY, v text);
+CREATE TABLE other (id int PRIMARY KEY, w text);
+CREATE TABLE child (extra int, PRIMARY KEY (id)) INHERITS (parent);
+CREATE TABLE both_of (PRIMARY KEY (id)) INHERITS (parent, other);
+INSERT INTO parent SELECT i, 'p' FROM generate_series(1, 40) i;
+INSERT INTO other VALUES (1, 'o');
+INSERT INTO child SELECT i, 'c', i FROM generate_series(21, 60) i;
+INSERT INTO both_of VALUES (1, 'b', 'b');
+"""
+LINKS = (
+    "ALTER TABLE child INHERIT parent", "ALTER TABLE both_of INHERIT parent", "ALTER TABLE both_of INHERIT other",
+)  # fmt: skip
+
+
+@pytest.fixture
+def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
+    query(database, TABLES)
+    with whole_way(tmp_path, database, second_database) as made:
+        made.install()
+        made.load()
+        yield made
+
+
+def told(way: WholeWay) -> list[str]:
+    """Return which heirs stand in the way of a cut-over."""
+    way.caught_up()
+    rehearsal = cutover(way.settings, "main", Wish(rehearse=True, quiet_s=0.1))
+    return sorted(block.what for block in rehearsal.blocks if "inherit" in block.what or "heir" in block.what)
+
+
+def everything(url: str) -> list[list[tuple[object, ...]]]:
+    """Return what queries see, of each table with and without its heirs."""
+    tables = ("parent", "ONLY parent", "other", "ONLY other", "child", "both_of")
+    return [query(url, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+
+
+def test_each_heir_is_named_before_and_forbids_the_cut_over_until_it_is_one(way: WholeWay) -> None:
+    with closing(open_source(way.settings)) as source:
+        findings = [f for f in source.check(("*",), ()) if "heir" in f.message]
+    assert [(f.where, f.message) for f in findings] == [
+        ("public.other", "has the heir public.both_of: it is not carried"),
+        ("public.parent", "has the heir public.both_of: it is not carried"),
+        ("public.parent", "has the heir public.child: it is not carried"),
+    ]
+    assert "ALTER TABLE public.child INHERIT public.parent" in findings[2].remedy
+    head = conversion(way.settings, "main").text.partition("-- Schemas")[0]
+    assert "public.parent: heir public.child INHERITS (public.parent): a query of public.parent does not see" in head
+    way.start()
+    assert told(way) == [
+        "public.both_of does not inherit from public.other, as it does at the source",
+        "public.both_of does not inherit from public.parent, as it does at the source",
+        "public.child does not inherit from public.parent, as it does at the source",
+    ]
+    way.at_target(*LINKS)
+    assert told(way) == []
+    assert everything(way.source) == everything(way.target)
+
+
+@pytest.mark.parametrize("empty_by", ["delete", "truncate"])
+@pytest.mark.parametrize("keyed_rows_max", [0, 5000])
+def test_no_statement_about_a_table_touches_the_rows_of_its_heirs(
+    way: WholeWay, keyed_rows_max: int, empty_by: str
+) -> None:
+    apply = way.settings.apply.model_copy(update={"keyed_rows_max": keyed_rows_max})
+    target = way.settings.targets["main"].model_copy(update={"empty_by": empty_by})
+    way.settings = way.settings.model_copy(update={"apply": apply, "targets": {"main": target}})
+    way.at_target(*LINKS)
+    way.start()
+    query(way.source, "DELETE FROM ONLY parent WHERE id BETWEEN 20 AND 30; UPDATE parent SET v = 'all' WHERE id < 50")
+    query(way.source, "UPDATE ONLY parent SET id = id + 100 WHERE id < 5")
+    way.caught_up()
+    assert everything(way.source) == everything(way.target)
+    resync(way.settings, "main", "public.parent")
+    way.until(lambda: query(way.target, "SELECT count(*) FROM venus.sweep") == [(0,)], "the resync")
+    assert everything(way.source) == everything(way.target)
+    query(way.source, "TRUNCATE ONLY parent")
+    way.caught_up()
+    assert everything(way.source) == everything(way.target)
+    assert found(way.verify()) == set()
+
+
+def test_a_column_that_comes_to_a_table_and_its_heirs_halts_none_of_them(way: WholeWay) -> None:
+    way.at_target(*LINKS)
+    way.start()
+    query(way.source, "ALTER TABLE parent ADD more int DEFAULT 7; UPDATE parent SET v = 'new' WHERE id = 1")
+    way.until(lambda: len(query(way.target, "SELECT 1 FROM pg_attribute WHERE attname = 'more' AND attnum > 0 AND"
+                                            " attrelid IN ('parent'::regclass, 'child'::regclass)")) == 2,
+              "the column")  # fmt: skip
+    way.caught_up()
+    assert {t.state for t in table_states(way.settings, "main")} == {"ACTIVE"}
+    way.at_target(*LINKS[:2])
+    way.caught_up()
+    way.until(lambda: everything(way.source)[0] == everything(way.target)[0], "the rows")
+
+
+def test_an_heir_that_joins_or_leaves_is_told_of_and_parted(way: WholeWay) -> None:
+    way.at_target(*LINKS)
+    way.start()
+    query(way.source, "ALTER TABLE child NO INHERIT parent")
+    way.until(lambda: len(query(way.target, "SELECT 1 FROM pg_inherits WHERE inhparent = 'parent'::regclass")) == 0,
+              "the heirs to be parted")  # fmt: skip
+    (state,) = [t for t in table_states(way.settings, "main") if t.name == "parent"]
+    assert "public.child has left at the source: what inherited from it here does so no more" in state.reason
+    assert told(way) == ["public.both_of does not inherit from public.parent, as it does at the source"]
+    query(way.source, "CREATE TABLE late (PRIMARY KEY (id)) INHERITS (parent)")
+    way.until(lambda: "public.late" in str(told(way)), "the new heir")
+    assert "public.parent has the heir public.late at the source, which is not captured" in told(way)
