@@ -13,7 +13,7 @@ import typer
 
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.errors import ConfigError, Refused, VenusError
+from venus.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, Source
