@@ -76,7 +76,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._known()
             group = next((c for c in status.consumers if options.group and c.group == options.group), None)
             if group is not None:
-                return {"offset": group.acknowledged, "epoch": 0}
+                return {"offset": group.kept, "epoch": 0}
             if options.starting == "full":
                 return {"offset": FULL, "epoch": 0}
             named = {"earliest": status.log_start, "latest": status.next_offset}

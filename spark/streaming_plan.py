@@ -73,6 +73,7 @@ class Planner:
         self._concerns = concerns
         self._subscriber: Subscriber | None = None
         self._start = self._read_to = -1
+        self._committed: int | None = None  # Spark asks for nothing below any more
         self._marks: deque[Mark] = deque()
         #: Table versions that were described while reading, by table and version.
         self.versions: dict[tuple[int, int], bytes] = {}
@@ -89,7 +90,7 @@ class Planner:
             self._address, self._business, group, credit_bytes=CREDIT_BYTES, transient=not self._group
         )
         try:
-            subscriber.open(offset, epoch)
+            subscriber.open(offset, epoch, kept=self._committed if self._group else None)
         except BaseException:
             subscriber.close()
             raise
@@ -144,7 +145,8 @@ class Planner:
         return sum(m.rows for m in self._marks if m.end <= end)
 
     def acknowledge(self, offset: int) -> None:
-        """Tell the broker that everything below is processed."""
+        """Tell the broker that everything below is processed, now or when there is a stream again."""
+        self._committed = max(offset, self._committed or 0)
         if self._subscriber is not None and self._group:
             self._subscriber.acknowledge(offset)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.under.rowsql import RowSql
-from venus.adapters.under.target import ACTIVE, Position, PostgresTarget, TableState
+from venus.adapters.under.target import ACTIVE, RESYNC, Position, PostgresTarget, TableState
 from venus.codec.layout import Layout
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
@@ -44,9 +44,19 @@ class Catalogue:
         """Return the tables that do not follow."""
         return [t for t in self.tables.values() if t.state != ACTIVE]
 
-    def acknowledge(self) -> int:
-        """Return the offset below which no table needs anything any more."""
-        return min([self.position.offset, *(t.held_from for t in self.held() if t.held_from is not None)])
+    def kept(self, log_start: int = 0) -> int:
+        """Return the offset below which no table needs anything any more; the queue starts at `log_start`.
+
+        A table whose increments are gone waits for a resync, whose record of touched keys begins before its cut.
+        """
+        needed: list[int] = [self.position.offset]
+        for state in self.held():
+            held_from: int | None = state.held_from
+            if held_from is not None and held_from < log_start:
+                held_from = self.sweeps.get(state.table_id, {}).get(RESYNC)
+            if held_from is not None and held_from >= log_start:
+                needed.append(held_from)
+        return min(needed)
 
     def records(self, table_id: int) -> bool:
         """Whether the keys of this table's changes are being recorded; asked for is not begun."""

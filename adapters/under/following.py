@@ -11,13 +11,13 @@ import time
 
 from venus.adapters.dialects.postgresql.target.session import Superseded
 from venus.adapters.under import catalogue as catalogues
-from venus.adapters.under.catchup import CatchUp
 from venus.adapters.under.cuts import Assembler, Cut, Hesitate, Piece, Withdrawn, pieces_of
+from venus.adapters.under.held import HeldTables
 from venus.adapters.under.oneshot import advance_text, apply_at_once
 from venus.adapters.under.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
 from venus.adapters.under.report import Loop
 from venus.adapters.under.resync import Resyncs
-from venus.adapters.under.target import CATCHUP, PostgresTarget
+from venus.adapters.under.target import PostgresTarget
 from venus.adapters.under.verdicts import RowsRefused
 from venus.adapters.under.ways import MergeWhole
 from venus.adapters.under.writer import Writer
@@ -43,18 +43,19 @@ class Following:
         self._target = target
         self._session = self._target.connect()
         self._subscriber: Subscriber | None = None
-        self._catch_ups: dict[int, CatchUp] = {}
+        self._held = HeldTables(self._target)
         self._resyncs = Resyncs(self._target)
         self._defer = False
         self._looked = 0.0
         self._accounted = 0.0
         self._unaccounted: int | None = None
+        self._told = (0, 0)
 
     def __enter__(self) -> Following:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._forget_catch_ups()
+        self._held.forget()
         self._resyncs.close()
         if self._subscriber is not None:
             self._subscriber.close()
@@ -121,13 +122,25 @@ class Following:
             ahead=self._ahead,
         )  # fmt: skip
         try:
-            self._subscriber.open(position.offset, position.epoch)
+            opened = self._subscriber.open(position.offset, position.epoch, kept=self._catalogue.kept())
         except Diverged as error:
             raise type(error)(
                 f"target {self._target.name}: {error}", hint=f"load it anew: venus migrate --target {self._target.name}"
             ) from error
-        self._subscriber.acknowledge(self._catalogue.acknowledge())
+        if self._held.begin(self._session, self._catalogue, opened.log_start):
+            self._reload()
+        self._acknowledge()
         self._loop.begun(position.offset)
+
+    def _acknowledge(self, unaccounted: int | None = None) -> None:
+        assert self._subscriber is not None
+        self._told = self._standing()
+        offset, kept = self._told
+        self._subscriber.acknowledge(offset, kept=kept, unaccounted=unaccounted)
+
+    def _standing(self) -> tuple[int, int]:
+        """Return what is applied, and from where on the broker must keep the queue."""
+        return self._catalogue.position.offset, self._held.kept(self._catalogue)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -143,7 +156,7 @@ class Following:
         """Take what has arrived; return whether something can be applied."""
         assert self._subscriber is not None
         assembler, rows_max = self._assembler, self._target.settings.apply.cut_group_rows_max
-        busy = bool(self._catch_ups) or self._resyncs.active
+        busy = self._held.active or self._resyncs.active
         timeout_s = 0.0 if assembler.has_complete else 0.01 if busy else IDLE_S
         while assembler.rows < rows_max:
             increments = self._subscriber.increments(timeout_s)
@@ -254,13 +267,12 @@ class Following:
         self._loop.verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
 
     def _done(self, cut: Cut, rows: int, *, reload: bool) -> None:
-        assert self._subscriber is not None
         self._loop.applied(cut.end, rows)
         self._catalogue.moved(cut.end, cut.pieces[-1].epoch)
         if reload:
             self._reload()
             self._loop.tell(self._catalogue.held(), now=True)
-        self._subscriber.acknowledge(self._catalogue.acknowledge())
+        self._acknowledge()
 
     # -- what is not the stream ------------------------------------------------------------------------------------
 
@@ -269,14 +281,16 @@ class Following:
         assert self._subscriber is not None
         if not self._assembler.has_complete:
             self._reload_if_superseded()
-        self._tend_catch_ups()
+        if self._held.step(self._session, self._catalogue, defer_constraints=self._defer):
+            self._reload()
         self._tend_resyncs()
         self._account()
+        if self._told != self._standing():
+            self._acknowledge()  # a table follows again: nothing is kept for it any more, also on a quiet queue
         self._loop.tell(self._catalogue.held())
 
     def _account(self) -> None:
         """Add up what became of all changes, and tell the broker how many are missing."""
-        assert self._subscriber is not None
         if time.monotonic() - self._accounted < ACCOUNT_S:
             return
         self._accounted = time.monotonic()
@@ -288,7 +302,7 @@ class Following:
                 "target %s: %s changes below its applied offset are unaccounted for", self._target.name, missing
             )
         self._unaccounted = missing
-        self._subscriber.acknowledge(self._catalogue.acknowledge(), unaccounted=missing)
+        self._acknowledge(missing)
 
     def _tend_resyncs(self) -> None:
         try:
@@ -298,30 +312,7 @@ class Following:
             changed = True
         if changed:
             self._reload()
-            self._forget_catch_ups()
-
-    def _forget_catch_ups(self) -> None:
-        """Let catch-ups begin anew from what the target says."""
-        for catch_up in self._catch_ups.values():
-            catch_up.close()
-        self._catch_ups.clear()
-
-    def _tend_catch_ups(self) -> None:
-        wanted = {t.table_id: t for t in self._catalogue.held() if t.state == CATCHUP}
-        for table_id in set(self._catch_ups) - set(wanted):
-            self._catch_ups.pop(table_id).close()
-        for table_id, state in wanted.items():
-            assert state.held_from is not None
-            if table_id not in self._catch_ups:
-                self._catch_ups[table_id] = CatchUp(self._target, self._session, table_id, state.held_from)
-            try:
-                changed = self._catch_ups[table_id].step(self._catalogue, defer_constraints=self._defer)
-            except Superseded:
-                self._session.rollback()
-                changed = True
-            if changed:
-                self._catch_ups.pop(table_id).close()
-                self._reload()
+            self._held.forget()
 
     def _reload_if_superseded(self) -> None:
         """Look for commands; while there is work, every transaction notices them by itself."""
@@ -331,4 +322,4 @@ class Following:
         position = self._target.position(self._session)
         if position is None or position.control != self._catalogue.position.control:
             self._reload()
-            self._forget_catch_ups()
+            self._held.forget()

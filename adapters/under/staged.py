@@ -49,6 +49,7 @@ class StagedApply:
         self._report = report
         self._loop = Loop(name, stop, report)
         self._subscriber: Subscriber | None = None
+        self._log_start = 0
         #: How many micro-batches were staged, and how many went the ordinary way.
         self.staged = self.ordinary = 0
 
@@ -106,7 +107,8 @@ class StagedApply:
         if self._subscriber is None:
             subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1)
             try:
-                subscriber.open(opened.catalogue.position.offset, opened.catalogue.position.epoch)
+                position = opened.catalogue.position
+                found = subscriber.open(position.offset, position.epoch, kept=opened.catalogue.kept())
             except Diverged as error:
                 subscriber.close()
                 hint = f"load it anew: venus migrate --target {self._name}"
@@ -114,7 +116,7 @@ class StagedApply:
             except BaseException:
                 subscriber.close()
                 raise
-            self._subscriber = subscriber
+            self._subscriber, self._log_start = subscriber, found.log_start
         self._acknowledge(opened)
 
     def _acknowledge(self, opened: _Opened) -> None:
@@ -122,7 +124,9 @@ class StagedApply:
         missing = self._target.unaccounted(opened.session)
         if missing:
             logger.error("target %s: %s changes below its applied offset are unaccounted for", self._name, missing)
-        self._subscriber.acknowledge(opened.catalogue.acknowledge(), unaccounted=missing)
+        catalogue = opened.catalogue
+        kept = catalogue.kept(self._log_start)
+        self._subscriber.acknowledge(catalogue.position.offset, kept=kept, unaccounted=missing)
 
     def _leave(self) -> None:
         if self._subscriber is not None:

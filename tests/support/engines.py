@@ -29,9 +29,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 1_800_000_000.0
+        self.wall_ahead_s = 0.0
 
     def clock_us(self) -> int:
-        return int(self.now_s * 1e6)
+        return int((self.now_s + self.wall_ahead_s) * 1e6)
 
     def monotonic(self) -> float:
         return self.now_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 from tests.support.brokers import BrokerProcess
 from tests.support.brokers import settings as broker_settings
@@ -22,8 +23,8 @@ def free_port() -> int:
 class RealBroker:
     """A broker in a thread, and its only producer."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self._settings = broker_settings(data_dir, listen=f"127.0.0.1:{free_port()}")
+    def __init__(self, data_dir: Path, **options: Any) -> None:
+        self._settings = broker_settings(data_dir, listen=f"127.0.0.1:{free_port()}", **options)
         self._last_batch = 0
         self.next_offset = 0
         self.start()

@@ -10,18 +10,18 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import venus
 from venus.broker.log.upgrade import UPGRADES
 from venus.broker.machine import machine, retention, state
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.retention import Consumer
+from venus.broker.machine.consumers import kept_for
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.state import Business
-from venus.broker.pipeline import commit_thread, forgetting, producer_commands, trimming
+from venus.broker.pipeline import commit_thread, forgetting, producer_commands
 from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.consumer_groups import ConsumerGroups
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.pipeline.upkeep import Upkeep
@@ -39,7 +39,7 @@ from venus.broker.store.rocks import Store, WriteHook
 from venus.broker.store.space import Space
 from venus.codec.chunk import Sealed
 from venus.config import Broker
-from venus.errors import StorageError, StoreFull, Unavailable
+from venus.errors import StorageError, StoreFull
 from venus.model import Verdict
 from venus.wire import broker_pb2
 
@@ -119,6 +119,12 @@ class Engine:
             linger_s=settings.group_commit_ms / 1000,
             watermark=self._watermark,
         )
+        self._groups = ConsumerGroups(
+            submit=self.commits.submit,
+            is_stored=self.catalogue.is_stored,
+            changed=self._upkeep.acknowledged,
+            clock_us=self._clock_us,
+        )
         self._snapshots = Snapshots(
             self._data_dir / "snapshots",
             self._space,
@@ -133,6 +139,7 @@ class Engine:
 
     def stop(self) -> None:
         """Finish what is queued and close everything."""
+        self.commits.submit(self._upkeep.finish)
         self.commits.stop()
         self._materialiser.stop()
         self._upkeep.close()
@@ -256,61 +263,37 @@ class Engine:
         """Call back, from the storage thread, when a business has a new end; must not block."""
         self._callbacks.append(callback)
 
-    def attach(self, business: str, group: str, offset: int, transient: bool = False) -> None:
-        """Note that a group reads from `offset` on, having applied everything below; `detach` ends it."""
+    def attach(
+        self, business: str, group: str, offset: int, *, kept: int | None = None, transient: bool = False
+    ) -> int:
+        """Note that a stream of a group reads from `offset` on, having applied everything below, until `detach`.
+
+        Return its token.
+        """
         found = self.catalogue.hold(business)
-        with found.lock:
-            known = found.consumers.get(group)
-            transient = transient and (known is None or known.transient)
-            consumer = Consumer(
-                group=group,
-                acknowledged=offset,
-                connected=True,
-                transient=transient,
-                updated_at_us=self._clock_us(),
-            )
-            found.consumers[group] = consumer
-        self._upkeep.acknowledged(found, consumer)
+        try:
+            return self._groups.attach(found, group, offset, kept=kept, transient=transient)
+        except BaseException:
+            self._release(found)
+            raise
 
-    def acknowledge(self, business: str, group: str, offset: int) -> None:
-        """Note that a group has applied everything below `offset`; never goes back."""
-        found = self.catalogue.known(business)
-        with found.lock:
-            known = found.consumers.get(group)
-            if known is None:
-                return
-            consumer = replace(
-                known,
-                acknowledged=max(known.acknowledged, min(offset, found.visible_offset)),
-                updated_at_us=self._clock_us(),
-            )
-            found.consumers[group] = consumer
-        self._upkeep.acknowledged(found, consumer)
+    def acknowledge(self, business: str, group: str, token: int, offset: int, kept: int | None = None) -> bool:
+        """Note that a group has applied what is below `offset` and needs what is from `kept` on; never goes back."""
+        return self._groups.acknowledge(self.catalogue.known(business), group, token, offset, kept)
 
-    def detach(self, business: str, group: str) -> None:
-        """Note that a group is away; a transient one is forgotten."""
+    def detach(self, business: str, group: str, token: int) -> None:
+        """Note that a stream has ended; a transient reader is forgotten."""
         found = self.catalogue.known(business)
         self._release(found)
-        with found.lock:
-            known = found.consumers.get(group)
-            if known is None:
-                return
-            if known.transient:
-                del found.consumers[group]
-                return
-            consumer = replace(known, connected=False, updated_at_us=self._clock_us())
-            found.consumers[group] = consumer
-        self._upkeep.acknowledged(found, consumer)
+        self._groups.detach(found, group, token)
+
+    def kept(self, business: str, group: str, token: int) -> int:
+        """Return from which offset on the queue is kept for a stream."""
+        return self._groups.kept(self.catalogue.known(business), group, token)
 
     def forget(self, business: str, group: str) -> None:
-        """Stop keeping increments for a group that will not come back."""
-        found = self.catalogue.known(business)
-        with found.lock:
-            consumer = found.consumers.pop(group, None)
-        if consumer is None:
-            raise Unavailable(f"{business} has no consumer {group!r}", hint="`venus status` lists them")
-        if self.catalogue.is_stored(found):
-            self.commits.submit(lambda batch: trimming.forget(batch, found, group, self._clock_us())).result()
+        """Stop keeping increments for a group that will not come back. Raises Refused, Unavailable."""
+        self._groups.forget(self.catalogue.known(business), group)
 
     def forget_business(self, business: str) -> None:
         """Remove a business for good: its log, queue, rows, state and snapshots; frees the space before it returns.
@@ -388,6 +371,7 @@ class Engine:
                     now_us=self._clock_us(),
                     half_alarm_s=max(HALF_ALARM_MIN_S, HALF_ALARM_REVIEWS * settings.review_after_s),
                     behind_bytes_max=settings.buffer_bytes_max,
+                    held_bytes_max=settings.retain_bytes,
                 )
                 for found in chosen
             ],
@@ -419,9 +403,8 @@ class Engine:
         return self.commits.submit(work)
 
     def _forget_below(self, business: Business) -> int:
-        with business.lock:
-            consumers = list(business.consumers.values())
-        trim = retention.trim_point(business.materialised.offset, consumers, self._snapshots.offsets(business))
+        kept = kept_for(business.attached())
+        trim = retention.trim_point(business.materialised.offset, kept, self._snapshots.offsets(business))
         return retention.forget_tombstones_below(business.marks, trim, self._clock_us())
 
     # -- in the storage thread ---------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Subscriber:
         self._splits_left = 0
         self._taken_bytes = 0  # credit to give back
         self._starved = False
-        self._acknowledge = 0
+        self._acknowledge = self._kept = 0
         self._unaccounted: int | None = None
         self._error: VenusError | None = None
         self._closing = False
@@ -77,10 +77,16 @@ class Subscriber:
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def open(
-        self, offset: int, epoch: int, table_ids: Seq[int] = (), *, timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> broker_pb2.Opened:
-        """Start at `offset`; raise OffsetTrimmed or OffsetDiverged if the broker cannot go on from there."""
+        self, offset: int, epoch: int, table_ids: Seq[int] = (), *, kept: int | None = None,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> broker_pb2.Opened:  # fmt: skip
+        """Start at `offset`; raise OffsetTrimmed or OffsetDiverged if the broker cannot go on from there.
+
+        The broker keeps the queue from `kept` on; None = from where it keeps it for this group already.
+        """
         self._open.offset, self._open.epoch = offset, epoch
+        if kept is not None:
+            self._open.kept = kept
         self._open.table_ids.extend(table_ids)
         self._call = subscribe(self._channel, self._frames())
         self._reader = threading.Thread(target=self._read, name="venus-subscriber", daemon=True)
@@ -145,13 +151,19 @@ class Subscriber:
         with self._lock:
             return self._position
 
-    def acknowledge(self, offset: int, *, unaccounted: int | None = None) -> None:
-        """Say that every offset below this one is applied, and how many changes nobody knows of; queued."""
+    def acknowledge(self, offset: int, *, kept: int | None = None, unaccounted: int | None = None) -> None:
+        """Say that every offset below this one is applied, and how many changes nobody knows of; queued.
+
+        Nothing below `kept` will be asked for again; None = nothing below `offset`.
+        """
         with self._lock:
             self._check()
+            kept = offset if kept is None else min(kept, offset)
+            if self._opened is not None and not self._opened.HasField("kept"):
+                offset = kept  # a broker that knows one position would trim what is still needed
             if unaccounted is not None:
                 self._unaccounted = unaccounted
-            self._acknowledge = max(self._acknowledge, offset)
+            self._acknowledge, self._kept = max(self._acknowledge, offset), max(self._kept, kept)
             self._work.notify()
 
     def close(self) -> None:
@@ -213,7 +225,7 @@ class Subscriber:
                 if self._acknowledge or self._unaccounted is not None or self._credit_due():
                     frame = broker_pb2.ConsumerFrame(
                         acknowledge=self._acknowledge, credit_bytes=self._taken_bytes,
-                        unaccounted_rows=self._unaccounted,
+                        unaccounted_rows=self._unaccounted, kept=self._kept if self._acknowledge else None,
                     )  # fmt: skip
                     self._acknowledge = self._taken_bytes = 0
                     self._unaccounted = None

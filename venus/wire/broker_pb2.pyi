@@ -442,6 +442,7 @@ class ConsumerFrame(_message.Message):
     ACKNOWLEDGE_FIELD_NUMBER: _builtins.int
     CREDIT_BYTES_FIELD_NUMBER: _builtins.int
     UNACCOUNTED_ROWS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     acknowledge: _builtins.int
     """every offset below this is applied; 0 = says nothing"""
@@ -449,6 +450,8 @@ class ConsumerFrame(_message.Message):
     """added to what the broker may send"""
     unaccounted_rows: _builtins.int
     """changes below its applied offset of which the consumer does not know what became"""
+    kept: _builtins.int
+    """nothing below this is asked for again; absent: as acknowledge"""
     seal: _builtins.int
     @_builtins.property
     def open(self) -> Global___Open:
@@ -461,14 +464,20 @@ class ConsumerFrame(_message.Message):
         acknowledge: _builtins.int = ...,
         credit_bytes: _builtins.int = ...,
         unaccounted_rows: _builtins.int | None = ...,
+        kept: _builtins.int | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "open", b"open", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_unaccounted_rows", b"_unaccounted_rows", "kept", b"kept", "open", b"open", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "acknowledge", b"acknowledge", "credit_bytes", b"credit_bytes", "open", b"open", "seal", b"seal", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_unaccounted_rows", b"_unaccounted_rows", "acknowledge", b"acknowledge", "credit_bytes", b"credit_bytes", "kept", b"kept", "open", b"open", "seal", b"seal", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
+    _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
     _WhichOneofReturnType__unaccounted_rows: _TypeAlias = _typing.Literal["unaccounted_rows"]  # noqa: Y015
     _WhichOneofArgType__unaccounted_rows: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept) -> _WhichOneofReturnType__kept | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__unaccounted_rows) -> _WhichOneofReturnType__unaccounted_rows | None: ...
 
 Global___ConsumerFrame: _TypeAlias = ConsumerFrame  # noqa: Y015
@@ -485,6 +494,7 @@ class Open(_message.Message):
     TABLE_IDS_FIELD_NUMBER: _builtins.int
     TRANSIENT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
@@ -496,6 +506,8 @@ class Open(_message.Message):
     """a reader that does not hold back retention when it leaves"""
     ahead: _builtins.bool
     """send the half messages of a large cut before their decision; not with table_ids"""
+    kept: _builtins.int
+    """from here on it may ask again, for held tables; absent: what the broker keeps already"""
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -511,12 +523,15 @@ class Open(_message.Message):
         table_ids: _abc.Iterable[_builtins.int] | None = ...,
         transient: _builtins.bool = ...,
         ahead: _builtins.bool = ...,
+        kept: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "offset", b"offset", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
+    _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept) -> _WhichOneofReturnType__kept | None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
 
@@ -608,10 +623,13 @@ class Opened(_message.Message):
     LOG_START_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
     """of the queue now"""
     log_start: _builtins.int
     epoch: _builtins.int
+    kept: _builtins.int
+    """from here on the queue is kept for this consumer; absent: a broker that knows one position"""
     @_builtins.property
     def snapshot(self) -> Global___Snapshot:
         """only for offset -1"""
@@ -623,12 +641,15 @@ class Opened(_message.Message):
         log_start: _builtins.int = ...,
         epoch: _builtins.int = ...,
         snapshot: Global___Snapshot | None = ...,
+        kept: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "log_start", b"log_start", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "kept", b"kept", "log_start", b"log_start", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
+    _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept) -> _WhichOneofReturnType__kept | None: ...
 
 Global___Opened: _TypeAlias = Opened  # noqa: Y015
 
@@ -1058,6 +1079,8 @@ class ConsumerStatus(_message.Message):
     UPDATED_AT_US_FIELD_NUMBER: _builtins.int
     OLDEST_UNACKNOWLEDGED_US_FIELD_NUMBER: _builtins.int
     UNACCOUNTED_ROWS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    HELD_BYTES_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     acknowledged: _builtins.int
     """offset"""
@@ -1069,6 +1092,10 @@ class ConsumerStatus(_message.Message):
     """committed_at of the first increment not acknowledged, 0 if none"""
     unaccounted_rows: _builtins.int
     """what the group said last; absent: it has not said since the broker's start"""
+    kept: _builtins.int
+    """from this offset on the queue is kept for the group; below acknowledged while tables are held"""
+    held_bytes: _builtins.int
+    """kept for the group's held tables alone: from kept up to acknowledged"""
     def __init__(
         self,
         *,
@@ -1080,10 +1107,12 @@ class ConsumerStatus(_message.Message):
         updated_at_us: _builtins.int = ...,
         oldest_unacknowledged_us: _builtins.int = ...,
         unaccounted_rows: _builtins.int | None = ...,
+        kept: _builtins.int = ...,
+        held_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "acknowledged", b"acknowledged", "backlog_bytes", b"backlog_bytes", "backlog_rows", b"backlog_rows", "connected", b"connected", "group", b"group", "oldest_unacknowledged_us", b"oldest_unacknowledged_us", "unaccounted_rows", b"unaccounted_rows", "updated_at_us", b"updated_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "acknowledged", b"acknowledged", "backlog_bytes", b"backlog_bytes", "backlog_rows", b"backlog_rows", "connected", b"connected", "group", b"group", "held_bytes", b"held_bytes", "kept", b"kept", "oldest_unacknowledged_us", b"oldest_unacknowledged_us", "unaccounted_rows", b"unaccounted_rows", "updated_at_us", b"updated_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__unaccounted_rows: _TypeAlias = _typing.Literal["unaccounted_rows"]  # noqa: Y015
     _WhichOneofArgType__unaccounted_rows: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows"]  # noqa: Y015
@@ -1165,6 +1194,7 @@ class BusinessStatus(_message.Message):
     COUNTERS_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
     LAST_CAPTURED_AT_US_FIELD_NUMBER: _builtins.int
+    HELD_BYTES_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1178,6 +1208,8 @@ class BusinessStatus(_message.Message):
     last_committed_at_us: _builtins.int
     last_captured_at_us: _builtins.int
     """of the newest committed batch"""
+    held_bytes: _builtins.int
+    """of the queue, kept for held tables alone: the most of any consumer group"""
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
     @_builtins.property
@@ -1209,10 +1241,11 @@ class BusinessStatus(_message.Message):
         counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         alarms: _abc.Iterable[_builtins.str] | None = ...,
         last_captured_at_us: _builtins.int = ...,
+        held_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_sequence", b"last_sequence", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_sequence", b"last_sequence", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,13 +79,13 @@ def test_a_consumer_may_be_there_before_the_first_half_message(tmp_path: Path) -
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
-    engine.attach(BUSINESS, "g", 0)
+    token = engine.attach(BUSINESS, "g", 0)
     for _ in range(3):  # its acknowledgement is logged when the business has a log
         clock.now_s += 1
         settle(engine)
     assert not engine.catalogue.stored()
     producer.commit(engines.rows(1, 2))
-    engine.detach(BUSINESS, "g")
+    engine.detach(BUSINESS, "g", token)
     clock.now_s += 1
     settle(engine)
     settle(engine)
@@ -134,10 +134,10 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     engines.wait_until(lambda: engines.full_data(engine, business="other") != {})
     others = {family: set(found) for family, found in everything(engine).items()}
     filled(engine)
-    engine.attach(BUSINESS, "g", 0)
-    engine.acknowledge(BUSINESS, "g", 100)
+    token = engine.attach(BUSINESS, "g", 0)
+    engine.acknowledge(BUSINESS, "g", token, 100)
     snapshot = engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
-    engine.detach(BUSINESS, "g")
+    engine.detach(BUSINESS, "g", token)
     engine.leave(BUSINESS)
     settle(engine)
     assert len(list((tmp_path / "snapshots").iterdir())) == 1
@@ -172,12 +172,12 @@ def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
     producer = filled(engine)
     with pytest.raises(Refused, match="1 producers and consumers"):
         engine.forget_business(BUSINESS)
-    engine.attach(BUSINESS, "g", 0)
+    token = engine.attach(BUSINESS, "g", 0)
     engine.leave(BUSINESS)
     settle(engine)
     with pytest.raises(Refused):
         engine.forget_business(BUSINESS)
-    engine.detach(BUSINESS, "g")
+    engine.detach(BUSINESS, "g", token)
     settle(engine)
     assert len(engines.queue(engine)) == 5
     engine.forget_business(BUSINESS)

@@ -107,7 +107,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
-    engine.attach(BUSINESS, "slow", 0)
+    slow = engine.attach(BUSINESS, "slow", 0)
     producer.commit(engines.rows(0, 30))
     producer.commit([(b"%08d" % n, None) for n in range(20)])
     caught_up(engine)
@@ -116,7 +116,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     settle(engine)
     assert len(stored(engine)) == 31  # the slow consumer has not seen the deletions
 
-    engine.acknowledge(BUSINESS, "slow", 51)
+    engine.acknowledge(BUSINESS, "slow", slow, 51)
     settle(engine)
     assert len(stored(engine)) == 31  # nobody can say yet that a day is over since the last of them
     clock.now_s += 2 * DAY_S

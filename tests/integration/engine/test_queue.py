@@ -285,11 +285,11 @@ def test_reviews_come_by_the_clock_and_only_delivered_ones_count(engine: Engine,
 
 def test_status_says_what_waits_where(engine: Engine, clock: Clock) -> None:
     producer = Producer(engine)
-    engine.attach(BUSINESS, "target", 0)
+    token = engine.attach(BUSINESS, "target", 0)
     producer.commit(engines.rows(0, 10))
     clock.now_s += 5
     producer.commit(engines.rows(0, 10), table_id=2)
-    engine.acknowledge(BUSINESS, "target", 10)
+    engine.acknowledge(BUSINESS, "target", token, 10)
     engine.count(BUSINESS, "digest_mismatches", 2)
 
     found = status(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -101,7 +102,8 @@ class RawConsumer:
     def __init__(self, address: str, **fields: Any) -> None:
         self._channel = open_channel(address)
         self._frames: SimpleQueue[broker_pb2.ConsumerFrame | None] = SimpleQueue()
-        self._frames.put(broker_pb2.ConsumerFrame(open=broker_pb2.Open(business=BUSINESS, group="raw", **fields)))
+        opening = broker_pb2.Open(**{"business": BUSINESS, "group": "raw", **fields})
+        self._frames.put(broker_pb2.ConsumerFrame(open=opening))
         self.received: list[broker_pb2.Increment] = []
         call = subscribe(self._channel, iter(self._frames.get, None))
         self._thread = threading.Thread(target=self._read, args=(call,), daemon=True)
@@ -112,7 +114,10 @@ class RawConsumer:
             self.received.extend(frame.increments)
 
     def grant(self, nbytes: int) -> None:
-        self._frames.put(broker_pb2.ConsumerFrame(credit_bytes=nbytes))
+        self.send(broker_pb2.ConsumerFrame(credit_bytes=nbytes))
+
+    def send(self, frame: broker_pb2.ConsumerFrame) -> None:
+        self._frames.put(frame)
 
     def __enter__(self) -> RawConsumer:
         return self
@@ -374,3 +379,57 @@ def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> No
                 reader.increments(30.0)
         with pytest.raises(Unavailable):
             reader.acknowledge(1)
+
+
+def consumer_status(broker: RunningBroker) -> broker_pb2.ConsumerStatus:
+    return next(c for c in business_status(broker.address).consumers if c.group == "g")
+
+
+def test_the_end_of_an_older_stream_leaves_the_newer_one_connected(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 10)
+    with subscriber(broker) as newer:
+        with subscriber(broker) as older:
+            older.open(0, 0)
+            newer.open(0, 0)
+            older.acknowledge(9)
+            take(older, 10)
+        newer.acknowledge(6, kept=4)
+        wait_for(lambda: consumer_status(broker).acknowledged == 6)
+        time.sleep(0.3)  # the older stream's detachment comes behind its end
+        found = consumer_status(broker)
+        assert (found.acknowledged, found.kept, found.connected) == (6, 4, True)
+    wait_for(lambda: not consumer_status(broker).connected)
+
+
+def test_a_consumer_that_goes_while_it_is_attached_is_detached(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.address, 1, 3)
+    entered, attach = threading.Event(), Engine.attach
+
+    def slow(self: Engine, *args: Any, **options: Any) -> int:
+        entered.set()
+        time.sleep(1.0)
+        return attach(self, *args, **options)
+
+    monkeypatch.setattr(Engine, "attach", slow)
+    with subscriber(broker) as reader, pytest.raises(Unavailable):
+        reader.open(0, 0, timeout_s=0.2)
+    assert entered.is_set()
+    wait_for(lambda: any(c.group == "g" for c in business_status(broker.address).consumers))
+    wait_for(lambda: not consumer_status(broker).connected)
+
+
+def test_an_older_consumer_knows_one_position_and_keeps_what_it_keeps(broker: RunningBroker) -> None:
+    """It says the smaller of both as applied, and opens its stream at what it has applied."""
+    fill(broker.address, 1, 10)
+    with RawConsumer(broker.address, group="g", credit_bytes=1 << 20) as raw:
+        raw.send(broker_pb2.ConsumerFrame(acknowledge=4))
+        wait_for(lambda: consumer_status(broker).acknowledged == 4)
+        assert consumer_status(broker).kept == 4
+    with subscriber(broker) as reader:
+        opened = reader.open(8, 0)
+        assert opened.kept == 4
+        assert (consumer_status(broker).acknowledged, consumer_status(broker).kept) == (8, 4)
+        reader.acknowledge(8)
+        wait_for(lambda: consumer_status(broker).kept == 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -164,3 +165,34 @@ def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
 
     assert before == start["offset"] == 0
     assert restarted["offset"] == end
+
+
+def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path) -> None:
+    """Planning the next micro-batch opens the stream behind those that Spark has not committed yet."""
+    broker = RealBroker(tmp_path / "data", retain_bytes=1_000)
+    feed = Feed(broker)
+    feed.describe(items())
+    for n in range(10):
+        feed.cut(*(put(i, "more than is retained", n) for i in range(30)))
+    reader = changes_reader(broker, group="lab", idle_s=0)
+    start = reader.initialOffset()
+    (end,) = ends(start, reader.latestOffset, ReadAllAvailable(), broker.next_offset)
+    broker.stop()
+    broker.start()
+    for n in range(20):
+        feed.cut(*(put(i, "x", n) for i in range(100)))
+    last = ends({"offset": end, "epoch": 0}, reader.latestOffset, ReadAllAvailable(), broker.next_offset)[-1]
+    time.sleep(2.5)  # the broker trims each second
+    reader.stop()
+
+    again = changes_reader(broker, group="lab")
+    pieces = again.partitions(again.initialOffset(), {"from": start["offset"], "offset": end, "epoch": 1})
+    rows = [row for piece in pieces for batch in again.read(piece) for row in batch.to_pylist()]
+    again.commit({"offset": end, "epoch": 1})
+    again.latestOffset({"offset": last, "epoch": 0}, ReadAllAvailable())
+    again.commit({"offset": last, "epoch": 0})
+    wait_for(lambda: business_status(broker.address).log_start > end, "the trimming of what Spark has committed")
+    again.stop()
+    broker.stop()
+
+    assert len(rows) == 300

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from venus.broker.log import entry
 from venus.broker.machine import queue_index, retention
 from venus.broker.machine.queue_index import Placed, Tail
-from venus.broker.machine.retention import Consumer, Mark
+from venus.broker.machine.retention import Mark
 from venus.broker.machine.review_schedule import ASKED_MAX, Reviews, pause_s
 from venus.broker.queue.buffer import ENTRY_BYTES, Buffer
 from venus.broker.store import keys
@@ -36,37 +34,6 @@ def test_a_review_that_reached_nobody_does_not_count() -> None:
     assert reviews.exhausted() == [1]
     reviews.settle([1])
     assert (reviews.due(10**9), reviews.exhausted()) == ([], [])
-
-
-def consumer(acknowledged: int, **options: bool | int) -> Consumer:
-    return replace(Consumer(group="g", acknowledged=acknowledged), **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("consumers", "pins", "point"),
-    [
-        ([], [], 100),
-        ([consumer(40)], [], 40),
-        ([consumer(140)], [], 100),
-        ([consumer(40, transient=True)], [], 100),
-        ([consumer(40, transient=True, connected=True)], [], 40),
-        ([consumer(40), consumer(60)], [30], 30),
-    ],
-)
-def test_the_trim_point_is_the_slowest_of_those_who_count(
-    consumers: list[Consumer], pins: list[int], point: int
-) -> None:
-    assert retention.trim_point(100, consumers, pins) == point
-
-
-def test_consumers_expire_only_while_they_are_away() -> None:
-    groups = [
-        Consumer(group="old", acknowledged=0, updated_at_us=0),
-        Consumer(group="here", acknowledged=0, updated_at_us=0, connected=True),
-        Consumer(group="new", acknowledged=0, updated_at_us=9 * 10**6),
-    ]
-
-    assert retention.expired(groups, now_us=11 * 10**6, ttl_s=10) == ["old"]
 
 
 def test_tombstones_are_dated_by_marks() -> None:

@@ -12,7 +12,7 @@ from venus.broker.log.entry import Entry, EntryKind
 from venus.broker.machine import queue_index, retention, state
 from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.half import Half
-from venus.broker.machine.retention import Consumer, Mark
+from venus.broker.machine.retention import Mark
 from venus.broker.machine.state import Business, Pending, TableFigures
 from venus.broker.machine.steps import Step, step
 from venus.broker.store import keys
@@ -187,5 +187,4 @@ def _consumer(business: Business, entry: Entry, batch: Batch) -> None:
     if record.get("forget"):
         batch.delete(keys.STATE, keys.consumer_key(business.number, group))
         return
-    consumer = Consumer(group=group, acknowledged=record["acknowledged"], updated_at_us=entry.at_us)
-    state.save_consumer(batch, business.number, consumer)
+    state.save_consumer(batch, business.number, state.decode_consumer(record, entry.at_us))

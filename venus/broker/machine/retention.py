@@ -1,25 +1,13 @@
 """How far back the queue goes (broker.md 2.9): what may be trimmed, as pure functions.
 
 Nothing is trimmed that a known consumer, a snapshot or the full data still needs, and `retain_bytes` are kept below
-that. A consumer that is merely absent keeps what it has not acknowledged until it is forgotten, or silent for
-`consumer_ttl_s`.
+that. A consumer that is merely absent keeps what it may ask for until it is forgotten, or away for `consumer_ttl_s`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
-    """A group of one business. `acknowledged`: every offset below it is applied."""
-
-    group: str
-    acknowledged: int
-    connected: bool = False
-    transient: bool = False
-    updated_at_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +19,9 @@ class Mark:
     next_offset: int
 
 
-def counts(consumer: Consumer) -> bool:
-    """Whether a consumer holds back trimming."""
-    return consumer.connected or not consumer.transient
-
-
-def expired(consumers: Iterable[Consumer], now_us: int, ttl_s: float) -> list[str]:
-    """Return the groups that have been away for longer than they may."""
-    limit = now_us - int(ttl_s * 1e6)
-    return [c.group for c in consumers if not c.connected and c.updated_at_us < limit]
-
-
-def trim_point(materialised: int, consumers: Iterable[Consumer], pins: Iterable[int]) -> int:
-    """Return the offset below which nobody needs anything."""
-    return min([materialised, *(c.acknowledged for c in consumers if counts(c)), *pins])
+def trim_point(materialised: int, kept: Iterable[int], pins: Iterable[int]) -> int:
+    """Return the offset below which nobody needs anything; `kept` are the consumers'."""
+    return min([materialised, *kept, *pins])
 
 
 def forget_tombstones_below(marks: Iterable[Mark], trim: int, now_us: int, age_us: int = 24 * 3600 * 10**6) -> int:

@@ -19,9 +19,10 @@ from venus.broker.log.entry import Entry, body_of
 from venus.broker.log.log import Log
 from venus.broker.log.terms import TermCache
 from venus.broker.machine import half
+from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.queue_index import Tail
-from venus.broker.machine.retention import Consumer, Mark
+from venus.broker.machine.retention import Mark
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.steps import Step
 from venus.broker.store import keys
@@ -113,6 +114,7 @@ class Business:
     counters: Counter[str] = field(default_factory=Counter)
     tables: dict[int, TableFigures] = field(default_factory=dict)
     consumers: dict[str, Consumer] = field(default_factory=dict)
+    readers: dict[int, Consumer] = field(default_factory=dict)  # transient ones, by token
     envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided halves
     schemas: set[tuple[int, int]] = field(default_factory=set)  # table, version
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -140,6 +142,11 @@ class Business:
     def end_of_epoch(self, epoch: int) -> int:
         """Return the offset where a consumer of that epoch must have stopped at the latest (KIP-320)."""
         return next((start for known, start in self.epochs if known > epoch), self.visible_offset)
+
+    def attached(self) -> list[Consumer]:
+        """Return every consumer group, and every transient reader."""
+        with self.lock:
+            return [*self.consumers.values(), *self.readers.values()]
 
     def count(self, counter: str, n: int = 1) -> None:
         """Add to a counter."""
@@ -195,7 +202,7 @@ def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
         business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
         restore(store, business)
         for _, found in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)):
-            consumer = Consumer(**json.loads(found))
+            consumer = decode_consumer(json.loads(found))
             business.consumers[consumer.group] = consumer
         yield business
 
@@ -293,15 +300,32 @@ def decode_schema(value: bytes) -> tuple[int, bytes]:
     return int(_SCHEMA_OFFSET.unpack_from(value)[0]), value[_SCHEMA_OFFSET.size :]
 
 
-def save_consumer(batch: Batch, business: int, consumer: Consumer) -> None:
-    """Put what is known of a consumer group."""
-    record = {
+def consumer_record(consumer: Consumer) -> dict[str, Any]:
+    """Return what is logged and stored of a consumer group."""
+    return {
         "group": consumer.group,
         "acknowledged": consumer.acknowledged,
-        "transient": consumer.transient,
+        "kept": consumer.kept,
+        "away_us": consumer.away_us,
         "updated_at_us": consumer.updated_at_us,
     }
-    batch.put(keys.STATE, keys.consumer_key(business, consumer.group), json.dumps(record).encode())
+
+
+def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> Consumer:
+    """Read what `consumer_record` made; a record of before has one position."""
+    return Consumer(
+        group=record["group"],
+        acknowledged=record["acknowledged"],
+        kept=record.get("kept", record["acknowledged"]),
+        away_us=record.get("away_us", 0),
+        updated_at_us=record.get("updated_at_us", updated_at_us),
+    )
+
+
+def save_consumer(batch: Batch, business: int, consumer: Consumer) -> None:
+    """Put what is known of a consumer group."""
+    record = json.dumps(consumer_record(consumer)).encode()
+    batch.put(keys.STATE, keys.consumer_key(business, consumer.group), record)
 
 
 def save_table(batch: Batch, business: int, table_id: int, figures: TableFigures) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 from venus.broker.log.entry import EntryKind, note
-from venus.broker.machine import queue_index, retention
-from venus.broker.machine.state import Business
+from venus.broker.machine import consumers, queue_index, retention
+from venus.broker.machine.consumers import Consumer, kept_for
+from venus.broker.machine.state import Business, consumer_record
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import places
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
+
+logger = logging.getLogger(__name__)
 
 #: At most so many batches are looked at in one pass.
 PASS_BATCHES_MAX = 20_000
@@ -19,9 +24,7 @@ _PIECE_BYTES_MAX = 8 << 20
 
 def trim(store: Store, group: Group, business: Business, pins: list[int], retain_bytes: int) -> tuple[int, int]:
     """Remove what nobody needs; return the log entries removed, as a range."""
-    with business.lock:
-        consumers = list(business.consumers.values())
-    point = retention.trim_point(business.materialised.offset, consumers, pins)
+    point = retention.trim_point(business.materialised.offset, kept_for(business.attached()), pins)
     first_needed = places.at(store, business, point)
     needed_from = first_needed.before if first_needed else business.nbytes
     target = needed_from - retain_bytes
@@ -49,15 +52,25 @@ def _last_removable(store: Store, business: Business, point: int, target: int) -
     return last
 
 
-def expire(group: Group, business: Business, now_us: int, ttl_s: float) -> None:
-    """Forget consumers that have been away for too long."""
+def pass_time(group: Group, business: Business, passed_us: int, now_us: int, ttl_s: float) -> None:
+    """Count the absence of consumers, and forget those that have been away for too long."""
     with business.lock:
-        groups = retention.expired(business.consumers.values(), now_us, ttl_s)
-        for name in groups:
-            del business.consumers[name]
-    for name in groups:
+        known = list(business.consumers.items())
+        later = [consumers.away(consumer, passed_us) for _, consumer in known]
+        business.consumers.update({c.group: c for c in later if not consumers.has_expired(c, ttl_s)})
+        expired = [c for c in later if consumers.has_expired(c, ttl_s)]
+        for consumer in expired:
+            del business.consumers[consumer.group]
+    for consumer in expired:
+        logger.warning(
+            "%s: consumer %s was away for more than %g s: nothing is kept for it any more",
+            business.name, consumer.group, ttl_s,
+        )  # fmt: skip
         business.count("expired_consumers")
-        forget(group, business, name, now_us)
+        forget(group, business, consumer.group, now_us)
+    for (_, before), consumer in zip(known, later, strict=True):
+        if consumer not in expired and consumers.is_stored(before, consumer, ttl_s):
+            log_consumer(group, business, consumer)
 
 
 def forget(group: Group, business: Business, name: str, at_us: int) -> None:
@@ -67,8 +80,12 @@ def forget(group: Group, business: Business, name: str, at_us: int) -> None:
     group.append(business, entry, durable=False)
 
 
-def acknowledged(group: Group, business: Business, name: str, offset: int, at_us: int) -> None:
+def log_consumer(group: Group, business: Business, consumer: Consumer, *, durable: bool = False) -> None:
     """Log how far a consumer has come; losing the newest of these only keeps more than is needed."""
-    record = {"group": name, "acknowledged": offset}
-    entry = note(EntryKind.CONSUMER, epoch=business.proposed.epoch, at_us=at_us, record=record)
-    group.append(business, entry, durable=False)
+    entry = note(
+        EntryKind.CONSUMER,
+        epoch=business.proposed.epoch,
+        at_us=consumer.updated_at_us,
+        record=consumer_record(consumer),
+    )
+    group.append(business, entry, durable=durable)

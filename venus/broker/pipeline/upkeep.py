@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.retention import Consumer
+from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.state import Business
 from venus.broker.pipeline import trimming
 from venus.broker.pipeline.group import Group
@@ -65,6 +65,14 @@ class Upkeep:
             with self._lock:
                 self._dirty.add((business, consumer.group))
 
+    def finish(self, group: Group) -> None:
+        """Log what was not logged yet: acknowledgements, and for how long consumers have been away."""
+        for business in self._catalogue.stored():
+            for consumer in business.attached():
+                if not consumer.connected:
+                    self.acknowledged(business, consumer)
+        self._log_acknowledgements(group)
+
     def close(self) -> None:
         """Wait for what goes on in the background."""
         if self._compacting is not None:
@@ -76,10 +84,10 @@ class Upkeep:
             self._acknowledged_at = now
             self._log_acknowledgements(group)
         if now - self._maintained_at >= MAINTAIN_EVERY_S:
-            self._maintained_at = now
+            passed_us, self._maintained_at = int((now - self._maintained_at) * 1e6), now
             self._snapshots().expire()
             for business in self._catalogue.stored():
-                trimming.expire(group, business, self._clock_us(), self._settings.consumer_ttl_s)
+                trimming.pass_time(group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s)
                 self._trim(group, business)
                 self._mark_delivered(business)
             self._compact()
@@ -93,7 +101,7 @@ class Upkeep:
             if consumer is None:
                 continue
             if self._catalogue.is_stored(business):
-                trimming.acknowledged(group, business, name, consumer.acknowledged, consumer.updated_at_us)
+                trimming.log_consumer(group, business, consumer)
             elif business in self._catalogue.present():
                 self.acknowledged(business, consumer)  # a new business leaves no trace; it may have one later
 
@@ -108,8 +116,7 @@ class Upkeep:
             self._trimmed_bytes += business.nbytes_trimmed - before
 
     def _mark_delivered(self, business: Business) -> None:
-        with business.lock:
-            consumers = [c.acknowledged for c in business.consumers.values() if c.connected]
+        consumers = [c.acknowledged for c in business.attached() if c.connected]
         first = places.at(self._store, business, min([business.materialised.offset, *consumers]))
         self._buffer.delivered(business.number, first.index if first else business.log.end)
 

@@ -164,6 +164,7 @@ class ConsumerStream:
         self._squeezer = Squeezer()
         self._error: VenusError | None = None
         self._eof = False
+        self._token = 0  # of the attachment
         self._follows = False  # whether it had everything, until the newest commit
 
     def end(self, error: VenusError) -> None:
@@ -181,13 +182,24 @@ class ConsumerStream:
             )
             snapshot = await blocking(self._engine.open_snapshot, request)
             self._position = snapshot.offset
+        try:
+            await self._serve(first, snapshot)
+        finally:
+            if snapshot is not None:
+                self._handoff.behind(self._engine.close_snapshot, snapshot.snapshot_id)
+
+    async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
+        blocking = self._handoff.blocking
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
         opened = await blocking(self._engine.check_position, self.business, self._position, epoch)
         self.tail = max(self.tail, opened.next_offset)
         self._sent = Sent(self._position)
-        self._engine.attach(self.business, self.group, self._position, self._wanted.transient)  # in memory
-        reader = asyncio.create_task(self._read(first))
+        attaching = asyncio.ensure_future(blocking(self._attach))
+        reader: asyncio.Task[None] | None = None
         try:
+            self._token = await asyncio.shield(attaching)
+            opened.kept = self._engine.kept(self.business, self.group, self._token)
+            reader = asyncio.create_task(self._read(first))
             if snapshot is not None:
                 opened.snapshot.CopyFrom(snapshot)
             await self._context.write(broker_pb2.DeliveryFrame(opened=opened))
@@ -195,10 +207,18 @@ class ConsumerStream:
                 await self._send_chunks(snapshot)
             await self._send_increments()
         finally:
-            reader.cancel()
-            self._handoff.behind(self._engine.detach, self.business, self.group)
-            if snapshot is not None:
-                self._handoff.behind(self._engine.close_snapshot, snapshot.snapshot_id)
+            if reader is not None:
+                reader.cancel()
+            attaching.add_done_callback(self._detach)  # a cancelled stream may still be on its way in
+
+    def _attach(self) -> int:
+        wanted = self._wanted
+        kept = wanted.kept if wanted.HasField("kept") else None
+        return self._engine.attach(self.business, self.group, self._position, kept=kept, transient=wanted.transient)
+
+    def _detach(self, attaching: asyncio.Future[int]) -> None:
+        if not attaching.cancelled() and attaching.exception() is None:
+            self._handoff.behind(self._engine.detach, self.business, self.group, attaching.result())
 
     # -- to the consumer -----------------------------------------------------------------------------------------
 
@@ -296,13 +316,19 @@ class ConsumerStream:
 
     # -- from the consumer ---------------------------------------------------------------------------------------
 
+    def _take(self, frame: broker_pb2.ConsumerFrame) -> None:
+        """Note what a consumer says of itself: in memory, logged later; not when a newer stream of it has come."""
+        kept = frame.kept if frame.HasField("kept") else None
+        if not frame.acknowledge and kept is None and not frame.HasField("unaccounted_rows"):
+            return
+        current = self._engine.acknowledge(self.business, self.group, self._token, frame.acknowledge, kept)
+        if current and frame.HasField("unaccounted_rows") and not self._wanted.transient:
+            self._standing.unaccounted[self.business, self.group] = frame.unaccounted_rows
+
     async def _read(self, frame: Any) -> None:
         try:
             while True:
-                if frame.acknowledge:
-                    self._engine.acknowledge(self.business, self.group, frame.acknowledge)  # in memory; logged later
-                if frame.HasField("unaccounted_rows") and not self._wanted.transient:
-                    self._standing.unaccounted[self.business, self.group] = frame.unaccounted_rows
+                self._take(frame)
                 if frame.credit_bytes > 0:
                     self._credit.grant(frame.credit_bytes)
                     self.wake.set()

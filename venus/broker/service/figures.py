@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from venus.broker.machine.retention import Consumer
+from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.machine.state import Business
 from venus.broker.pipeline.producer_commands import half_ref
@@ -35,14 +35,20 @@ COUNTERS = (
 
 
 def business_status(
-    store: Store, business: Business, *, now_us: int, half_alarm_s: float, behind_bytes_max: int
+    store: Store,
+    business: Business,
+    *,
+    now_us: int,
+    half_alarm_s: float,
+    behind_bytes_max: int,
+    held_bytes_max: int,
 ) -> broker_pb2.BusinessStatus:
     """Describe a business."""
     state = business.committed  # one moment: a decision that is being written down is still undecided and invisible
     with business.lock:
         counters = dict(business.counters)
-        consumers = list(business.consumers.values())
         halves = [half_ref(business, found) for found in state.halves]
+    consumers = [_consumer(store, business, consumer) for consumer in _by_group(business.attached())]
     return broker_pb2.BusinessStatus(
         business=business.name,
         epoch=state.epoch,
@@ -56,23 +62,41 @@ def business_status(
         last_committed_at_us=business.committed_at_us,
         last_captured_at_us=business.captured_at_us,
         halves=halves,
-        consumers=[_consumer(store, business, consumer) for consumer in sorted(consumers, key=lambda c: c.group)],
+        consumers=consumers,
         tables=_tables(business),
         counters={**dict.fromkeys(COUNTERS, 0), **counters},
-        alarms=_alarms(business, halves, now_us, half_alarm_s, behind_bytes_max),
+        alarms=[
+            *_alarms(business, halves, now_us, half_alarm_s, behind_bytes_max),
+            *_held_alarms(consumers, held_bytes_max),
+        ],
+        held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
     )
+
+
+def _by_group(attached: list[Consumer]) -> list[Consumer]:
+    """Return one record of each name: the group's, or that of the slowest transient reader."""
+    found: dict[str, Consumer] = {}
+    for consumer in sorted(attached, key=lambda c: (c.transient, c.kept)):
+        found.setdefault(consumer.group, consumer)
+    return [found[name] for name in sorted(found)]
 
 
 def _consumer(store: Store, business: Business, consumer: Consumer) -> broker_pb2.ConsumerStatus:
     first = places.at(store, business, max(consumer.acknowledged, business.log_start))
+    kept = first
+    if consumer.kept < consumer.acknowledged:
+        kept = places.at(store, business, max(consumer.kept, business.log_start))
+    backlog_bytes = business.nbytes - first.before if first else 0
     return broker_pb2.ConsumerStatus(
         group=consumer.group,
         acknowledged=consumer.acknowledged,
         connected=consumer.connected,
         backlog_rows=max(0, business.visible_offset - consumer.acknowledged),
-        backlog_bytes=business.nbytes - first.before if first else 0,
+        backlog_bytes=backlog_bytes,
         updated_at_us=consumer.updated_at_us,
         oldest_unacknowledged_us=first.committed_at_us if first else 0,
+        kept=consumer.kept,
+        held_bytes=max(0, business.nbytes - kept.before - backlog_bytes) if kept else 0,
     )
 
 
@@ -87,6 +111,16 @@ def _tables(business: Business) -> list[broker_pb2.TableStatus]:
             rows_estimate=figures.rows,
         )
         for table_id, figures in sorted(business.tables.items())
+    ]
+
+
+def _held_alarms(consumers: list[broker_pb2.ConsumerStatus], held_bytes_max: int) -> list[str]:
+    """Name the groups whose held tables keep more of the queue than is kept for nobody."""
+    return [
+        f"the queue keeps {c.held_bytes / 2**30:.2f} GiB for held tables of {c.group}, from offset {c.kept} on: "
+        "`venus resume` or `venus resync` them"
+        for c in consumers
+        if c.held_bytes > held_bytes_max
     ]
 
 

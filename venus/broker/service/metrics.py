@@ -32,6 +32,8 @@ CONSUMER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ConsumerStatus], flo
     ("venus_consumer_acknowledged", "Every change below this offset is applied", lambda c: c.acknowledged),
     ("venus_consumer_backlog_rows", "Changes committed and not acknowledged", lambda c: c.backlog_rows),
     ("venus_consumer_backlog_bytes", "Bytes committed and not acknowledged", lambda c: c.backlog_bytes),
+    ("venus_consumer_kept", "The queue is kept from this offset on for the group", lambda c: c.kept),
+    ("venus_consumer_held_bytes", "Bytes of the queue kept for held tables alone", lambda c: c.held_bytes),
     ("venus_consumer_connected", "1 while the consumer group is connected", lambda c: float(c.connected)),
 )
 

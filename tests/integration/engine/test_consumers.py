@@ -1,0 +1,174 @@
+"""Consumers on a real store: attachments and their tokens, two positions, and absence that survives restarts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.engine.test_retention import tick
+from tests.support import engines
+from tests.support.engines import BUSINESS, Clock, Producer, status
+from venus.broker.engine import Engine
+from venus.errors import Refused
+from venus.wire import broker_pb2
+
+DAY_S = 86_400.0
+TTL_S = 100.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def consumer(engine: Engine, group: str = "g") -> broker_pb2.ConsumerStatus:
+    return next(c for c in status(engine).consumers if c.group == group)
+
+
+def known(engine: Engine) -> bool:
+    return any(c.group == "g" for c in status(engine).consumers)
+
+
+def test_only_time_in_which_the_broker_was_there_counts_as_absence(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
+    Producer(engine).commit(engines.rows(0, 10))
+    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    for _ in range(4):  # 80 s in four lives; the broker is off for ten days each time
+        tick(engine, clock, 20)
+        assert known(engine)
+        engine.stop()
+        clock.now_s += 10 * DAY_S
+        engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
+        tick(engine, clock, 1)
+    clock.wall_ahead_s += 365 * DAY_S
+    tick(engine, clock, 5)
+    clock.wall_ahead_s -= 2 * 365 * DAY_S
+    tick(engine, clock, 5)
+    assert known(engine)
+
+    tick(engine, clock, 10)
+
+    assert not known(engine)
+    assert status(engine).counters["expired_consumers"] == 1
+    engine.stop()
+
+
+def test_an_absence_is_not_lost_in_a_crash(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path / "a", clock, consumer_ttl_s=TTL_S)
+    Producer(engine).commit(engines.rows(0, 10))
+    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    tick(engine, clock, 50)
+    tick(engine, clock, 40)
+    shutil.copytree(tmp_path / "a" / "db", tmp_path / "b" / "db")
+    engine.stop()
+
+    engine = engines.make(tmp_path / "b", clock, consumer_ttl_s=TTL_S)
+    tick(engine, clock, 5)
+    assert known(engine)
+    tick(engine, clock, 10)
+    assert not known(engine)
+    engine.stop()
+
+
+def test_a_process_that_was_stopped_expels_nobody(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
+    Producer(engine).commit(engines.rows(0, 10))
+    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    tick(engine, clock, 30 * DAY_S)
+    assert known(engine)
+    engine.stop()
+
+
+def test_an_older_stream_neither_moves_nor_ends_the_group(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock)
+    producer = Producer(engine)
+    for n in range(5):
+        producer.commit(engines.rows(n, 10))
+    older = engine.attach(BUSINESS, "g", 0)
+    newer = engine.attach(BUSINESS, "g", 10, kept=0)
+
+    assert not engine.acknowledge(BUSINESS, "g", older, 50)
+    engine.detach(BUSINESS, "g", older)
+    assert (consumer(engine).acknowledged, consumer(engine).kept, consumer(engine).connected) == (10, 0, True)
+
+    assert engine.acknowledge(BUSINESS, "g", newer, 40, 20)
+    assert (consumer(engine).acknowledged, consumer(engine).kept) == (40, 20)
+    engine.detach(BUSINESS, "g", newer)
+    assert not consumer(engine).connected
+    assert not engine.acknowledge(BUSINESS, "g", newer, 50)
+    engine.stop()
+
+
+def test_transient_readers_of_one_name_do_not_disturb_each_other_or_a_group(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, retain_bytes=0)
+    producer = Producer(engine)
+    for n in range(5):
+        producer.commit(engines.rows(n, 10))
+    group = engine.attach(BUSINESS, "g", 20)
+    first = engine.attach(BUSINESS, "g", 0, transient=True)
+    second = engine.attach(BUSINESS, "g", 50, transient=True)
+    engine.acknowledge(BUSINESS, "g", second, 50)
+    engine.detach(BUSINESS, "g", second)
+    tick(engine, clock)
+    assert status(engine).log_start == 0
+    engine.detach(BUSINESS, "g", first)
+    tick(engine, clock)
+    assert status(engine).log_start == 20
+    assert (consumer(engine).acknowledged, consumer(engine).connected) == (20, True)
+    engine.detach(BUSINESS, "g", group)
+    assert known(engine), "a group that stays was taken for a reader that leaves"
+    engine.stop()
+
+
+def test_both_positions_survive_a_restart_and_what_is_held_is_seen(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, retain_bytes=500)
+    producer = Producer(engine)
+    for n in range(20):
+        producer.commit(engines.rows(n, 10, b"x" * 20))
+    engine.acknowledge(BUSINESS, "g", engine.attach(BUSINESS, "g", 0), 200, 50)
+    tick(engine, clock)
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock, retain_bytes=500)
+    found = status(engine)
+    (held,) = found.consumers
+    assert (held.acknowledged, held.kept, held.backlog_bytes) == (200, 50, 0)
+    assert found.held_bytes == held.held_bytes > 15 * 10 * 20
+    assert any("held tables of g, from offset 50 on" in alarm for alarm in found.alarms)
+    engine.attach(BUSINESS, "g", 200)
+    tick(engine, clock)
+    assert engine.read(BUSINESS, 50, 1).increments, "an attachment gave up what was kept"
+    engine.attach(BUSINESS, "g", 200, kept=200)
+    tick(engine, clock)
+    assert status(engine).log_start > 100
+    assert not [alarm for alarm in status(engine).alarms if "held tables" in alarm]
+    engine.stop()
+
+
+def test_a_new_group_is_on_disk_before_it_is_told(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path / "a", clock)
+    Producer(engine).commit(engines.rows(0, 10))
+    engine.attach(BUSINESS, "g", 10, kept=5)
+    shutil.copytree(tmp_path / "a" / "db", tmp_path / "b" / "db")
+    engine.stop()
+
+    engine = engines.make(tmp_path / "b", clock)
+    assert (consumer(engine).acknowledged, consumer(engine).kept) == (10, 5)
+    engine.stop()
+
+
+def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock)
+    Producer(engine).commit(engines.rows(0, 10))
+    token = engine.attach(BUSINESS, "g", 0)
+    with pytest.raises(Refused, match="consumer g of main is connected"):
+        engine.forget(BUSINESS, "g")
+    engine.detach(BUSINESS, "g", token)
+    engine.forget(BUSINESS, "g")
+    assert not known(engine)
+    engine.stop()
+    engine = engines.make(tmp_path, clock)
+    assert not known(engine)
+    engine.stop()

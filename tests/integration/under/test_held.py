@@ -1,0 +1,122 @@
+"""A held table keeps its increments at the broker, and one that has lost them does not stop the others (VENUS 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import business_status
+from tests.support.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
+from tests.support.real_broker import RealBroker
+from venus.adapters.under.control import pause, progress, resume, resync, table_states
+from venus.adapters.under.load import full_sync
+from venus.adapters.under.target import TableState
+from venus.config import Settings
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+RETAIN_BYTES = 20_000
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[RealBroker]:
+    """Start a broker that keeps little more than what its consumers need."""
+    started = RealBroker(tmp_path / "data", retain_bytes=RETAIN_BYTES)
+    yield started
+    started.stop()
+
+
+def loaded(database: str, feed: Feed, real: RealBroker) -> Settings:
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, "old", i) for i in range(20)), *(put(i, "old", i, table=2) for i in range(20)))
+    settings = settings_for(real.address, {"a": database})
+    full_sync(settings, "a")
+    return settings
+
+
+def more_than_is_retained(feed: Feed, word: str) -> None:
+    """Commit several times what the broker keeps for nobody."""
+    for n in range(10):
+        feed.cut(put(n, word, n), *(put(i, f"{word} {n}" * 20, i, table=2) for i in range(100)))
+
+
+def consumer(real: RealBroker, group: str = "main/a") -> broker_pb2.ConsumerStatus:
+    return next(c for c in business_status(real.address).consumers if c.group == group)
+
+
+def trimmed_beyond(real: RealBroker, offset: int) -> bool:
+    return business_status(real.address).log_start > offset
+
+
+def state_of(settings: Settings, name: str = "shop.items") -> TableState:
+    return next(t for t in table_states(settings, "a") if t.source_name == name)
+
+
+def test_a_held_table_keeps_its_increments_over_reconnections(database: str, real: RealBroker) -> None:
+    feed = Feed(real)
+    settings = loaded(database, feed, real)
+    with following(settings, "a"):
+        pause(settings, "a", ["items"])
+        held_from = real.next_offset
+        more_than_is_retained(feed, "first")
+        caught_up(database, real)
+    real.stop()
+    real.start()
+    with following(settings, "a"):
+        more_than_is_retained(feed, "second")
+        caught_up(database, real)
+        wait_for(lambda: consumer(real).acknowledged == real.next_offset, "the acknowledgement")
+        kept = consumer(real)
+        more_than_is_retained(feed, "third")  # gives the broker time and reason to trim
+        caught_up(database, real)
+        resume(settings, "a", ["items"])
+        wait_for(lambda: state_of(settings).state == "ACTIVE", "the table's return")
+        wait_for(lambda: consumer(real).kept == real.next_offset, "the end of what is kept")
+        wait_for(lambda: trimmed_beyond(real, held_from), "the trimming")
+
+    assert (kept.kept, kept.held_bytes > 2 * RETAIN_BYTES) == (held_from, True)
+    assert [rows_at(database, feed.schemas[t]) for t in (1, 2)] == [feed.model[1], feed.model[2]]
+    assert progress(settings, "a").unaccounted == 0
+
+
+def test_a_held_table_without_its_increments_halts_alone(database: str, real: RealBroker) -> None:
+    """Its group was forgotten while the target was away: the others go on, and a resync brings the table back."""
+    feed = Feed(real)
+    settings = loaded(database, feed, real)
+    with following(settings, "a"):
+        pause(settings, "a", ["items"])
+        feed.cut(put(1, "missed", 1), put(1, "met", 1, table=2))
+        caught_up(database, real)
+        wait_for(lambda: consumer(real).acknowledged == real.next_offset, "the acknowledgement")
+    wait_for(lambda: not consumer(real).connected, "the end of the stream")
+    with following(settings, "a"):
+        more_than_is_retained(feed, "while held")
+        caught_up(database, real)
+    wait_for(lambda: not consumer(real).connected, "the end of the stream")
+    with Admin(real.address) as admin:
+        admin.forget("main", "main/a")
+    wait_for(lambda: trimmed_beyond(real, state_of(settings).held_from or 0), "the trimming")
+
+    with following(settings, "a"):
+        feed.cut(put(2, "again", 2), put(2, "again", 2, table=2))
+        wait_for(lambda: state_of(settings).state == "HALTED", "the halt")
+        halted = state_of(settings)
+        caught_up(database, real)
+        assert state_of(settings, "shop.others").state == "ACTIVE"
+        assert rows_at(database, feed.schemas[2]) == feed.model[2]
+        wait_for(lambda: consumer(real).kept == real.next_offset, "nothing is kept for a table that has lost it")
+        resume(settings, "a", ["items"])
+        wait_for(lambda: state_of(settings).state == "HALTED", "the second halt")
+        resync(settings, "a", "items")
+        more_than_is_retained(feed, "after")
+        wait_for(lambda: state_of(settings).state == "ACTIVE", "the table's return")
+        caught_up(database, real)
+
+    assert "gone from the queue" in halted.reason
+    assert "`venus resync shop.items --target a`" in halted.reason
+    assert [rows_at(database, feed.schemas[t]) for t in (1, 2)] == [feed.model[1], feed.model[2]]
+    assert progress(settings, "a").unaccounted == 0

@@ -1,0 +1,102 @@
+"""What a consumer keeps and what it has applied, and how long it has been away."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from venus.broker.machine import consumers, retention, state
+from venus.broker.machine.consumers import AWAY_STEP_MAX_US, Consumer, kept_for
+
+
+def consumer(acknowledged: int, kept: int | None = None, *, token: int = 0, transient: bool = False) -> Consumer:
+    kept = acknowledged if kept is None else kept
+    return Consumer(group="g", acknowledged=acknowledged, kept=kept, token=token, transient=transient)
+
+
+@pytest.mark.parametrize(
+    ("found", "pins", "point"),
+    [
+        ([], [], 100),
+        ([consumer(40)], [], 40),
+        ([consumer(80, 40)], [], 40),
+        ([consumer(140)], [], 100),
+        ([consumer(40, transient=True)], [], 100),
+        ([consumer(40, transient=True, token=1)], [], 40),
+        ([consumer(40), consumer(60)], [30], 30),
+    ],
+)
+def test_the_trim_point_is_the_slowest_of_those_who_count(found: list[Consumer], pins: list[int], point: int) -> None:
+    assert retention.trim_point(100, kept_for(found), pins) == point
+
+
+@pytest.mark.parametrize(
+    ("known", "offset", "kept", "wanted"),
+    [
+        (None, 50, None, (50, 50)),  # nothing is kept for a group that nobody knows
+        (None, 50, 30, (50, 30)),
+        (None, 50, 5, (50, 10)),  # the queue begins at 10: what is gone is not kept
+        (consumer(50, 30), 50, None, (50, 30)),  # a stream is opened again: nothing is given up
+        (consumer(50, 30), 80, None, (80, 30)),
+        (consumer(50, 30), 80, 60, (80, 60)),
+        (consumer(50, 30), 20, None, (20, 20)),  # a target that was restored from a backup
+        (consumer(50, 30), 50, 90, (50, 50)),
+    ],
+)
+def test_an_attachment_gives_up_nothing_by_itself(
+    known: Consumer | None, offset: int, kept: int | None, wanted: tuple[int, int]
+) -> None:
+    made = consumers.attach(known, consumer(offset, token=7), kept=kept, log_start=10)
+
+    assert (made.acknowledged, made.kept) == wanted
+    assert (made.token, made.away_us) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("applied", "kept", "wanted"),
+    [
+        (70, None, (70, 70)),  # an older consumer knows one position
+        (70, 40, (70, 40)),
+        (70, 20, (70, 30)),  # no position goes back
+        (40, None, (50, 40)),
+        (40, 35, (50, 35)),
+        (0, 45, (50, 45)),
+        (0, None, (50, 30)),
+        (400, None, (100, 100)),  # nobody has applied what is not there
+        (70, 400, (70, 70)),
+    ],
+)
+def test_an_acknowledgement_moves_both_positions_forward(
+    applied: int, kept: int | None, wanted: tuple[int, int]
+) -> None:
+    made = consumers.acknowledge(consumer(50, 30, token=1), applied=applied, kept=kept, end=100, now_us=9)
+
+    assert (made.acknowledged, made.kept, made.updated_at_us) == (*wanted, 9)
+
+
+def test_only_time_that_was_looked_at_counts_as_absence() -> None:
+    here, gone = consumer(1, token=1), consumer(1)
+    assert consumers.away(here, 10**9) == here
+    assert consumers.away(gone, 5).away_us == 5
+    assert consumers.away(gone, -5).away_us == 0
+    assert consumers.away(gone, 10**15).away_us == AWAY_STEP_MAX_US
+    assert [consumers.has_expired(replace(gone, away_us=n * 10**6), 10) for n in (10, 11)] == [False, True]
+    assert not consumers.has_expired(replace(here, away_us=11 * 10**6), 10)
+    assert consumers.detach(replace(here, away_us=5), now_us=3).away_us == 0
+
+
+def test_an_absence_is_stored_in_steps() -> None:
+    """Seldom enough to cost nothing, often enough for a broker that is restarted each day."""
+    passed = [replace(consumer(1), away_us=n * 10**6) for n in range(0, 7 * 86400, 60)]
+    stored = sum(consumers.is_stored(a, b, 7 * 86400.0) for a, b in itertools.pairwise(passed))
+
+    assert stored == 7 * 86400 // 600 - 1
+
+
+def test_a_record_of_before_has_one_position() -> None:
+    found = state.decode_consumer({"group": "g", "acknowledged": 5, "transient": False, "updated_at_us": 3})
+
+    assert found == replace(consumer(5), updated_at_us=3)
+    assert state.decode_consumer(state.consumer_record(consumer(9, 5))) == consumer(9, 5)

@@ -1,0 +1,87 @@
+"""How consumers attach, acknowledge, stay away and expire, as pure functions (broker.md 2.9).
+
+A consumer has two positions: what it has applied, and what it may still ask for. They differ while one of its tables
+is held. An acknowledgement of a consumer that knows only one position moves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+#: One look at the clock counts at most this much as absence: a process that was stopped was not there.
+AWAY_STEP_MAX_US = 60 * 10**6
+#: An absence is stored each hundredth of the time to live, and at least this often.
+_AWAY_PARTS = 100
+_AWAY_STORED_MAX_US = 600 * 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """A group of one business, or one transient reader.
+
+    Every offset below `acknowledged` is applied; the queue is kept from `kept` on. `token` names the attachment, 0 if
+    there is none. `away_us` is how long nobody was attached while the broker was there.
+    """
+
+    group: str
+    acknowledged: int
+    kept: int
+    transient: bool = False
+    token: int = 0
+    away_us: int = 0
+    updated_at_us: int = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream is attached."""
+        return self.token != 0
+
+
+def attach(known: Consumer | None, wanted: Consumer, *, kept: int | None, log_start: int) -> Consumer:
+    """Return the record of a consumer that reads from `wanted.acknowledged` on.
+
+    Without `kept` nothing is given up that is kept for the group already: only an acknowledgement does that.
+    """
+    offset = wanted.acknowledged
+    if kept is None:
+        kept = offset if known is None else known.kept
+    return replace(wanted, kept=min(offset, max(kept, log_start)))
+
+
+def acknowledge(known: Consumer, *, applied: int, kept: int | None, end: int, now_us: int) -> Consumer:
+    """Return the record after an acknowledgement: no position goes back, or beyond the queue's `end`.
+
+    `applied` 0 says nothing; `kept` None says the same as `applied`.
+    """
+    reached = max(known.acknowledged, min(applied, end))
+    needed = min(applied if kept is None else kept, reached)
+    return replace(known, acknowledged=reached, kept=max(known.kept, needed), updated_at_us=now_us)
+
+
+def detach(known: Consumer, *, now_us: int) -> Consumer:
+    """Return the record of a group whose stream has ended."""
+    return replace(known, token=0, away_us=0, updated_at_us=now_us)
+
+
+def away(known: Consumer, passed_us: int) -> Consumer:
+    """Count time in which the broker was there and the consumer may not have been."""
+    if known.connected:
+        return known
+    return replace(known, away_us=known.away_us + min(max(passed_us, 0), AWAY_STEP_MAX_US))
+
+
+def is_stored(before: Consumer, after: Consumer, ttl_s: float) -> bool:
+    """Whether an absence has grown so much that it is written down: what is lost in a crash is not counted."""
+    step_us = max(1, min(_AWAY_STORED_MAX_US, int(ttl_s * 1e6) // _AWAY_PARTS))
+    return before.away_us // step_us != after.away_us // step_us
+
+
+def has_expired(consumer: Consumer, ttl_s: float) -> bool:
+    """Whether a group has been away for longer than it may."""
+    return not consumer.connected and consumer.away_us > ttl_s * 1e6
+
+
+def kept_for(consumers: Iterable[Consumer]) -> list[int]:
+    """Return the offsets from which the queue must be kept; a transient reader counts while it is attached."""
+    return [c.kept for c in consumers if c.connected or not c.transient]
