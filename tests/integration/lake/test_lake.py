@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support import lakes
+from tests.support.brokers import business_status
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import INT, TEXT, Feed, column, gone, items, put, table, wait_for
 from tests.support.real_broker import RealBroker
@@ -21,6 +23,7 @@ from venus.model import Kind, LogicalType
 from venus.rpc.admin import Admin
 from venus.spark.lake import LakeTarget
 from venus.spark.lake_follow import run_lake
+from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 
@@ -297,3 +300,44 @@ def test_every_reader_sees_the_same_types(broker: FakeDelivery, feed: Feed, tmp_
         {"_offset": 1, "_deleted": False, "id": 1, "label": "b"},
         {"_offset": 2, "_deleted": True, "id": 1, "label": None},
     ]
+
+
+def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path: Path) -> None:
+    """A lake holds all its tables or none: what it keeps is what it has not committed."""
+    real = RealBroker(tmp_path / "data", retain_bytes=20_000)
+    root, feed = tmp_path / "lake", Feed(real)
+    settings = lakes.settings_of(real.address, root)
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, "old", i) for i in range(20)), put(1, "old", 1, table=2))
+    lakes.load(settings)
+    target = LakeTarget(settings, "lake")
+    with lakes.following(settings):
+        target.pause(paused=True)
+        held_from = real.next_offset
+        more_than_is_retained(feed, "first")
+    real.stop()
+    real.start()
+    with lakes.following(settings):
+        more_than_is_retained(feed, "second")
+        wait_for(lambda: _consumer(real).connected, "the stream")
+        time.sleep(2.5)  # the broker trims each second
+        kept = _consumer(real)
+        target.pause(paused=False)
+        lakes.is_at(settings, real.next_offset)
+        lakes.all_fresh(settings)
+        wait_for(lambda: business_status(real.address).log_start > held_from, "the trimming")
+
+    assert kept.kept == kept.acknowledged <= held_from
+    for table_id, schema in feed.schemas.items():
+        assert lakes.current_rows(root, schema) == feed.model[table_id]
+    assert lakes.manifest_of(settings).unaccounted == 0
+    real.stop()
+
+
+def more_than_is_retained(feed: Feed, word: str) -> None:
+    for n in range(10):
+        feed.cut(put(n, word, n), *(put(i, f"{word} {n}" * 20, i, table=2) for i in range(100)))
+
+
+def _consumer(real: RealBroker) -> broker_pb2.ConsumerStatus:
+    return next(c for c in business_status(real.address).consumers if c.group == "main/lake")
