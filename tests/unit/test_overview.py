@@ -16,7 +16,7 @@ from venus.cli.overview import (
     TargetTable,
     TargetView,
 )
-from venus.cli.status import verdict
+from venus.cli.status import target_row, verdict
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -29,6 +29,20 @@ HEALTHY = Overview(business="main", heartbeat_s=5.0, source=SOURCE, broker=BROKE
 
 def with_table(state: str, reason: str = "") -> TargetView:
     return replace(TARGET, tables=(replace(TARGET.tables[0], state=state, reason=reason),))
+
+
+def test_a_reason_that_names_the_way_out_stands_alone() -> None:
+    reason = "its changes are gone; `venus resync main.orders --target a` makes it equal to the full data"
+    (problem,) = replace(HEALTHY, targets=(with_table("HALTED", reason),)).problems
+
+    assert problem.endswith(f"main.orders is HALTED ({reason})")
+
+
+def test_what_held_tables_keep_is_in_the_target_s_row() -> None:
+    held = replace(HEALTHY, broker=replace(BROKER, consumers=(replace(CONSUMER, held_bytes=3 << 30),)))
+
+    assert str(target_row(held, TARGET)[-1]).endswith("kept for held tables")
+    assert "held" not in str(target_row(HEALTHY, TARGET)[-1])
 
 
 def test_a_healthy_pipeline_has_no_problem() -> None:

@@ -129,7 +129,7 @@ class Engine:
             self._data_dir / "snapshots",
             self._space,
             default_lease_s=settings.snapshot_lease_s,
-            clock_us=self._clock_us,
+            clock_us=lambda: int(self._monotonic() * 1e6),
             checkpoint=self._materialiser.checkpoint,
             record=self._record_pin,
         )

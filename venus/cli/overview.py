@@ -74,6 +74,8 @@ class ConsumerView:
     backlog_rows: int
     backlog_bytes: int
     oldest_s: float  # since the first increment that is not acknowledged was committed
+    kept: int = 0  # from this offset on the queue is kept for the group
+    held_bytes: int = 0  # kept for its held tables alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +231,8 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
     for table in target.tables:
         if table.state not in MOVING_STATES:
             why = f" ({table.reason})" if table.reason else ""
-            found.append(f"{where}: {table.name} is {table.state}{why}; {WAY_OUT.get(table.state, '')}".rstrip("; "))
+            way_out = "" if "`venus " in table.reason else WAY_OUT.get(table.state, "")
+            found.append(f"{where}: {table.name} is {table.state}{why}; {way_out}".rstrip("; "))
     found += account_problems(target, where)
     if consumer is not None and not target.paused:
         if not consumer.connected and not target.error:  # it cannot connect to the broker before its target is back

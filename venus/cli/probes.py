@@ -129,6 +129,8 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
                 backlog_rows=c.backlog_rows,
                 backlog_bytes=c.backlog_bytes,
                 oldest_s=age_s(c.oldest_unacknowledged_us, now_us) or 0.0,
+                kept=c.kept,
+                held_bytes=c.held_bytes,
             )
             for c in own.consumers
         ),

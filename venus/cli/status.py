@@ -134,6 +134,8 @@ def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
         waiting = f"{consumer.backlog_rows:,} changes, {bytes_shown(consumer.backlog_bytes)}"
         if consumer.backlog_rows:
             waiting += f", oldest {seconds_shown(consumer.oldest_s)}"
+        if consumer.held_bytes:
+            waiting += f"; {bytes_shown(consumer.held_bytes)} kept for held tables"
     return f"target {target.name}", position, age(target.heartbeat_age_s), waiting
 
 

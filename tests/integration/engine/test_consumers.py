@@ -11,7 +11,7 @@ from tests.integration.engine.test_retention import tick
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer, status
 from venus.broker.engine import Engine
-from venus.errors import Refused
+from venus.errors import Refused, SnapshotExpired
 from venus.wire import broker_pb2
 
 DAY_S = 86_400.0
@@ -171,4 +171,33 @@ def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock
     engine.stop()
     engine = engines.make(tmp_path, clock)
     assert not known(engine)
+    engine.stop()
+
+
+def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, clock: Clock) -> None:
+    """Neither a clock that is set nor a broker that is off ends a load that goes on."""
+    engine = engines.make(tmp_path, clock)
+    Producer(engine).commit(engines.rows(0, 10))
+    engines.wait_until(lambda: engines.full_data(engine) != {})
+    request = broker_pb2.OpenSnapshotRequest(business=BUSINESS, lease_s=60)
+    snapshot = engine.open_snapshot(request)
+    clock.wall_ahead_s += 365 * DAY_S
+    tick(engine, clock)
+    assert engine.renew(snapshot.snapshot_id).offset == 10
+    engine.stop()
+    clock.now_s += 10 * DAY_S
+
+    engine = engines.make(tmp_path, clock)
+    tick(engine, clock)
+    assert len(engines.chunks(engine, snapshot, snapshot.splits[0])[0].rows) == 10
+    Producer(engine, source_last_batch=1).commit(engines.rows(10, 5))
+    clock.wall_ahead_s -= 2 * 365 * DAY_S
+    newer = engine.open_snapshot(request)
+    assert newer.offset == 15, "a snapshot of an earlier process was shared"
+    clock.now_s += 31
+    Producer(engine, source_last_batch=2).commit(engines.rows(20, 5))
+    assert engine.open_snapshot(request).offset == 20, "an old snapshot was shared for the clock's sake"
+    tick(engine, clock, 61)
+    with pytest.raises(SnapshotExpired):
+        engine.renew(snapshot.snapshot_id)
     engine.stop()

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: A snapshot younger than this is shared rather than made again.
 SHARED_S = 30.0
+#: When a snapshot of an earlier process was made, as far as sharing goes.
+_LONG_AGO_US = -(10**18)
 #: So many different checkpoints may exist: each keeps files from being deleted.
 CHECKPOINTS_MAX = 4
 _CHECKPOINT_WAIT_S = 120.0
@@ -47,7 +49,7 @@ Range = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A lease on a checkpoint."""
+    """A lease on a checkpoint. Its times are microseconds of a clock that no one sets, and of this process only."""
 
     snapshot_id: str
     directory: str
@@ -101,7 +103,9 @@ class Snapshots:
             record = json.loads(value)
             pin = Pin(**(record | {"plan": tuple(map(tuple, record.get("plan", ())))}))
             if (self._directory / pin.directory).is_dir():
-                self._pins[pin.snapshot_id] = pin
+                # its holder could not renew it while the broker was off: the lease starts over
+                until = self._clock_us() + pin.lease_s * 10**6
+                self._pins[pin.snapshot_id] = replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until)
         held = {pin.directory for pin in self._pins.values()}
         if self._directory.is_dir():
             for found in self._directory.iterdir():
