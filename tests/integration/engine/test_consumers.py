@@ -11,6 +11,8 @@ from tests.integration.engine.test_retention import tick
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer, status
 from venus.broker.engine import Engine
+from venus.broker.machine.state import load_all
+from venus.broker.store.rocks import Store
 from venus.errors import Refused, SnapshotExpired
 from venus.wire import broker_pb2
 
@@ -201,3 +203,19 @@ def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, cloc
     with pytest.raises(SnapshotExpired):
         engine.renew(snapshot.snapshot_id)
     engine.stop()
+
+
+def test_a_short_absence_is_stored_when_the_broker_stops(tmp_path: Path, clock: Clock) -> None:
+    """Else a broker that is restarted often would never forget anyone."""
+    engine = engines.make(tmp_path, clock, consumer_ttl_s=7 * DAY_S)
+    Producer(engine).commit(engines.rows(0, 10))
+    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    tick(engine, clock, 9)
+    tick(engine, clock, 9)
+    engine.stop()
+
+    store = Store(tmp_path / "db")
+    (business,) = load_all(store, 6.0)
+    store.close()
+
+    assert business.consumers["g"].away_us == 18 * 10**6

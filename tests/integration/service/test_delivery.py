@@ -409,10 +409,11 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
 
     def slow(self: Engine, *args: Any, **options: Any) -> int:
         entered.set()
-        time.sleep(1.0)
+        time.sleep(2.0)
         return attach(self, *args, **options)
 
     monkeypatch.setattr(Engine, "attach", slow)
+    monkeypatch.setattr("venus.rpc.subscriber.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
     with subscriber(broker) as reader, pytest.raises(Unavailable):
         reader.open(0, 0, timeout_s=0.2)
     assert entered.is_set()
