@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from venus.config import Capture, Settings
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 T = 2
+AT_ONCE = 8
+#: The broker has a limit of snapshots that are open at the same time.
+_ONE_LOOKS = threading.Lock()
 #: A business of its own for each run: the broker is one for all.
 _RUNS = count()
 
@@ -103,7 +107,8 @@ def _disturbed(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None])
         _run(_settings(proxy.address, business), database, hook, said)
     assert passed > at
     _run(_settings(broker.address, business), database, lambda step: None, lambda report: None)
-    _check(broker, database, business)
+    with _ONE_LOOKS:
+        _check(broker, database, business)
 
 
 @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
@@ -124,5 +129,8 @@ def test_a_connection_that_falls_silent_at_any_step_loses_and_doubles_nothing(
 ) -> None:
     """What the old stream still has in it arrives when the new one has taken over: it is fenced."""
     second = [[n for n, step in enumerate(steps) if step == name][1:2] for name in wanted if name]
-    for at in [n for found in second for n in found] or range(len(steps)):
-        _disturbed(broker, at, Proxy.silence)
+    chosen = [n for found in second for n in found] or range(len(steps))
+    assert len(chosen) >= 4
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # each waits nearly three seconds for an answer that does not come
+        for _ in pool.map(lambda at: _disturbed(broker, at, Proxy.silence), chosen):
+            pass
