@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 #: How often a task may fail; Spark's own default, which local masters do not have unless they name it.
 FAILURES_MAX = 4
 JVM_END_S = 20.0
+RELAUNCH_AFTER_S = 1.0
 REACH_S = 10.0
 DEFAULT_PORTS = {"remote": 15002, "master": 7077}
 NOT_INSTALLED = "pip install 'venus-cdc[spark,java]'"
@@ -212,16 +213,28 @@ def _started(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
 
 
 def _launch(conf: Any, log: SessionLog) -> Any:
-    """Start the JVM with its output in the log. Returns nothing if spark-submit has started it."""
-    from pyspark.java_gateway import launch_gateway
+    """Start the JVM with its output in the log. Returns nothing if spark-submit has started it.
 
+    One that ends before it can be spoken to is started once more: beside other work that happens, and means nothing.
+    """
     if submitted():
         return None
     try:
-        with log.path.open("ab") as file:
-            return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
+        return _gateway(conf, log)
     except Exception as error:
-        raise SparkFailed(f"Spark's JVM does not start: {log.last_cause() or last_cause(error)}") from error
+        logger.warning("Spark's JVM did not start, trying once more: %s", log.last_words() or last_cause(error))
+    time.sleep(RELAUNCH_AFTER_S)
+    try:
+        return _gateway(conf, log)
+    except Exception as error:
+        raise SparkFailed(f"Spark's JVM does not start: {log.last_words() or last_cause(error)}") from error
+
+
+def _gateway(conf: Any, log: SessionLog) -> Any:
+    from pyspark.java_gateway import launch_gateway
+
+    with log.path.open("ab") as file:
+        return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
 
 
 def _end(gateway: Any) -> None:

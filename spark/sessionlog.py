@@ -40,6 +40,15 @@ class SessionLog:
         found = re.findall(r"^(?!\s*at ).*?\b((?:Error|[\w.]*(?:Error|Exception)): .+)$", self._text(), re.MULTILINE)
         return found[-1].strip()[:500] if found else ""
 
+    def last_words(self) -> str:
+        """Return the last cause, else the last line at all: a JVM that does not come up names no exception.
+
+        What Spark's shell script makes of a Java that said nothing helps nobody.
+        """
+        lines = [line.strip() for line in self._text().splitlines() if line.strip()]
+        lines = [line for line in lines if not re.match(r"\S+/spark-class: line \d+: ", line)]
+        return self.last_cause() or (lines[-1][:500] if lines else "")
+
     def _text(self) -> str:
         return self.path.read_text(errors="replace")
 
