@@ -135,8 +135,10 @@ class _Cutover:
     def _drained(self) -> Standing:
         """Wait until nothing is on its way to the target."""
         end = time.monotonic() + self._wish.wait_s
+        before: dict[str, int] | None = None
         while True:
             standing = look(self._source, self._admin, self._target, self._session)
+            before = standing.counters if before is None else before
             if standing.position is None:
                 raise Refused(blocks(standing)[0].line)
             self._add(blocks(standing))
@@ -144,8 +146,10 @@ class _Cutover:
             if not waits:
                 return standing
             if self._blocks or time.monotonic() > end:
+                # where a change of theirs is at this moment does not say who writes; what has passed does
                 self._add(
-                    waits, "stop the application's writes at the source; `venus status --watch` shows what is late"
+                    [*waits, *moved(before, standing.counters)],
+                    "stop the application's writes at the source; `venus status --watch` shows what is late",
                 )
                 return standing
             self._report(f"waits: {waits[0].what}", 0, 0)

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from venus.adapters.cutover import references
 from venus.adapters.cutover import run as cutting
 from venus.adapters.cutover.counters import set_counters
 from venus.adapters.cutover.run import Wish, cutover
+from venus.adapters.cutover.standing import Standing, look
 from venus.adapters.under.control import resume
 from venus.adapters.under.load import full_sync
 from venus.errors import Refused
@@ -56,17 +58,20 @@ def way(tmp_path: Path, app: sqlite3.Connection, database: str) -> Iterator[Whol
     made.install()
     made.load()
     made.start()
-    made.until(partial(applies, made), "the under adapter to connect")
+    made.until(partial(at_work, made), "both adapters to connect")
     yield made
     made.stop()
     made.broker.stop()
 
 
-def applies(way: WholeWay) -> bool:
-    """Whether the broker knows a consumer: until then a cut-over says that nobody applies what waits."""
+def at_work(way: WholeWay) -> bool:
+    """Whether both adapters are connected: until then a cut-over says that nobody captures or applies what waits.
+
+    What waits may be what the first fill has left, a half message whose decision was on its way when it ended.
+    """
     with Admin(way.broker.address) as admin:
         (found,) = admin.status("main").businesses
-    return any(consumer.connected for consumer in found.consumers)
+    return bool(found.producer) and any(consumer.connected for consumer in found.consumers)
 
 
 def marked(way: WholeWay) -> bool:
@@ -144,6 +149,22 @@ def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: Who
     assert not marked(way)
 
 
+def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
+    way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is in the source's log, then undecided, then behind the broker's end: which one, is a matter of luck."""
+
+    def unlucky(*arguments: Any) -> Standing:
+        app.execute("INSERT INTO parent (name) VALUES ('busy')")
+        way.caught_up()
+        return replace(look(*arguments), halves=1)
+
+    monkeypatch.setattr("venus.adapters.cutover.run.look", unlucky)
+    with pytest.raises(Refused, match=r"main\.parent: \d+ changes arrived meanwhile") as refused:
+        cutover(way.settings, "main", wish(wait_s=1.0))
+    assert "1 batches are undecided at the broker" in str(refused.value)
+
+
 def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -173,6 +194,7 @@ def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second
         way.install()
         way.load()
         way.start()
+        way.until(partial(at_work, way), "both adapters to connect")
         app.cursor().execute("SET session_replication_role = replica; UPDATE t SET v = 'bypassed' WHERE id = 1")
         app.commit()
         try:
