@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -41,13 +42,18 @@ def settings(data_dir: Path, **options: Any) -> Settings:
 class BrokerProcess:
     """`serve` in a process."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: Settings, *, descriptors: tuple[int, int] | None = None) -> None:
+        def limit() -> None:
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
+
         self.process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, chosen.model_dump_json()],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            preexec_fn=limit,
         )
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
@@ -55,6 +61,7 @@ class BrokerProcess:
             _, complaint = self.process.communicate(timeout=START_TIMEOUT_S)
             raise AssertionError(f"the broker did not start: {complaint}")
         self.address = self.line.split()[3].rstrip(",")
+        self.http_address = self.line.partition("http://")[2].partition("/")[0]
 
     @property
     def rss_bytes(self) -> int:

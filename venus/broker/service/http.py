@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from venus.broker.service.http_guard import GuardedProtocol
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.metrics import registry
 from venus.broker.service.service_status import Health, Standing
@@ -91,7 +92,13 @@ class Http:
     def __init__(self, listen: str, pages: Pages) -> None:
         self._socket = _bind(listen)
         config = uvicorn.Config(
-            pages.app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=STOP_TIMEOUT_S
+            pages.app(),
+            http=GuardedProtocol,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None

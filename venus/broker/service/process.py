@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ from venus.config import Broker, Settings
 from venus.errors import VenusError
 
 THREAD_TIMEOUT_S = 30.0
+DESCRIPTORS_MAX = 1 << 20
 #: The loop and the storage thread take turns: with the default of 5 ms one-row batches are half as fast.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -75,6 +77,14 @@ async def run(
         await loop.run_in_executor(None, engine.stop)
 
 
+def raise_descriptor_limit() -> None:
+    """Let this process have as many descriptors as it may: connections must not take those of the store."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def die(error: BaseException) -> None:
     """End the process now, from any thread."""
     text = str(error) or type(error).__name__
@@ -86,6 +96,7 @@ def die(error: BaseException) -> None:
 def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; say where it serves; raise a VenusError if it cannot start."""
     broker = settings.broker
+    raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     def ready(addresses: Addresses) -> None:

@@ -23,6 +23,10 @@ from venus.wire import broker_pb2
 
 NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
 STOP_GRACE_S = 2.0
+HANDSHAKE_TIMEOUT_MS = 10_000
+IDLE_MS = 600_000
+#: Of one connection; a comparison looks up some thirty keys at once.
+STREAMS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,12 @@ class Service:
 
     def __init__(self, engine: Engine, handoff: Handoff, standing: Standing, limits: Limits) -> None:
         self._engine, self._handoff = engine, handoff
-        own = [("grpc.so_reuseport", 0)]  # two brokers on one port would share the clients
+        own = [
+            ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
+            ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client connects again by itself
+            ("grpc.max_concurrent_streams", STREAMS_MAX),
+        ]
         self._server = grpc.aio.server(options=options(limits.keepalive_s, limits.keepalive_timeout_s) + own)
         self.ingest = Ingest(engine, handoff, standing, buffer_bytes_max=limits.buffer_bytes_max)
         self.delivery = Delivery(engine, handoff, standing)

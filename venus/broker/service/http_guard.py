@@ -1,0 +1,68 @@
+"""HTTP connections are few and short: whoever does not finish asking, or does not take the answer, is let go.
+
+uvicorn has no time-out for a request that never ends, and no limit of connections; a few hundred of them would hold
+the descriptors that gRPC and the store need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+CONNECTIONS_MAX = 64
+#: From the first byte, or the last answer, to the end of a request's head.
+HEAD_S = 5.0
+#: From the head to the end of the answer, and until the client has taken it.
+ANSWER_S = 30.0
+
+
+class GuardedProtocol(H11Protocol):
+    """uvicorn's protocol with time-outs; when there are too many, the one that has dawdled longest makes room."""
+
+    #: All connections of this process, the oldest first.
+    _all: dict[GuardedProtocol, None] = {}  # shared on purpose
+    _deadline: asyncio.TimerHandle | None = None
+    _serving = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or refuse it if all others are being answered."""
+        super().connection_made(transport)
+        if len(self._all) >= CONNECTIONS_MAX:
+            dawdler = next((found for found in self._all if not found._serving), self)
+            dawdler.transport.abort()
+            self._all.pop(dawdler, None)
+            if dawdler is self:
+                return
+        self._all[self] = None
+        self._within(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._all.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Go on; bytes that do not end a request's head buy no time."""
+        super().data_received(data)
+        if not self._serving and self.cycle is not None and not self.cycle.response_complete:
+            self._serving = True
+            self._within(ANSWER_S)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or for the client to take the answer."""
+        self._serving = False
+        self._within(ANSWER_S if self.transport.get_write_buffer_size() else HEAD_S)
+        super().on_response_complete()
+
+    def _within(self, seconds: float) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self._abort)
+
+    def _abort(self) -> None:
+        transport: Any = self.transport
+        transport.abort()
