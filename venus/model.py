@@ -219,3 +219,5 @@ class Finding:
     remedy: str = ""
     blocks: bool = False
     details: tuple[str, ...] = field(default=())
+    #: Statements that an administrator may run at the source, in order, to be rid of it.
+    script: tuple[str, ...] = field(default=())

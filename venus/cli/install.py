@@ -5,6 +5,7 @@ The statements themselves belong to the dialects (adapters/dialects/); here they
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -62,7 +63,14 @@ def _way(asked: str) -> tuple[str, str]:
 
 
 def check(
-    ctx: typer.Context, type_map: TypeMapOption = None, config: ConfigOption = None, as_json: JsonOption = False
+    ctx: typer.Context,
+    type_map: TypeMapOption = None,
+    key_script: Annotated[
+        bool,
+        typer.Option("--key-script", help="Print the SQL that gives a key to every table without one; run nothing."),
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Say what is missing or cannot be carried, at the source and at every target. Reads only.
 
@@ -76,6 +84,9 @@ def check(
         check_patterns(settings, source)
         schemas = source.tables(settings.source.tables, settings.source.exclude)
         findings = source.check(settings.source.tables, settings.source.exclude)
+        transactional = source.capabilities.transactional_ddl
+    if key_script:
+        return show_key_script(run, findings, transactional=transactional)
     names = [schema.qualified for schema in schemas]
     findings = [*findings, *check_targets(settings, schemas)]
     blocked = [finding for finding in findings if finding.blocks]
@@ -86,6 +97,18 @@ def check(
     ]
     run.out.answer(document, *([table("", "where", "what", "way out", rows=rows)] if rows else []), verdict)
     return Refused.exit_code if blocked else 0
+
+
+def show_key_script(run: Invocation, findings: list[Finding], *, transactional: bool) -> int:
+    """Print what gives tables a key; the rest of what blocks is a remark in it."""
+    from venus.cli.keyscript import key_script
+
+    if run.json:
+        offered = [{"table": f.where, "statements": f.script} for f in findings if f.script]
+        run.out.answer({"tables": offered, "others": [f for f in findings if f.blocks and not f.script]})
+    else:
+        sys.stdout.write(run.redactor(key_script(findings, transactional=transactional)))
+    return 0
 
 
 def install_triggers(

@@ -115,6 +115,7 @@ def _table(connection: Connection, table: Table) -> Iterator[Finding]:
             remedy=remedy,
             blocks=True,
             details=table.key_problems,
+            script=(number,),
         )
     for column, why in table.unsupported:
         yield Finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
-from venus.adapters.dialects.postgresql import dictionary, findings
+from venus.adapters.dialects.postgresql import dictionary, findings, keys
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.names import qualified, quoted
@@ -30,8 +30,9 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
             )
             for pattern in dictionary.unmatched(rows, include)
         ]
+        keyless = keys.read(connection, [t for t in chosen if not t.key])
         for table in chosen:
-            found += findings.of_table(table)
+            found += findings.of_table(table, keyless.get(table.oid))
         found += _privileges(connection, chosen)
         found += _replica_writers(connection)
     if chosen:

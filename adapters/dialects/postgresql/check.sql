@@ -34,6 +34,44 @@ SELECT DISTINCT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, '')
    AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') AND l.pid <> pg_backend_pid()
  ORDER BY 5 DESC
 
--- record_id --
--- For a table without a key: a number that tells equal rows apart. It rewrites the table, under an exclusive lock.
-ALTER TABLE {table} ADD COLUMN venus_record_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY
+-- keyless --
+-- What decides how a table without a key can be given one. The last: a column that has the table's row type, alone or
+-- inside another type; such a table cannot be rewritten.
+SELECT c.oid, c.relkind = 'p', c.reloftype <> 0, c.relnatts::int,
+       EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhparent, i.inhrelid)) AND c.relkind <> 'p',
+       EXISTS (SELECT FROM pg_index x WHERE x.indrelid = c.oid AND x.indisprimary),
+       (SELECT array_agg(a.attname::text) FROM pg_attribute a
+         WHERE a.attnum > 0 AND NOT a.attisdropped
+           AND a.attrelid IN (SELECT c.oid UNION SELECT r.oid FROM related r WHERE r.root = c.oid)),
+       (SELECT d.adbin IS NOT NULL AND a.attnotnull AND a.atttypid = 'bigint'::regtype
+          FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+         WHERE a.attrelid = c.oid AND a.attname = 'venus_record_id' AND NOT a.attisdropped),
+       (SELECT array_agg(DISTINCT coalesce(a.attname::text, ''))
+          FROM pg_partition_tree(c.oid) t JOIN pg_partitioned_table p ON p.partrelid = t.relid
+          CROSS JOIN LATERAL unnest(p.partattrs::int2[]) k (attnum)
+          LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.attnum AND k.attnum > 0),
+       (SELECT min(l.oid::regclass::text) FROM pg_class l JOIN pg_partition_tree(c.oid) t ON t.relid = l.oid
+         WHERE l.relkind = 'f'),
+       (SELECT min(u.relation) FROM uses u WHERE u.root = c.oid)
+  FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])
+
+-- with_keyless --
+WITH RECURSIVE related (root, oid) AS (
+    SELECT t.oid, t.oid FROM unnest(%(tables)s::oid[]) t (oid)
+    UNION
+    SELECT r.root, o.oid FROM related r JOIN pg_inherits i ON r.oid IN (i.inhparent, i.inhrelid)
+      CROSS JOIN LATERAL (VALUES (i.inhparent), (i.inhrelid)) o (oid)
+), made_of (root, type) AS (
+    SELECT r.root, c.reltype FROM related r JOIN pg_class c ON c.oid = r.oid
+    UNION
+    SELECT m.root, o.type FROM made_of m CROSS JOIN LATERAL (
+        SELECT t.oid FROM pg_type t WHERE m.type IN (t.typelem, t.typbasetype)
+        UNION ALL SELECT g.rngtypid FROM pg_range g WHERE g.rngsubtype = m.type
+        UNION ALL SELECT c.reltype FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+                   WHERE a.atttypid = m.type AND c.relkind = 'c' AND NOT a.attisdropped
+    ) o (type)
+), uses (root, relation) AS (
+    SELECT m.root, format('%%s.%%I', c.oid::regclass, a.attname)
+      FROM made_of m JOIN pg_attribute a ON a.atttypid = m.type AND a.attnum > 0 AND NOT a.attisdropped
+      JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p', 'm')
+)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.keys import Keyless, Offer, offer
 from venus.model import HEIR, Finding
 
 #: protobuf keeps 19000-19999 for itself; PostgreSQL's attribute numbers end at 1600.
 _DOLLAR = "$venus$"
 
 
-def of_table(table: Table) -> Iterator[Finding]:
-    """Yield everything there is to say about one table."""
+def of_table(table: Table, keyless: Keyless | None = None) -> Iterator[Finding]:
+    """Yield everything there is to say about one table; `keyless` = how one without a key can be given one."""
     where = f"{table.namespace}.{table.name}"
     if table.kind == "f":
         yield Finding(
@@ -23,7 +23,7 @@ def of_table(table: Table) -> Iterator[Finding]:
             blocks=True,
         )
         return
-    yield from _key(where, table)
+    yield from _key(where, table, keyless)
     for column, why in table.unsupported:
         yield Finding(
             where=f"{where}.{column}",
@@ -50,12 +50,15 @@ def of_table(table: Table) -> Iterator[Finding]:
         )
 
 
-def _key(where: str, table: Table) -> Iterator[Finding]:
+def _key(where: str, table: Table, keyless: Keyless | None) -> Iterator[Finding]:
     if table.key:
         return
-    number = statement("check", "record_id", table=table.name_sql)
-    remedy = f"{number} (only SELECT * shows it), or another PRIMARY KEY, or a unique index on NOT NULL columns"
-    remedy += "; or exclude the table"
+    offered = offer(table, keyless) if keyless else Offer()
+    if offered.statements:
+        remedy = f"{'; '.join(offered.statements)} ({offered.remark}), or another PRIMARY KEY, or a unique index"
+        remedy += " on NOT NULL columns; or exclude the table"
+    else:
+        remedy = f"exclude the table: {offered.remark}" if offered.remark else "exclude the table"
     if table.key_choices:
         remedy += "; nearest: " + "; ".join(table.key_choices)
     yield Finding(
@@ -64,4 +67,5 @@ def _key(where: str, table: Table) -> Iterator[Finding]:
         remedy=remedy,
         blocks=True,
         details=table.key_choices,
+        script=offered.statements,
     )
