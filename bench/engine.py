@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.config import Broker
 from venus.wire import broker_pb2, change_pb2
 
@@ -54,14 +54,14 @@ def halves(rows: int, row_bytes: int, *, shuffled: bool) -> Iterator[broker_pb2.
         yield broker_pb2.Half(batch_no=batch_no, digest=xxhash.xxh3_64_intdigest(encoded), body=encoded)
 
 
-def open_engine(path: Path) -> Engine:
+def open_engine(path: Path) -> Core:
     """Start an engine with the default memory."""
 
     def on_fatal(error: BaseException) -> None:
         raise SystemExit(f"the engine failed: {error}")
 
     settings = Broker()
-    engine = Engine(
+    engine = Core(
         path,
         settings,
         clock_us=lambda: time.time_ns() // 1000,
@@ -78,12 +78,12 @@ def run(rows: int, row_bytes: int, batches: int, *, shuffled: bool) -> None:
     path = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     engine = open_engine(path)
     try:
-        epoch = engine.init("bench", "bench", 0, 0).result().epoch
+        epoch = engine.producers.init("bench", "bench", 0, 0).result().epoch
         begin, cpu = time.perf_counter(), time.process_time()
         waiting = []
         for message in messages:
-            engine.halves("bench", epoch, [message])
-            waiting.append(engine.decide("bench", epoch, message.batch_no, message.digest, broker_pb2.COMMIT))
+            engine.producers.halves("bench", epoch, [message])
+            waiting.append(engine.producers.decide("bench", epoch, message.batch_no, message.digest, broker_pb2.COMMIT))
             if len(waiting) > PRODUCED_AHEAD:
                 waiting.pop(0).result()
         for future in waiting:

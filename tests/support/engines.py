@@ -10,7 +10,7 @@ from typing import Any
 import xxhash
 
 from tests.support.stored import plain_rows
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.machine.state import Business
 from venus.broker.pipeline import commit_thread
 from venus.codec.chunk import Chunk, decode_chunk
@@ -48,13 +48,13 @@ class Errors:
         self.fatal.append(error)
 
 
-def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, **options: Any) -> Engine:
+def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, **options: Any) -> Core:
     """Start an engine with small limits. `on_write` and `watermark` are its hooks, everything else a setting."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
     watermark: Callable[[Business], int] = options.pop("watermark", commit_thread.alone)
     clock = clock or Clock()
     settings = Broker(**{"free_bytes_min": 1 << 20, "cache_bytes": 16 << 20, **options})
-    engine = Engine(
+    engine = Core(
         path,
         settings,
         clock_us=clock.clock_us,
@@ -126,10 +126,10 @@ def half(batch_no: int, first: int, changes: Changes, **options: Any) -> broker_
 class Producer:
     """Sends batches the way an upper adapter would, one call at a time."""
 
-    def __init__(self, engine: Engine, business: str = BUSINESS, *, source_last_batch: int = 0) -> None:
+    def __init__(self, engine: Core, business: str = BUSINESS, *, source_last_batch: int = 0) -> None:
         self.engine = engine
         self.business = business
-        self.ack = engine.init(business, "test", 0, source_last_batch).result(WAIT_S)
+        self.ack = engine.producers.init(business, "test", 0, source_last_batch).result(WAIT_S)
         self.epoch = self.ack.epoch
         self.batch_no = self.ack.last_batch
         self.sequence = self.ack.last_sequence
@@ -144,13 +144,15 @@ class Producer:
 
     def send(self, *messages: broker_pb2.Half) -> None:
         """Persist half messages."""
-        result = self.engine.halves(self.business, self.epoch, list(messages)).result(WAIT_S)
+        result = self.engine.producers.halves(self.business, self.epoch, list(messages)).result(WAIT_S)
         assert result.resend_from is None, result.reason
         self.last_digest = messages[-1].digest
 
     def decide(self, message: broker_pb2.Half, verdict: Verdict = Verdict.COMMIT) -> broker_pb2.Decided:
         """Decide a half message."""
-        return self.engine.decide(self.business, self.epoch, message.batch_no, message.digest, verdict).result(WAIT_S)
+        return self.engine.producers.decide(
+            self.business, self.epoch, message.batch_no, message.digest, verdict
+        ).result(WAIT_S)
 
     def commit(self, changes: Changes, **options: Any) -> broker_pb2.Decided:
         """Send one batch and commit it."""
@@ -159,11 +161,11 @@ class Producer:
         return self.decide(message)
 
 
-def chunks(engine: Engine, snapshot: broker_pb2.Snapshot, split: broker_pb2.Split) -> list[Chunk]:
+def chunks(engine: Core, snapshot: broker_pb2.Snapshot, split: broker_pb2.Split) -> list[Chunk]:
     """Read one split, checking digests."""
     request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=1 << 14)
     found = []
-    for chunk in engine.read_split(request):
+    for chunk in engine.full_data.read_split(request):
         assert xxhash.xxh3_64_intdigest(chunk.body) == chunk.digest
         found.append(decode_chunk(chunk.body))
     return found
@@ -174,16 +176,16 @@ def rows_of(chunk: Chunk) -> dict[bytes, bytes]:
     return {record_id: row for _, _, record_id, row in plain_rows(chunk.rows)}
 
 
-def full_data(engine: Engine, table_id: int = 1, business: str = BUSINESS) -> dict[bytes, bytes]:
+def full_data(engine: Core, table_id: int = 1, business: str = BUSINESS) -> dict[bytes, bytes]:
     """Return what a loader would load now."""
-    snapshot = engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business=business, table_ids=[table_id], splits=3))
+    snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=business, table_ids=[table_id], splits=3))
     found: dict[bytes, bytes] = {}
     try:
         for split in snapshot.splits:
             for chunk in chunks(engine, snapshot, split):
                 found.update(rows_of(chunk))
     finally:
-        engine.close_snapshot(snapshot.snapshot_id)
+        engine.full_data.close(snapshot.snapshot_id)
     return found
 
 
@@ -201,11 +203,11 @@ def apply(found: dict[bytes, bytes], increment: broker_pb2.Increment) -> int:
     return missing
 
 
-def queue(engine: Engine, offset: int = 0, business: str = BUSINESS) -> list[broker_pb2.Increment]:
+def queue(engine: Core, offset: int = 0, business: str = BUSINESS) -> list[broker_pb2.Increment]:
     """Return every increment from an offset on."""
     found: list[broker_pb2.Increment] = []
     while True:
-        result = engine.read(business, offset, 1 << 20)
+        result = engine.subscriptions.read(business, offset, 1 << 20)
         if result.next_offset == offset:
             return found
         found += result.increments
@@ -220,6 +222,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def status(engine: Engine) -> broker_pb2.BusinessStatus:
+def status(engine: Core) -> broker_pb2.BusinessStatus:
     """Return what the engine says of the one business."""
     return engine.status(BUSINESS).businesses[0]

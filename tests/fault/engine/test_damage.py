@@ -164,7 +164,7 @@ def test_half_messages_are_refused_before_the_disk_is_full_and_taken_again_later
 def test_a_disk_that_is_really_full_stops_the_broker_and_keeps_what_was_answered(small_disk: Path) -> None:
     errors = Errors()
     engine = engines.make(small_disk / "data", errors=errors)
-    engine._space._probe = lambda _: 1 << 40  # as with a quota: the file system promises more than it gives
+    engine.space._probe = lambda _: 1 << 40  # as with a quota: the file system promises more than it gives
     producer = Producer(engine)
     answered = 0
     failed = None
@@ -177,7 +177,7 @@ def test_a_disk_that_is_really_full_stops_the_broker_and_keeps_what_was_answered
     assert not isinstance(failed, StoreFull)
     wait_until(lambda: len(errors.fatal) == 1)
     with pytest.raises(StorageError):
-        producer.engine.init(BUSINESS, "later", 0, 0).result(engines.WAIT_S)
+        producer.engine.producers.init(BUSINESS, "later", 0, 0).result(engines.WAIT_S)
     assert any("restarted" in alarm for alarm in engine.status().alarms)
     engine.stop()
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.machine import catalogue
 from venus.broker.store import keys
 from venus.errors import Diverged, Overloaded, Refused, SnapshotExpired, Unavailable
@@ -17,11 +17,11 @@ from venus.wire import broker_pb2
 JUNK = "nobody ships this"
 
 
-def names(engine: Engine) -> list[str]:
+def names(engine: Core) -> list[str]:
     return [entry.business for entry in engine.status().businesses]
 
 
-def settle(engine: Engine) -> None:
+def settle(engine: Core) -> None:
     engine.commits.submit(lambda _group: None).result(WAIT_S)
 
 
@@ -29,13 +29,13 @@ def test_a_name_that_is_only_asked_about_is_no_business(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     request = broker_pb2.OpenSnapshotRequest(business=JUNK)
     for ask in (
-        lambda: engine.check_position(JUNK, 0, 0),
-        lambda: engine.read(JUNK, 0, 1),
-        lambda: engine.attach(JUNK, "g", 0),
-        lambda: engine.count(JUNK, "resends"),
-        lambda: engine.forget(JUNK, "g"),
-        lambda: engine.open_snapshot(request),
-        lambda: engine.operator_decide(JUNK, 1, 1),
+        lambda: engine.subscriptions.check_position(JUNK, 0, 0),
+        lambda: engine.subscriptions.read(JUNK, 0, 1),
+        lambda: engine.subscriptions.attach(JUNK, "g", 0),
+        lambda: engine.producers.count(JUNK, "resends"),
+        lambda: engine.subscriptions.forget(JUNK, "g"),
+        lambda: engine.full_data.open(request),
+        lambda: engine.producers.operator_decide(JUNK, 1, 1),
     ):
         with pytest.raises(Unavailable, match="never heard"):
             ask()
@@ -46,11 +46,11 @@ def test_a_name_that_is_only_asked_about_is_no_business(tmp_path: Path) -> None:
 def test_a_producer_that_ships_nothing_leaves_no_trace(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     with pytest.raises(Diverged):
-        engine.init(JUNK, "p", 0, 7).result(WAIT_S)
-    engine.leave(JUNK)
-    assert engine.init(JUNK, "p", 4, 0).result(WAIT_S).epoch == 5
+        engine.producers.init(JUNK, "p", 0, 7).result(WAIT_S)
+    engine.producers.leave(JUNK)
+    assert engine.producers.init(JUNK, "p", 4, 0).result(WAIT_S).epoch == 5
     assert names(engine) == [JUNK]  # it is connected, and seen
-    engine.leave(JUNK)
+    engine.producers.leave(JUNK)
     settle(engine)
     assert names(engine) == []
     engine.stop()
@@ -62,11 +62,11 @@ def test_a_producer_that_ships_nothing_leaves_no_trace(tmp_path: Path) -> None:
 
 def test_the_epoch_of_a_new_business_is_logged_with_its_first_half_message(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
-    engine.init(BUSINESS, "older", 8, 0).result(WAIT_S)
+    engine.producers.init(BUSINESS, "older", 8, 0).result(WAIT_S)
     producer = Producer(engine)
     assert producer.epoch == 10
     producer.send(producer.next_half(engines.rows(1, 2)))
-    engine.leave(BUSINESS)
+    engine.producers.leave(BUSINESS)
     engine.stop()
 
     engine = engines.make(tmp_path)
@@ -79,13 +79,13 @@ def test_a_consumer_may_be_there_before_the_first_half_message(tmp_path: Path) -
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
-    token = engine.attach(BUSINESS, "g", 0)
+    token = engine.subscriptions.attach(BUSINESS, "g", 0)
     for _ in range(3):  # its acknowledgement is logged when the business has a log
         clock.now_s += 1
         settle(engine)
     assert not engine.catalogue.stored()
     producer.commit(engines.rows(1, 2))
-    engine.detach(BUSINESS, "g", token)
+    engine.subscriptions.detach(BUSINESS, "g", token)
     clock.now_s += 1
     settle(engine)
     settle(engine)
@@ -100,19 +100,19 @@ def test_new_businesses_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(catalogue, "NEW_MAX", 2)
     engine = engines.make(tmp_path)
     for name in ("a", "b"):
-        engine.init(name, "p", 0, 0).result(WAIT_S)
+        engine.producers.init(name, "p", 0, 0).result(WAIT_S)
     with pytest.raises(Overloaded):
-        engine.init("c", "p", 0, 0)
-    engine.leave("a")
+        engine.producers.init("c", "p", 0, 0)
+    engine.producers.leave("a")
     settle(engine)
-    engine.init("c", "p", 0, 0).result(WAIT_S)
+    engine.producers.init("c", "p", 0, 0).result(WAIT_S)
     engine.stop()
 
 
 # -- forgetting ------------------------------------------------------------------------------------------------------
 
 
-def filled(engine: Engine, business: str = BUSINESS) -> Producer:
+def filled(engine: Core, business: str = BUSINESS) -> Producer:
     producer = Producer(engine, business)
     for n in range(5):
         producer.commit(engines.rows(100 * n, 100))
@@ -120,25 +120,25 @@ def filled(engine: Engine, business: str = BUSINESS) -> Producer:
     return producer
 
 
-def everything(engine: Engine) -> dict[str, list[bytes]]:
+def everything(engine: Core) -> dict[str, list[bytes]]:
     """Return all keys of the store, by column family."""
-    return {family: [key for key, _ in engine._store.scan(family, b"", b"")] for family in keys.FAMILIES}
+    return {family: [key for key, _ in engine.store.scan(family, b"", b"")] for family in keys.FAMILIES}
 
 
 def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     empty = everything(engine)
     filled(engine, "other")
-    engine.leave("other")
+    engine.producers.leave("other")
     settle(engine)
     engines.wait_until(lambda: engines.full_data(engine, business="other") != {})
     others = {family: set(found) for family, found in everything(engine).items()}
     filled(engine)
-    token = engine.attach(BUSINESS, "g", 0)
-    engine.acknowledge(BUSINESS, "g", token, 100)
-    snapshot = engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
-    engine.detach(BUSINESS, "g", token)
-    engine.leave(BUSINESS)
+    token = engine.subscriptions.attach(BUSINESS, "g", 0)
+    engine.subscriptions.acknowledge(BUSINESS, "g", token, 100)
+    snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
+    engine.subscriptions.detach(BUSINESS, "g", token)
+    engine.producers.leave(BUSINESS)
     settle(engine)
     assert len(list((tmp_path / "snapshots").iterdir())) == 1
 
@@ -147,9 +147,9 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     assert names(engine) == ["other"]
     assert not list((tmp_path / "snapshots").iterdir())
     with pytest.raises(SnapshotExpired):
-        engine.renew(snapshot.snapshot_id)
+        engine.full_data.renew(snapshot.snapshot_id)
     with pytest.raises(Unavailable, match="never heard"):
-        engine.read(BUSINESS, 0, 1)
+        engine.subscriptions.read(BUSINESS, 0, 1)
     left = {family: set(found) for family, found in everything(engine).items()}
     assert {f: found - others[f] for f, found in left.items()} == {
         f: {keys.NUMBER} if f == keys.STATE else set() for f in empty
@@ -172,17 +172,17 @@ def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
     producer = filled(engine)
     with pytest.raises(Refused, match="1 producers and consumers"):
         engine.forget_business(BUSINESS)
-    token = engine.attach(BUSINESS, "g", 0)
-    engine.leave(BUSINESS)
+    token = engine.subscriptions.attach(BUSINESS, "g", 0)
+    engine.producers.leave(BUSINESS)
     settle(engine)
     with pytest.raises(Refused):
         engine.forget_business(BUSINESS)
-    engine.detach(BUSINESS, "g", token)
+    engine.subscriptions.detach(BUSINESS, "g", token)
     settle(engine)
     assert len(engines.queue(engine)) == 5
     engine.forget_business(BUSINESS)
     with pytest.raises(Unavailable):
-        engine.decide(BUSINESS, producer.epoch, 6, producer.last_digest, 1)
+        engine.producers.decide(BUSINESS, producer.epoch, 6, producer.last_digest, 1)
     with pytest.raises(Unavailable, match="never heard"):
         engine.forget_business(BUSINESS)
     engine.stop()
@@ -190,13 +190,13 @@ def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
 
 def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engines.make(tmp_path, errors=(errors := engines.Errors()))
-    step = engine._materialiser.step
-    monkeypatch.setattr(engine._materialiser, "step", lambda business, **_: False)
+    step = engine.materialiser.step
+    monkeypatch.setattr(engine.materialiser, "step", lambda business, **_: False)
     filled(engine)
-    engine.leave(BUSINESS)
+    engine.producers.leave(BUSINESS)
     settle(engine)
     engine.forget_business(BUSINESS)
-    monkeypatch.setattr(engine._materialiser, "step", step)
+    monkeypatch.setattr(engine.materialiser, "step", step)
     filled(engine, "other")
     assert len(engines.full_data(engine, business="other")) == 500
     assert not errors.fatal

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.engine.test_retention import tick
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer, status
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.machine.state import load_all
 from venus.broker.store.rocks import Store
 from venus.errors import Refused, SnapshotExpired
@@ -25,18 +25,18 @@ def clock() -> Clock:
     return Clock()
 
 
-def consumer(engine: Engine, group: str = "g") -> broker_pb2.ConsumerStatus:
+def consumer(engine: Core, group: str = "g") -> broker_pb2.ConsumerStatus:
     return next(c for c in status(engine).consumers if c.group == group)
 
 
-def known(engine: Engine) -> bool:
+def known(engine: Core) -> bool:
     return any(c.group == "g" for c in status(engine).consumers)
 
 
 def test_only_time_in_which_the_broker_was_there_counts_as_absence(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
     Producer(engine).commit(engines.rows(0, 10))
-    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
     for _ in range(4):  # 80 s in four lives; the broker is off for ten days each time
         tick(engine, clock, 20)
         assert known(engine)
@@ -60,7 +60,7 @@ def test_only_time_in_which_the_broker_was_there_counts_as_absence(tmp_path: Pat
 def test_an_absence_is_not_lost_in_a_crash(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path / "a", clock, consumer_ttl_s=TTL_S)
     Producer(engine).commit(engines.rows(0, 10))
-    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
     tick(engine, clock, 50)
     tick(engine, clock, 40)
     shutil.copytree(tmp_path / "a" / "db", tmp_path / "b" / "db")
@@ -77,7 +77,7 @@ def test_an_absence_is_not_lost_in_a_crash(tmp_path: Path, clock: Clock) -> None
 def test_a_process_that_was_stopped_expels_nobody(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
     Producer(engine).commit(engines.rows(0, 10))
-    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
     tick(engine, clock, 30 * DAY_S)
     assert known(engine)
     engine.stop()
@@ -88,18 +88,18 @@ def test_an_older_stream_neither_moves_nor_ends_the_group(tmp_path: Path, clock:
     producer = Producer(engine)
     for n in range(5):
         producer.commit(engines.rows(n, 10))
-    older = engine.attach(BUSINESS, "g", 0)
-    newer = engine.attach(BUSINESS, "g", 10, kept=0)
+    older = engine.subscriptions.attach(BUSINESS, "g", 0)
+    newer = engine.subscriptions.attach(BUSINESS, "g", 10, kept=0)
 
-    assert not engine.acknowledge(BUSINESS, "g", older, 50)
-    engine.detach(BUSINESS, "g", older)
+    assert not engine.subscriptions.acknowledge(BUSINESS, "g", older, 50)
+    engine.subscriptions.detach(BUSINESS, "g", older)
     assert (consumer(engine).acknowledged, consumer(engine).kept, consumer(engine).connected) == (10, 0, True)
 
-    assert engine.acknowledge(BUSINESS, "g", newer, 40, 20)
+    assert engine.subscriptions.acknowledge(BUSINESS, "g", newer, 40, 20)
     assert (consumer(engine).acknowledged, consumer(engine).kept) == (40, 20)
-    engine.detach(BUSINESS, "g", newer)
+    engine.subscriptions.detach(BUSINESS, "g", newer)
     assert not consumer(engine).connected
-    assert not engine.acknowledge(BUSINESS, "g", newer, 50)
+    assert not engine.subscriptions.acknowledge(BUSINESS, "g", newer, 50)
     engine.stop()
 
 
@@ -108,18 +108,18 @@ def test_transient_readers_of_one_name_do_not_disturb_each_other_or_a_group(tmp_
     producer = Producer(engine)
     for n in range(5):
         producer.commit(engines.rows(n, 10))
-    group = engine.attach(BUSINESS, "g", 20)
-    first = engine.attach(BUSINESS, "g", 0, transient=True)
-    second = engine.attach(BUSINESS, "g", 50, transient=True)
-    engine.acknowledge(BUSINESS, "g", second, 50)
-    engine.detach(BUSINESS, "g", second)
+    group = engine.subscriptions.attach(BUSINESS, "g", 20)
+    first = engine.subscriptions.attach(BUSINESS, "g", 0, transient=True)
+    second = engine.subscriptions.attach(BUSINESS, "g", 50, transient=True)
+    engine.subscriptions.acknowledge(BUSINESS, "g", second, 50)
+    engine.subscriptions.detach(BUSINESS, "g", second)
     tick(engine, clock)
     assert status(engine).log_start == 0
-    engine.detach(BUSINESS, "g", first)
+    engine.subscriptions.detach(BUSINESS, "g", first)
     tick(engine, clock)
     assert status(engine).log_start == 20
     assert (consumer(engine).acknowledged, consumer(engine).connected) == (20, True)
-    engine.detach(BUSINESS, "g", group)
+    engine.subscriptions.detach(BUSINESS, "g", group)
     assert known(engine), "a group that stays was taken for a reader that leaves"
     engine.stop()
 
@@ -129,7 +129,7 @@ def test_both_positions_survive_a_restart_and_what_is_held_is_seen(tmp_path: Pat
     producer = Producer(engine)
     for n in range(20):
         producer.commit(engines.rows(n, 10, b"x" * 20))
-    engine.acknowledge(BUSINESS, "g", engine.attach(BUSINESS, "g", 0), 200, 50)
+    engine.subscriptions.acknowledge(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0), 200, 50)
     tick(engine, clock)
     engine.stop()
 
@@ -139,10 +139,10 @@ def test_both_positions_survive_a_restart_and_what_is_held_is_seen(tmp_path: Pat
     assert (held.acknowledged, held.kept, held.backlog_bytes) == (200, 50, 0)
     assert found.held_bytes == held.held_bytes > 15 * 10 * 20
     assert any("held tables of g, from offset 50 on" in alarm for alarm in found.alarms)
-    engine.attach(BUSINESS, "g", 200)
+    engine.subscriptions.attach(BUSINESS, "g", 200)
     tick(engine, clock)
-    assert engine.read(BUSINESS, 50, 1).increments, "an attachment gave up what was kept"
-    engine.attach(BUSINESS, "g", 200, kept=200)
+    assert engine.subscriptions.read(BUSINESS, 50, 1).increments, "an attachment gave up what was kept"
+    engine.subscriptions.attach(BUSINESS, "g", 200, kept=200)
     tick(engine, clock)
     assert status(engine).log_start > 100
     assert not [alarm for alarm in status(engine).alarms if "held tables" in alarm]
@@ -152,7 +152,7 @@ def test_both_positions_survive_a_restart_and_what_is_held_is_seen(tmp_path: Pat
 def test_a_new_group_is_on_disk_before_it_is_told(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path / "a", clock)
     Producer(engine).commit(engines.rows(0, 10))
-    engine.attach(BUSINESS, "g", 10, kept=5)
+    engine.subscriptions.attach(BUSINESS, "g", 10, kept=5)
     shutil.copytree(tmp_path / "a" / "db", tmp_path / "b" / "db")
     engine.stop()
 
@@ -164,11 +164,11 @@ def test_a_new_group_is_on_disk_before_it_is_told(tmp_path: Path, clock: Clock) 
 def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock)
     Producer(engine).commit(engines.rows(0, 10))
-    token = engine.attach(BUSINESS, "g", 0)
+    token = engine.subscriptions.attach(BUSINESS, "g", 0)
     with pytest.raises(Refused, match="consumer g of main is connected"):
-        engine.forget(BUSINESS, "g")
-    engine.detach(BUSINESS, "g", token)
-    engine.forget(BUSINESS, "g")
+        engine.subscriptions.forget(BUSINESS, "g")
+    engine.subscriptions.detach(BUSINESS, "g", token)
+    engine.subscriptions.forget(BUSINESS, "g")
     assert not known(engine)
     engine.stop()
     engine = engines.make(tmp_path, clock)
@@ -182,10 +182,10 @@ def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, cloc
     Producer(engine).commit(engines.rows(0, 10))
     engines.wait_until(lambda: engines.full_data(engine) != {})
     request = broker_pb2.OpenSnapshotRequest(business=BUSINESS, lease_s=60)
-    snapshot = engine.open_snapshot(request)
+    snapshot = engine.full_data.open(request)
     clock.wall_ahead_s += 365 * DAY_S
     tick(engine, clock)
-    assert engine.renew(snapshot.snapshot_id).offset == 10
+    assert engine.full_data.renew(snapshot.snapshot_id).offset == 10
     engine.stop()
     clock.now_s += 10 * DAY_S
 
@@ -194,14 +194,14 @@ def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, cloc
     assert len(engines.chunks(engine, snapshot, snapshot.splits[0])[0].rows) == 10
     Producer(engine, source_last_batch=1).commit(engines.rows(10, 5))
     clock.wall_ahead_s -= 2 * 365 * DAY_S
-    newer = engine.open_snapshot(request)
+    newer = engine.full_data.open(request)
     assert newer.offset == 15, "a snapshot of an earlier process was shared"
     clock.now_s += 31
     Producer(engine, source_last_batch=2).commit(engines.rows(20, 5))
-    assert engine.open_snapshot(request).offset == 20, "an old snapshot was shared for the clock's sake"
+    assert engine.full_data.open(request).offset == 20, "an old snapshot was shared for the clock's sake"
     tick(engine, clock, 61)
     with pytest.raises(SnapshotExpired):
-        engine.renew(snapshot.snapshot_id)
+        engine.full_data.renew(snapshot.snapshot_id)
     engine.stop()
 
 
@@ -209,7 +209,7 @@ def test_a_short_absence_is_stored_when_the_broker_stops(tmp_path: Path, clock: 
     """Else a broker that is restarted often would never forget anyone."""
     engine = engines.make(tmp_path, clock, consumer_ttl_s=7 * DAY_S)
     Producer(engine).commit(engines.rows(0, 10))
-    engine.detach(BUSINESS, "g", engine.attach(BUSINESS, "g", 0))
+    engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
     tick(engine, clock, 9)
     tick(engine, clock, 9)
     engine.stop()

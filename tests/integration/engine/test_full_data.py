@@ -12,7 +12,7 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from tests.support.stored import HEAD
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.machine.state import Business, Materialised, decode_materialised
 from venus.broker.snapshot import materialiser
 from venus.broker.store import keys
@@ -22,28 +22,28 @@ from venus.model import ChangeKind
 DAY_S = 86_400.0
 
 
-def the_business(engine: Engine) -> Business:
+def the_business(engine: Core) -> Business:
     (business,) = engine.catalogue.present()
     return business
 
 
-def caught_up(engine: Engine) -> None:
+def caught_up(engine: Core) -> None:
     business = the_business(engine)
     engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
 
 
-def stored(engine: Engine, table_id: int = 1) -> dict[bytes, bytes]:
+def stored(engine: Core, table_id: int = 1) -> dict[bytes, bytes]:
     prefix = keys.row_prefix(the_business(engine).number, table_id)
-    return {key[len(prefix) :]: value for key, value in engine._store.scan_prefix(keys.ROW, prefix)}
+    return {key[len(prefix) :]: value for key, value in engine.store.scan_prefix(keys.ROW, prefix)}
 
 
-def again_from_the_start(engine: Engine) -> None:
+def again_from_the_start(engine: Core) -> None:
     """Let the materialiser meet every batch once more, with its rows already there."""
     business = the_business(engine)
     caught_up(engine)
     reached = business.materialised
     business.materialised = Materialised(sequence=reached.sequence, floors=reached.floors)
-    engine._materialiser.notice(business)
+    engine.materialiser.notice(business)
     caught_up(engine)
 
 
@@ -107,7 +107,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
-    slow = engine.attach(BUSINESS, "slow", 0)
+    slow = engine.subscriptions.attach(BUSINESS, "slow", 0)
     producer.commit(engines.rows(0, 30))
     producer.commit([(b"%08d" % n, None) for n in range(20)])
     caught_up(engine)
@@ -116,7 +116,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     settle(engine)
     assert len(stored(engine)) == 31  # the slow consumer has not seen the deletions
 
-    engine.acknowledge(BUSINESS, "slow", slow, 51)
+    engine.subscriptions.acknowledge(BUSINESS, "slow", slow, 51)
     settle(engine)
     assert len(stored(engine)) == 31  # nobody can say yet that a day is over since the last of them
     clock.now_s += 2 * DAY_S
@@ -127,38 +127,38 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     engine.stop()
 
 
-def settle(engine: Engine) -> None:
+def settle(engine: Core) -> None:
     """Let the materialising thread have a few idle rounds."""
     rounds = threading.Semaphore(0)
-    step = engine._scavenger.step
+    step = engine.scavenger.step
 
     def counted(*, busy: bool) -> None:
         step(busy=busy)
         rounds.release()
 
-    engine._scavenger.step = counted  # type: ignore[method-assign]
+    engine.scavenger.step = counted  # type: ignore[method-assign]
     try:
         for _ in range(3):
             assert rounds.acquire(timeout=WAIT_S)
     finally:
-        engine._scavenger.step = step  # type: ignore[method-assign]
+        engine.scavenger.step = step  # type: ignore[method-assign]
 
 
 def test_producers_wait_while_the_full_data_is_too_far_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(materialiser, "THROTTLE_WAIT_S", WAIT_S)
     gate = threading.Event()
     engine = engines.make(tmp_path, buffer_bytes_max=50_000)
-    step = engine._materialiser.step
+    step = engine.materialiser.step
 
     def slow(business: Business, *, one_batch: bool = False) -> bool:
         gate.wait(WAIT_S)
         return step(business, one_batch=one_batch)
 
-    monkeypatch.setattr(engine._materialiser, "step", slow)
+    monkeypatch.setattr(engine.materialiser, "step", slow)
     producer = Producer(engine)
     for n in range(5):
         producer.commit(engines.rows(n * 10, 10, b"w" * 1000))
-    late = engine.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(0, 1))])
+    late = engine.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(0, 1))])
     with pytest.raises(TimeoutError):
         late.result(0.5)
     assert any("behind" in alarm for alarm in engine.status(BUSINESS).businesses[0].alarms)
@@ -175,15 +175,15 @@ def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 10))
     producer.send(message)
-    engine._space._probe = lambda _path: (1 << 20) - 1
+    engine.space._probe = lambda _path: (1 << 20) - 1
     producer.decide(message)
-    engines.wait_until(lambda: engine._materialiser.paused)
+    engines.wait_until(lambda: engine.materialiser.paused)
     assert the_business(engine).materialised.offset == 0
 
-    engine._space._probe = lambda _path: 1 << 30
+    engine.space._probe = lambda _path: 1 << 30
 
     caught_up(engine)
-    assert not engine._materialiser.paused
+    assert not engine.materialiser.paused
     assert len(engines.full_data(engine)) == 10
     engine.stop()
 
@@ -196,16 +196,16 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     cut = [producer.next_half(engines.rows(n, 10, b"c" * 80), cut=2, cut_end=n == 3) for n in range(4)]
     cut[0] = engines.half(1, 1, engines.rows(0, 10, b"c" * 80))
     asked: list[Future[None]] = []
-    work = engine._materialiser._batch
+    work = engine.materialiser._batch
 
     def asking(business: Business, *args: Any, **options: Any) -> Any:
         if not asked:
-            asked.append(engine._materialiser.checkpoint(business, tmp_path / "copy"))
+            asked.append(engine.materialiser.checkpoint(business, tmp_path / "copy"))
             producer.send(*cut[1:])
             producer.decide(cut[-1])
         return work(business, *args, **options)
 
-    monkeypatch.setattr(engine._materialiser, "_batch", asking)
+    monkeypatch.setattr(engine.materialiser, "_batch", asking)
     producer.send(cut[0])
     producer.decide(cut[0])
     engines.wait_until(lambda: bool(asked))

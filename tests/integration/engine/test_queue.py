@@ -11,7 +11,7 @@ import xxhash
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.store.rocks import Batch, Store
 from venus.errors import (
     DigestMismatch,
@@ -31,32 +31,30 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, clock: Clock) -> Iterator[Engine]:
+def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
     opened = engines.make(tmp_path, clock)
     yield opened
     opened.stop()
 
 
-def test_a_half_message_is_invisible_until_it_is_committed(engine: Engine) -> None:
+def test_a_half_message_is_invisible_until_it_is_committed(engine: Core) -> None:
     seen: list[tuple[str, int]] = []
-    engine.on_commit(lambda business, offset: seen.append((business, offset)))
+    engine.publisher.on_commit(lambda business, offset: seen.append((business, offset)))
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 5))
     producer.send(message)
 
-    assert engine.read(BUSINESS, 0, 1 << 20).increments == []
+    assert engine.subscriptions.read(BUSINESS, 0, 1 << 20).increments == []
     decided = producer.decide(message)
 
-    (increment,) = engine.read(BUSINESS, 0, 1 << 20).increments
+    (increment,) = engine.subscriptions.read(BUSINESS, 0, 1 << 20).increments
     assert (increment.base_offset, increment.count, increment.epoch) == (0, 5, producer.epoch)
     assert (increment.body, increment.digest) == (message.body, message.digest)
     assert (decided.verdict, decided.batch_no, decided.next_offset) == (broker_pb2.COMMIT, 1, 5)
     assert seen == [(BUSINESS, 5)]
 
 
-def test_a_decision_that_is_being_written_down_is_not_shown_yet(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decision_that_is_being_written_down_is_not_shown_yet(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing undecided and the old end of the queue would say that there is nothing more to come."""
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 5))
@@ -69,7 +67,7 @@ def test_a_decision_that_is_being_written_down_is_not_shown_yet(
         write(store, batch, durable=durable)
 
     monkeypatch.setattr(Store, "write", slowly)
-    answer = engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    answer = engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     assert writing.wait(WAIT_S)
     meanwhile = status(engine)
     go_on.set()
@@ -80,7 +78,7 @@ def test_a_decision_that_is_being_written_down_is_not_shown_yet(
     assert ([ref.batch_no for ref in found.halves], found.last_batch, found.next_offset) == ([], 1, 5)
 
 
-def test_a_commit_decides_everything_before_it_and_a_rollback_everything_after(engine: Engine) -> None:
+def test_a_commit_decides_everything_before_it_and_a_rollback_everything_after(engine: Core) -> None:
     producer = Producer(engine)
     halves = [producer.next_half(engines.rows(n, 1)) for n in range(5)]
     producer.send(*halves)
@@ -93,7 +91,7 @@ def test_a_commit_decides_everything_before_it_and_a_rollback_everything_after(e
     assert (found.counters["rollbacks"], found.counters["rolled_back_rows"]) == (1, 2)
 
 
-def test_repeats_are_answered_and_contradictions_refused(engine: Engine) -> None:
+def test_repeats_are_answered_and_contradictions_refused(engine: Core) -> None:
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 2))
     producer.send(message)
@@ -114,17 +112,17 @@ def test_repeats_are_answered_and_contradictions_refused(engine: Engine) -> None
     assert found.next_offset == 2
 
 
-def test_a_gap_is_asked_for_again(engine: Engine) -> None:
+def test_a_gap_is_asked_for_again(engine: Core) -> None:
     producer = Producer(engine)
     first, second = (producer.next_half(engines.rows(n, 1)) for n in range(2))
 
-    result = engine.halves(BUSINESS, producer.epoch, [second]).result(WAIT_S)
+    result = engine.producers.halves(BUSINESS, producer.epoch, [second]).result(WAIT_S)
 
     assert (result.through, result.resend_from) == (0, 1)
     producer.send(first, second)
 
 
-def test_an_older_producer_is_fenced(engine: Engine) -> None:
+def test_an_older_producer_is_fenced(engine: Core) -> None:
     older = Producer(engine)
     half = older.next_half(engines.rows(0, 1))
     newer = Producer(engine)
@@ -136,7 +134,7 @@ def test_an_older_producer_is_fenced(engine: Engine) -> None:
         older.decide(half)
 
 
-def test_a_broker_that_lost_its_data_refuses_the_source(engine: Engine) -> None:
+def test_a_broker_that_lost_its_data_refuses_the_source(engine: Core) -> None:
     with pytest.raises(Diverged) as refused:
         Producer(engine, source_last_batch=7)
 
@@ -144,7 +142,7 @@ def test_a_broker_that_lost_its_data_refuses_the_source(engine: Engine) -> None:
     assert engine.status(BUSINESS).businesses[0].epoch == 0
 
 
-def test_a_source_that_went_back_in_time_is_refused(engine: Engine) -> None:
+def test_a_source_that_went_back_in_time_is_refused(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10))
 
@@ -152,18 +150,18 @@ def test_a_source_that_went_back_in_time_is_refused(engine: Engine) -> None:
         producer.send(engines.half(2, 5, engines.rows(0, 1)))
 
 
-def test_the_operator_decides_and_fences_the_producer(engine: Engine) -> None:
+def test_the_operator_decides_and_fences_the_producer(engine: Core) -> None:
     producer = Producer(engine)
     halves = [producer.next_half(engines.rows(n, 1)) for n in range(3)]
     producer.send(*halves)
 
-    assert engine.operator_decide(BUSINESS, 1, Verdict.COMMIT).result(WAIT_S).next_offset == 1
-    assert engine.operator_decide(BUSINESS, 2, Verdict.ROLLBACK).result(WAIT_S).batch_no == 2
+    assert engine.producers.operator_decide(BUSINESS, 1, Verdict.COMMIT).result(WAIT_S).next_offset == 1
+    assert engine.producers.operator_decide(BUSINESS, 2, Verdict.ROLLBACK).result(WAIT_S).batch_no == 2
 
     with pytest.raises(Fenced):
         producer.decide(halves[1])
     with pytest.raises(IllegalTransition, match="no undecided half message 2"):
-        engine.operator_decide(BUSINESS, 2, Verdict.COMMIT).result(WAIT_S)
+        engine.producers.operator_decide(BUSINESS, 2, Verdict.COMMIT).result(WAIT_S)
     assert status(engine).halves == []
 
 
@@ -178,7 +176,7 @@ def test_the_operator_decides_and_fences_the_producer(engine: Engine) -> None:
         (lambda m: setattr(m, "batch_no", 2), DigestMismatch),
     ],
 )
-def test_a_body_that_does_not_add_up_is_never_acknowledged(engine: Engine, damage: object, error: type) -> None:
+def test_a_body_that_does_not_add_up_is_never_acknowledged(engine: Core, damage: object, error: type) -> None:
     message = change_pb2.BatchBody.FromString(engines.body(1, 1, engines.rows(0, 3, b"row")))
     damage(message)  # type: ignore[operator]
     content = message.SerializeToString()
@@ -190,7 +188,7 @@ def test_a_body_that_does_not_add_up_is_never_acknowledged(engine: Engine, damag
     assert status(engine).halves == []
 
 
-def test_an_empty_batch_has_a_place_in_the_queue(engine: Engine) -> None:
+def test_an_empty_batch_has_a_place_in_the_queue(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 2))
     producer.commit([])
@@ -210,12 +208,12 @@ def test_reading_in_small_pieces_from_memory_and_from_disk_is_the_same(tmp_path:
     small: list[bytes] = []
     offset = 0
     while offset < 600:
-        result = engine.read(BUSINESS, offset, 1)
+        result = engine.subscriptions.read(BUSINESS, offset, 1)
         assert len(result.increments) == 1
         small.append(result.increments[0].body)
         offset = result.next_offset
     assert small == [message.body for message in halves]
-    assert engine.read(BUSINESS, 595, 1).increments[0].base_offset == 590
+    assert engine.subscriptions.read(BUSINESS, 595, 1).increments[0].base_offset == 590
     assert engine.status().buffer_bytes <= 20_000
     engine.stop()
 
@@ -224,7 +222,7 @@ def test_reading_in_small_pieces_from_memory_and_from_disk_is_the_same(tmp_path:
     engine.stop()
 
 
-def test_the_filter_passes_over_other_tables_but_closes_their_cuts(engine: Engine) -> None:
+def test_the_filter_passes_over_other_tables_but_closes_their_cuts(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 1), table_id=1)
     producer.commit(engines.rows(0, 1), table_id=2)
@@ -234,43 +232,43 @@ def test_the_filter_passes_over_other_tables_but_closes_their_cuts(engine: Engin
     producer.decide(last)
     producer.commit(engines.rows(0, 1), table_id=1)
 
-    result = engine.read(BUSINESS, 0, 1 << 20, [2])
+    result = engine.subscriptions.read(BUSINESS, 0, 1 << 20, [2])
 
     assert [i.base_offset for i in result.increments] == [1, 2, 3]
     assert result.next_offset == 5
 
 
-def test_a_consumer_of_another_history_is_told(engine: Engine) -> None:
+def test_a_consumer_of_another_history_is_told(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 4))
     producer = Producer(engine)
     producer.commit(engines.rows(0, 4))
 
-    assert engine.check_position(BUSINESS, 4, 1).epoch == 2
-    assert engine.check_position(BUSINESS, 8, 2).next_offset == 8
+    assert engine.subscriptions.check_position(BUSINESS, 4, 1).epoch == 2
+    assert engine.subscriptions.check_position(BUSINESS, 8, 2).next_offset == 8
     with pytest.raises(OffsetDiverged):
-        engine.check_position(BUSINESS, 5, 1)  # epoch 1 ended at 4
+        engine.subscriptions.check_position(BUSINESS, 5, 1)  # epoch 1 ended at 4
     with pytest.raises(OffsetDiverged):
-        engine.check_position(BUSINESS, 9, 2)
+        engine.subscriptions.check_position(BUSINESS, 9, 2)
     with pytest.raises(OffsetDiverged):
-        engine.read(BUSINESS, 9, 1)
+        engine.subscriptions.read(BUSINESS, 9, 1)
 
 
-def test_reviews_come_by_the_clock_and_only_delivered_ones_count(engine: Engine, clock: Clock) -> None:
+def test_reviews_come_by_the_clock_and_only_delivered_ones_count(engine: Core, clock: Clock) -> None:
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 1))
     producer.send(message)
-    assert engine.due_reviews() == []
+    assert engine.producers.due_reviews() == []
     clock.now_s += 6.1
     for _ in range(3):
-        ((business, epoch, refs),) = engine.due_reviews()
+        ((business, epoch, refs),) = engine.producers.due_reviews()
         assert (business, epoch, refs[0].batch_no, refs[0].reviews) == (BUSINESS, producer.epoch, 1, 0)
-    engine.review_delivered(BUSINESS, [1])
-    assert engine.due_reviews() == []
+    engine.producers.review_delivered(BUSINESS, [1])
+    assert engine.producers.due_reviews() == []
     clock.now_s += 12.1
-    assert engine.due_reviews()[0][2][0].reviews == 1
+    assert engine.producers.due_reviews()[0][2][0].reviews == 1
     for _ in range(14):
-        engine.review_delivered(BUSINESS, [1])
+        engine.producers.review_delivered(BUSINESS, [1])
 
     found = status(engine)
     assert found.counters["reviews_sent"] == 15
@@ -279,18 +277,18 @@ def test_reviews_come_by_the_clock_and_only_delivered_ones_count(engine: Engine,
     assert [ref.batch_no for ref in status(engine).halves] == [1]  # never thrown away
     assert any("undecided for" in alarm for alarm in status(engine).alarms)
     producer.decide(message)
-    assert engine.due_reviews() == []
+    assert engine.producers.due_reviews() == []
     assert list(status(engine).alarms) == []
 
 
-def test_status_says_what_waits_where(engine: Engine, clock: Clock) -> None:
+def test_status_says_what_waits_where(engine: Core, clock: Clock) -> None:
     producer = Producer(engine)
-    token = engine.attach(BUSINESS, "target", 0)
+    token = engine.subscriptions.attach(BUSINESS, "target", 0)
     producer.commit(engines.rows(0, 10))
     clock.now_s += 5
     producer.commit(engines.rows(0, 10), table_id=2)
-    engine.acknowledge(BUSINESS, "target", token, 10)
-    engine.count(BUSINESS, "digest_mismatches", 2)
+    engine.subscriptions.acknowledge(BUSINESS, "target", token, 10)
+    engine.producers.count(BUSINESS, "digest_mismatches", 2)
 
     found = status(engine)
 
@@ -325,7 +323,7 @@ def test_several_businesses_do_not_see_each_other(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_the_estimate_of_rows_follows_what_the_source_announces(engine: Engine) -> None:
+def test_the_estimate_of_rows_follows_what_the_source_announces(engine: Core) -> None:
     producer = Producer(engine)
     message = change_pb2.BatchBody.FromString(engines.body(1, 1, engines.rows(0, 30)))
     message.tables[0].inserts_only = True

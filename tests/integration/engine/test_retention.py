@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, status
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.errors import (
     OffsetTrimmed,
 )
@@ -20,16 +20,16 @@ def clock() -> Clock:
     return Clock()
 
 
-def tick(engine: Engine, clock: Clock, seconds: float = 2.0) -> None:
+def tick(engine: Core, clock: Clock, seconds: float = 2.0) -> None:
     """Let the storage thread do what it does each second."""
     engines.wait_until(lambda: caught_up(engine))
     clock.now_s += seconds
     seen = clock.now_s
-    engines.wait_until(lambda: engine._upkeep._maintained_at == seen or engine._upkeep._maintained_at > seen)
+    engines.wait_until(lambda: engine.upkeep._maintained_at == seen or engine.upkeep._maintained_at > seen)
     engine.commits.submit(lambda _group: None).result(WAIT_S)
 
 
-def caught_up(engine: Engine) -> bool:
+def caught_up(engine: Core) -> bool:
     found = status(engine)
     return found.materialised_offset == found.next_offset
 
@@ -37,31 +37,31 @@ def caught_up(engine: Engine) -> bool:
 def test_the_queue_is_kept_for_consumers_and_snapshots_and_no_longer(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, retain_bytes=0, consumer_ttl_s=1000)
     producer = Producer(engine)
-    slow = engine.attach(BUSINESS, "slow", 0)
-    engine.detach(BUSINESS, "gone", engine.attach(BUSINESS, "gone", 0))
-    peek = engine.attach(BUSINESS, "peek", 0, transient=True)
+    slow = engine.subscriptions.attach(BUSINESS, "slow", 0)
+    engine.subscriptions.detach(BUSINESS, "gone", engine.subscriptions.attach(BUSINESS, "gone", 0))
+    peek = engine.subscriptions.attach(BUSINESS, "peek", 0, transient=True)
     for n in range(10):
         producer.commit(engines.rows(n, 10))
-    engine.acknowledge(BUSINESS, "slow", slow, 45)
+    engine.subscriptions.acknowledge(BUSINESS, "slow", slow, 45)
     tick(engine, clock)
     assert status(engine).log_start == 0
-    engine.forget(BUSINESS, "gone")
+    engine.subscriptions.forget(BUSINESS, "gone")
     tick(engine, clock)
     assert status(engine).log_start == 0  # a transient reader counts while it is there
-    engine.detach(BUSINESS, "peek", peek)
+    engine.subscriptions.detach(BUSINESS, "peek", peek)
     tick(engine, clock)
 
     assert status(engine).log_start == 40
     with pytest.raises(OffsetTrimmed):
-        engine.read(BUSINESS, 39, 1)
+        engine.subscriptions.read(BUSINESS, 39, 1)
     assert [i.base_offset for i in engines.queue(engine, 40)] == list(range(40, 100, 10))
 
-    snapshot = engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
+    snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
     producer.commit(engines.rows(0, 10))
-    engine.acknowledge(BUSINESS, "slow", slow, 110)
+    engine.subscriptions.acknowledge(BUSINESS, "slow", slow, 110)
     tick(engine, clock)
     assert status(engine).log_start == snapshot.offset == 100
-    engine.close_snapshot(snapshot.snapshot_id)
+    engine.full_data.close(snapshot.snapshot_id)
     tick(engine, clock)
     assert status(engine).log_start == 110
     assert status(engine).log_bytes == 0
@@ -100,5 +100,5 @@ def test_undecided_half_messages_are_never_trimmed(tmp_path: Path, clock: Clock)
     producer = Producer(engine)
     assert [ref.batch_no for ref in producer.ack.undecided] == [2]
     producer.decide(message)
-    assert engine.read(BUSINESS, 10, 1).increments[0].body == message.body
+    assert engine.subscriptions.read(BUSINESS, 10, 1).increments[0].body == message.body
     engine.stop()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.machine.state import Materialised
 from venus.broker.snapshot import splits
 from venus.broker.snapshot.snapshots import Snapshots
@@ -31,20 +31,20 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, clock: Clock) -> Iterator[Engine]:
+def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
     opened = engines.make(tmp_path, clock)
     yield opened
     opened.stop()
 
 
-def open_snapshot(engine: Engine, **options: object) -> broker_pb2.Snapshot:
-    return engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business=BUSINESS, **options))  # type: ignore[arg-type]
+def open_snapshot(engine: Core, **options: object) -> broker_pb2.Snapshot:
+    return engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, **options))  # type: ignore[arg-type]
 
 
 class Load(threading.Thread):
     """A source under load, and what it has: cuts of several batches, so that a cut has an inside."""
 
-    def __init__(self, engine: Engine, seed: int) -> None:
+    def __init__(self, engine: Core, seed: int) -> None:
         super().__init__(daemon=True)
         self.rows: dict[bytes, bytes] = {}
         self._producer = Producer(engine)
@@ -82,7 +82,7 @@ class Load(threading.Thread):
         return record_id, self.rows[record_id]
 
 
-def hand_over(engine: Engine, clock: Clock, snapshots: int) -> tuple[int, int, int]:
+def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int]:
     """Load under load, each time; return mismatches, deletions that met no row, and cuts seen half."""
     load = Load(engine, seed=snapshots)
     load.cut()
@@ -97,7 +97,7 @@ def hand_over(engine: Engine, clock: Clock, snapshots: int) -> tuple[int, int, i
         for split in snapshot.splits:
             for chunk in engines.chunks(engine, snapshot, split):
                 found.update(engines.rows_of(chunk))
-        engine.close_snapshot(snapshot.snapshot_id)
+        engine.full_data.close(snapshot.snapshot_id)
         taken.append((snapshot, found))
     load.end()
     wrong = missing = halved = 0
@@ -118,12 +118,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_snapshot_plus_increments_is_the_source_under_load(engine: Engine, clock: Clock) -> None:
+def test_snapshot_plus_increments_is_the_source_under_load(engine: Core, clock: Clock) -> None:
     assert hand_over(engine, clock, 12) == (0, 0, 0)
 
 
 def test_an_offset_read_outside_the_checkpoint_is_noticed(
-    engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    engine: Core, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def outside(_self: Snapshots, _store: Store, number: int) -> Materialised:
         time.sleep(0.02)
@@ -135,7 +135,7 @@ def test_an_offset_read_outside_the_checkpoint_is_noticed(
     assert hand_over(engine, clock, 6) != (0, 0, 0)
 
 
-def test_splits_cover_every_row_once_and_chunks_are_ordered(engine: Engine) -> None:
+def test_splits_cover_every_row_once_and_chunks_are_ordered(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 3000, b"x" * 50))
     producer.commit([(b"%08d" % n, None) for n in range(0, 3000, 3)], table_id=1)
@@ -162,21 +162,21 @@ def test_splits_cover_every_row_once_and_chunks_are_ordered(engine: Engine) -> N
     assert {schema.table_id for schema in snapshot.schemas} == {1, 2}
 
 
-def test_reading_resumes_behind_any_row(engine: Engine) -> None:
+def test_reading_resumes_behind_any_row(engine: Core) -> None:
     Producer(engine).commit(engines.rows(0, 2000, b"x" * 50))
     snapshot = open_snapshot(engine)
     (split,) = snapshot.splits
     begun = engines.chunks(engine, snapshot, split)[0]
 
     request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, after=begun.last)
-    rest = [decode_chunk(sealed.body) for sealed in engine.read_split(request)]
+    rest = [decode_chunk(sealed.body) for sealed in engine.full_data.read_split(request)]
 
     first = list(engines.rows_of(begun))
     then = [record_id for chunk in rest for record_id in engines.rows_of(chunk)]
     assert first + then == [b"%08d" % n for n in range(2000)]
 
 
-def test_each_row_comes_with_its_schema_version_and_its_sequence(engine: Engine) -> None:
+def test_each_row_comes_with_its_schema_version_and_its_sequence(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 4))
     producer.commit(engines.rows(2, 4), version=2)
@@ -190,7 +190,7 @@ def test_each_row_comes_with_its_schema_version_and_its_sequence(engine: Engine)
     assert (snapshot.offset, snapshot.sequence, snapshot.epoch) == (8, 8, 1)
 
 
-def test_truncated_and_swept_rows_are_left_out(engine: Engine) -> None:
+def test_truncated_and_swept_rows_are_left_out(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10))
     producer.commit(engines.rows(20, 3), markers=[(ChangeKind.TRUNCATE, 0)])
@@ -213,7 +213,7 @@ def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Cloc
     clock.now_s += 500
     assert len(engines.chunks(engine, snapshot, snapshot.splits[0])) == 1  # reading renews
     clock.now_s += 500
-    assert engine.renew(snapshot.snapshot_id).offset == 100
+    assert engine.full_data.renew(snapshot.snapshot_id).offset == 100
     clock.now_s += 601
 
     with pytest.raises(SnapshotExpired):
@@ -223,20 +223,20 @@ def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Cloc
 
 
 def test_young_snapshots_are_shared_and_the_last_one_removes_the_files(
-    engine: Engine, clock: Clock, tmp_path: Path
+    engine: Core, clock: Clock, tmp_path: Path
 ) -> None:
     Producer(engine).commit(engines.rows(0, 10))
     first, second = open_snapshot(engine), open_snapshot(engine)
 
     assert first.snapshot_id != second.snapshot_id
     assert len(list((tmp_path / "snapshots").iterdir())) == 1
-    engine.close_snapshot(first.snapshot_id)
+    engine.full_data.close(first.snapshot_id)
     assert len(engines.chunks(engine, second, second.splits[0])) == 1
-    engine.close_snapshot(second.snapshot_id)
+    engine.full_data.close(second.snapshot_id)
     assert not list((tmp_path / "snapshots").iterdir())
 
 
-def test_only_so_many_checkpoints_at_once(engine: Engine, clock: Clock) -> None:
+def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
     Producer(engine).commit(engines.rows(0, 10))
     for _ in range(4):
         clock.now_s += 31
@@ -256,7 +256,7 @@ def test_what_a_crash_left_behind_is_removed(tmp_path: Path, clock: Clock) -> No
     assert not orphan.exists()
 
 
-def test_a_damaged_file_aborts_the_reading(engine: Engine, tmp_path: Path) -> None:
+def test_a_damaged_file_aborts_the_reading(engine: Core, tmp_path: Path) -> None:
     Producer(engine).commit(engines.rows(0, 3000, b"y" * 90))
     snapshot = open_snapshot(engine)
     (directory,) = (tmp_path / "snapshots").iterdir()
@@ -270,12 +270,12 @@ def test_a_damaged_file_aborts_the_reading(engine: Engine, tmp_path: Path) -> No
         engines.chunks(engine, snapshot, snapshot.splits[0])
 
 
-def test_a_business_nobody_has_heard_of_has_no_snapshot(engine: Engine) -> None:
+def test_a_business_nobody_has_heard_of_has_no_snapshot(engine: Core) -> None:
     with pytest.raises(Unavailable, match="never heard"):
-        engine.open_snapshot(broker_pb2.OpenSnapshotRequest(business="mian"))
+        engine.full_data.open(broker_pb2.OpenSnapshotRequest(business="mian"))
 
 
-def test_a_small_table_is_cut_too_and_no_split_is_empty(engine: Engine) -> None:
+def test_a_small_table_is_cut_too_and_no_split_is_empty(engine: Core) -> None:
     Producer(engine).commit(engines.rows(0, 10))
 
     snapshot = open_snapshot(engine, splits=5)
@@ -284,7 +284,7 @@ def test_a_small_table_is_cut_too_and_no_split_is_empty(engine: Engine) -> None:
     assert counts == [2] * 5
 
 
-def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "COUNTED_ROWS_MAX", 100)
     producer = Producer(engine)
     for n in range(4):
@@ -307,7 +307,7 @@ def test_a_snapshot_that_is_asked_for_while_the_broker_stops_is_no_failure(tmp_p
     errors = engines.Errors()
     engine = engines.make(tmp_path, errors=errors)
     Producer(engine).commit(engines.rows(0, 10))
-    engine._materialiser.stop()
+    engine.materialiser.stop()
 
     with pytest.raises(Unavailable):
         open_snapshot(engine)

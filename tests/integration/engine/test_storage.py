@@ -32,7 +32,7 @@ def test_too_many_unsaved_bytes_are_refused_and_taken_later(tmp_path: Path) -> N
     producer = Producer(engine)
     halves = [producer.next_half(engines.rows(n, 10, b"q" * 1000)) for n in range(8)]
     hold.set()
-    futures = [engine.halves(BUSINESS, producer.epoch, [message]) for message in halves]
+    futures = [engine.producers.halves(BUSINESS, producer.epoch, [message]) for message in halves]
     refused = [future for future in futures if future.done()]
     assert refused
     with pytest.raises(Overloaded):
@@ -60,7 +60,7 @@ def test_nothing_is_answered_before_the_fsync(tmp_path: Path) -> None:
         told.set()
 
     before = len(steps)
-    engine.halves(BUSINESS, producer.epoch, [message]).add_done_callback(answered)
+    engine.producers.halves(BUSINESS, producer.epoch, [message]).add_done_callback(answered)
     assert told.wait(WAIT_S)
 
     assert steps[before : at[0]].count("flushed") == 1
@@ -100,7 +100,7 @@ def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(9, 3), version=2)
     producer.send(producer.next_half(engines.rows(10, 3)))
-    engine.attach(BUSINESS, "target", 6)
+    engine.subscriptions.attach(BUSINESS, "target", 6)
     engine.stop()
     store = Store(tmp_path / "db")
     wanted = derived(store)
@@ -150,13 +150,13 @@ def test_an_answer_comes_after_the_log_is_on_disk(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     steps: list[str] = []
-    engine._store._db = Recorder(engine._store._db, steps)
+    engine.store._db = Recorder(engine.store._db, steps)
     message = producer.next_half(engines.rows(0, 1))
 
     for ask in (
-        lambda: engine.halves(BUSINESS, producer.epoch, [message]),
-        lambda: engine.decide(BUSINESS, producer.epoch, 1, message.digest, Verdict.COMMIT),
-        lambda: engine.init(BUSINESS, "next", 0, 1),
+        lambda: engine.producers.halves(BUSINESS, producer.epoch, [message]),
+        lambda: engine.producers.decide(BUSINESS, producer.epoch, 1, message.digest, Verdict.COMMIT),
+        lambda: engine.producers.init(BUSINESS, "next", 0, 1),
     ):
         steps.clear()
         future: Future[Any] = ask()
@@ -174,7 +174,7 @@ def test_a_listener_that_fails_stops_nothing(tmp_path: Path) -> None:
     def failing(_business: str, _offset: int) -> None:
         raise RuntimeError("the loop is closed")
 
-    engine.on_commit(failing)
+    engine.publisher.on_commit(failing)
 
     assert Producer(engine).commit(engines.rows(0, 1)).next_offset == 1
     assert errors.fatal == []

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Producer
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.machine import envelope
 from venus.broker.machine.state import Business
 from venus.broker.pipeline import commit_thread, producer_commands
@@ -33,7 +33,7 @@ class Replicas:
         return end if self.held is None else min(self.held, end)
 
 
-def settle(engine: Engine) -> None:
+def settle(engine: Core) -> None:
     """Let a group pass."""
     engine.commits.submit(lambda _: None).result(WAIT_S)
 
@@ -46,8 +46,8 @@ def test_nothing_is_told_or_seen_above_the_watermark(tmp_path: Path) -> None:
     replicas.held = 3  # EPOCH, PREPARE, DECIDE
 
     message = producer.next_half(engines.rows(3, 2))
-    half = engine.halves(BUSINESS, producer.epoch, [message])
-    decided = engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    half = engine.producers.halves(BUSINESS, producer.epoch, [message])
+    decided = engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     settle(engine)
     settle(engine)
 
@@ -76,7 +76,7 @@ def test_a_repeated_half_message_is_told_no_sooner_than_the_first(tmp_path: Path
     producer = Producer(engine)
     replicas.held = 1
     message = producer.next_half(engines.rows(0, 1))
-    asked = [engine.halves(BUSINESS, producer.epoch, [message]) for _ in range(3)]
+    asked = [engine.producers.halves(BUSINESS, producer.epoch, [message]) for _ in range(3)]
     settle(engine)
     settle(engine)
 
@@ -95,8 +95,8 @@ def test_a_tail_is_taken_back_and_another_takes_its_place(tmp_path: Path) -> Non
     replicas.held = 3
     message = producer.next_half(engines.rows(3, 2))
     lost: list[Future[Any]] = [
-        engine.halves(BUSINESS, producer.epoch, [message]),
-        engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT),
+        engine.producers.halves(BUSINESS, producer.epoch, [message]),
+        engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT),
     ]
     settle(engine)
 
@@ -131,8 +131,8 @@ def test_what_was_above_the_watermark_is_applied_after_a_restart(tmp_path: Path)
     producer.commit(engines.rows(0, 3))
     replicas.held = 3
     message = producer.next_half(engines.rows(3, 2))
-    engine.halves(BUSINESS, producer.epoch, [message])
-    engine.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    engine.producers.halves(BUSINESS, producer.epoch, [message])
+    engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     settle(engine)
     engine.stop()
 
@@ -180,8 +180,8 @@ def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatc
     bad.commit(engines.rows(0, 1))
     monkeypatch.setattr("venus.broker.machine.state.encode_half", _fails_for_batch_of(77))
     first, second = good.next_half(engines.rows(1, 1)), bad.next_half(engines.rows(1, 77))
-    kept = engine.halves(good.business, good.epoch, [first])
-    failed = engine.halves(bad.business, bad.epoch, [second])
+    kept = engine.producers.halves(good.business, good.epoch, [first])
+    failed = engine.producers.halves(bad.business, bad.epoch, [second])
 
     assert kept.result(WAIT_S).through == 2
     with pytest.raises(VenusError, match="a defect"):

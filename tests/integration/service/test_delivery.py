@@ -15,7 +15,8 @@ from tests.support.batches import ITEMS, half, other_table
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
 from tests.support.proxy import Proxy
 from tests.support.stored import plain_rows, stored_rows
-from venus.broker.engine import Engine, ReadResult
+from venus.broker.pipeline.subscriptions import Subscriptions
+from venus.broker.queue.reader import ReadResult
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot import chunks
 from venus.codec.chunk import Chunk, Sealed, Totals
@@ -156,7 +157,7 @@ def test_a_body_that_is_not_the_producers_is_never_handed_out(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.address, 1, 3)
-    read = Engine.read
+    read = Subscriptions.read
 
     def damaged(*arguments: Any) -> ReadResult:
         result = read(*arguments)
@@ -164,7 +165,7 @@ def test_a_body_that_is_not_the_producers_is_never_handed_out(
             increment.body = increment.body[:-1] + b"?"
         return result
 
-    monkeypatch.setattr(Engine, "read", damaged)
+    monkeypatch.setattr(Subscriptions, "read", damaged)
     with subscriber(broker) as reader:
         reader.open(0, 0)
         with pytest.raises(DigestMismatch):
@@ -405,14 +406,14 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.address, 1, 3)
-    entered, attach = threading.Event(), Engine.attach
+    entered, attach = threading.Event(), Subscriptions.attach
 
-    def slow(self: Engine, *args: Any, **options: Any) -> int:
+    def slow(self: Subscriptions, *args: Any, **options: Any) -> int:
         entered.set()
         time.sleep(2.0)
         return attach(self, *args, **options)
 
-    monkeypatch.setattr(Engine, "attach", slow)
+    monkeypatch.setattr(Subscriptions, "attach", slow)
     monkeypatch.setattr("venus.rpc.subscriber.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
     with subscriber(broker) as reader, pytest.raises(Unavailable):
         reader.open(0, 0, timeout_s=0.2)

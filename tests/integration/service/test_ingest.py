@@ -13,7 +13,7 @@ import pytest
 from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
-from venus.broker.engine import Engine
+from venus.broker.pipeline.producers import Producers
 from venus.broker.service.ingest import MISMATCHES_MAX
 from venus.broker.service.process import RunningBroker
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
@@ -124,7 +124,7 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer: Future[Any] = Future()
-    decide, arrived = Engine.decide, threading.Event()
+    decide, arrived = Producers.decide, threading.Event()
 
     def held(*arguments: Any) -> Future[Any]:
         decide(*arguments).add_done_callback(lambda _: arrived.set())
@@ -134,7 +134,7 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
         sender.connect(0, 0)
         sender.send_half(half(1))
         sender.wait_persisted(1)
-        monkeypatch.setattr(Engine, "decide", held)
+        monkeypatch.setattr(Producers, "decide", held)
         sender.decide(1, half(1).digest, Verdict.ROLLBACK)
         assert arrived.wait(30)
         with pytest.raises(Overloaded):
@@ -237,13 +237,13 @@ def test_an_operator_decides_and_the_producer_has_to_connect_again(broker: Runni
 def test_a_half_message_that_crosses_an_operators_decision_fences_nobody(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decided, answer, decide = threading.Event(), Future[Any](), Engine.operator_decide
+    decided, answer, decide = threading.Event(), Future[Any](), Producers.operator_decide
 
     def slow(*arguments: Any) -> Future[Any]:
         decide(*arguments).add_done_callback(lambda _: decided.set())
         return answer
 
-    monkeypatch.setattr(Engine, "operator_decide", slow)
+    monkeypatch.setattr(Producers, "operator_decide", slow)
     with producer(broker) as sender, Admin(broker.address) as admin:
         sender.connect(0, 0)
         sender.send_half(half(1))
@@ -329,16 +329,16 @@ def test_a_second_init_is_refused(broker: RunningBroker) -> None:
 
 def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = iter(range(3))
-    accept = Engine.halves
+    accept = Producers.halves
 
-    def halves(self: Engine, business: str, epoch: int, messages: list[broker_pb2.Half]) -> Future[Any]:
+    def halves(self: Producers, business: str, epoch: int, messages: list[broker_pb2.Half]) -> Future[Any]:
         if next(refusals, None) is None:
             return accept(self, business, epoch, messages)
         refused: Future[Any] = Future()
         refused.set_exception(StoreFull("no space"))
         return refused
 
-    monkeypatch.setattr(Engine, "halves", halves)
+    monkeypatch.setattr(Producers, "halves", halves)
     monkeypatch.setattr("venus.broker.service.ingest.STORE_FULL_RETRY_MS", 20)
     with producer(broker) as sender:
         sender.connect(0, 0)
@@ -353,9 +353,9 @@ class SlowDisk:
     """Holds half messages back until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._accept, self._lock, self._open = Engine.halves, threading.Lock(), False
+        self._accept, self._lock, self._open = Producers.halves, threading.Lock(), False
         self._held: list[tuple[Future[Any], tuple[Any, ...]]] = []
-        monkeypatch.setattr(Engine, "halves", lambda *arguments: self._halves(*arguments))
+        monkeypatch.setattr(Producers, "halves", lambda *arguments: self._halves(*arguments))
 
     @property
     def nbytes(self) -> int:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from venus.broker.machine import machine, state
+from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.state import Business
 from venus.broker.pipeline.acks import Acks, Held
 from venus.broker.pipeline.group import Group
@@ -127,6 +128,10 @@ class CommitThread:
             self._waiting.append(_Command(work, future, nbytes, business))
             self._ready.notify()
         return future
+
+    def release(self, catalogue: Catalogue, business: Business) -> None:
+        """Let a business go behind everything that was asked for it."""
+        self.submit(lambda group: catalogue.release(business, storing=business in group.touched()))
 
     def advance(self) -> None:
         """Look at the watermark soon: it may have moved. From any thread."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.state import Business
+from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.failstop import Guard
 from venus.broker.pipeline.group import Group
+from venus.broker.snapshot.materialiser import Materialiser
+from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.errors import Unavailable
@@ -23,6 +27,41 @@ def forget(group: Group, business: Business, catalogue: Catalogue) -> None:
         group.batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
     catalogue.remember_number(group.batch)
     group.durable = True
+
+
+class Forgetting:
+    """Removes a business while the broker runs."""
+
+    def __init__(
+        self, catalogue: Catalogue, commits: CommitThread, materialiser: Materialiser, snapshots: Snapshots,
+        store: Store, guard: Guard,
+    ) -> None:  # fmt: skip
+        self._catalogue = catalogue
+        self._commits = commits
+        self._materialiser = materialiser
+        self._snapshots = snapshots
+        self._store = store
+        self._guard = guard
+
+    def __call__(self, business: str) -> None:
+        """Remove a business for good: its log, queue, rows, state and snapshots; free the space before returning.
+
+        Raises Unavailable for an unknown one, Refused while a producer or a consumer is connected.
+        """
+        found = self._catalogue.take_out(business)
+        try:
+            self._commits.submit(lambda _: None).result()  # what was asked for it before has been done
+            self._materialiser.forget(found).result()
+            self._snapshots.forget(found)
+            self._commits.submit(lambda group: forget(group, found, self._catalogue)).result()
+        except BaseException:
+            found.is_forgotten = False
+            self._catalogue.put_back(found)
+            self._materialiser.notice(found)
+            raise
+        self._catalogue.forgotten(found)
+        with self._guard():
+            give_back(self._store, found)
 
 
 def give_back(store: Store, business: Business) -> None:

@@ -39,7 +39,7 @@ class Upkeep:
         settings: Broker,
         *,
         catalogue: Catalogue,
-        snapshots: Callable[[], Snapshots],
+        snapshots: Snapshots,
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
@@ -85,7 +85,7 @@ class Upkeep:
             self._log_acknowledgements(group)
         if now - self._maintained_at >= MAINTAIN_EVERY_S:
             passed_us, self._maintained_at = int((now - self._maintained_at) * 1e6), now
-            self._snapshots().expire()
+            self._snapshots.expire()
             for business in self._catalogue.stored():
                 trimming.pass_time(group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s)
                 self._trim(group, business)
@@ -108,7 +108,7 @@ class Upkeep:
     def _trim(self, group: Group, business: Business) -> None:
         before = business.nbytes_trimmed
         first, end = trimming.trim(
-            self._store, group, business, self._snapshots().offsets(business), self._settings.retain_bytes
+            self._store, group, business, self._snapshots.offsets(business), self._settings.retain_bytes
         )
         if end:
             known = self._trimmed.get(business)

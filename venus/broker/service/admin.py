@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.service.answering import answering
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Handoff
@@ -21,7 +21,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Admin(broker_pb2_grpc.AdminServicer):
     """Status, Decide, Forget."""
 
-    def __init__(self, engine: Engine, handoff: Handoff, standing: Standing, ingest: Ingest) -> None:
+    def __init__(self, engine: Core, handoff: Handoff, standing: Standing, ingest: Ingest) -> None:
         self._engine, self._handoff, self._standing, self._ingest = engine, handoff, standing, ingest
 
     async def Status(  # type: ignore[override]  # noqa: N802
@@ -41,7 +41,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
                 raise ProtocolError("an operator decides COMMIT or ROLLBACK")
             with self._ingest.overruled(request.business, request.batch_no):
                 return await asyncio.wrap_future(
-                    self._engine.operator_decide(request.business, request.batch_no, request.verdict)
+                    self._engine.producers.operator_decide(request.business, request.batch_no, request.verdict)
                 )
         return None
 
@@ -50,7 +50,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Drop a consumer group."""
         async with answering(context):
-            await self._handoff.blocking(self._engine.forget, request.business, request.group)
+            await self._handoff.blocking(self._engine.subscriptions.forget, request.business, request.group)
             self._standing.unaccounted.pop((request.business, request.group), None)
             return broker_pb2.Empty()
         return None

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.queue.early_delivery import Sent
 from venus.broker.service.answering import answering
 from venus.broker.service.loop_bridge import Handoff
@@ -40,12 +40,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Delivery(broker_pb2_grpc.DeliveryServicer):
     """All consumers' streams, and snapshots."""
 
-    def __init__(self, engine: Engine, handoff: Handoff, standing: Standing) -> None:
+    def __init__(self, engine: Core, handoff: Handoff, standing: Standing) -> None:
         self.engine = engine
         self.handoff = handoff
         self.standing = standing
         self._streams: set[ConsumerStream] = set()
-        engine.on_commit(lambda business, next_offset: handoff.post(self._committed, business, next_offset))
+        engine.publisher.on_commit(lambda business, next_offset: handoff.post(self._committed, business, next_offset))
 
     def _committed(self, business: str, next_offset: int) -> None:
         for stream in self._streams:
@@ -78,7 +78,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Snapshot | None:
         """Make a snapshot at a cut."""
         async with answering(context):
-            return await self.handoff.blocking(self.engine.open_snapshot, request)
+            return await self.handoff.blocking(self.engine.full_data.open, request)
         return None
 
     async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -96,7 +96,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.SnapshotTotals | None:
         """Sum up what a load must have got."""
         async with answering(context):
-            return await self.handoff.blocking(self.engine.sum_snapshot, request.snapshot_id)
+            return await self.handoff.blocking(self.engine.full_data.sums, request.snapshot_id)
         return None
 
     async def RenewSnapshot(  # type: ignore[override]  # noqa: N802
@@ -104,7 +104,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Snapshot | None:
         """Start a lease anew."""
         async with answering(context):
-            return await self.handoff.blocking(self.engine.renew, request.snapshot_id)
+            return await self.handoff.blocking(self.engine.full_data.renew, request.snapshot_id)
         return None
 
     async def CloseSnapshot(  # type: ignore[override]  # noqa: N802
@@ -112,7 +112,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Empty | None:
         """Let a snapshot go."""
         async with answering(context):
-            await self.handoff.blocking(self.engine.close_snapshot, request.snapshot_id)
+            await self.handoff.blocking(self.engine.full_data.close, request.snapshot_id)
             return broker_pb2.Empty()
         return None
 
@@ -120,7 +120,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
 class Chunks:
     """The chunks of a split, one read ahead of the caller."""
 
-    def __init__(self, engine: Engine, handoff: Handoff, request: broker_pb2.ReadSplitRequest) -> None:
+    def __init__(self, engine: Core, handoff: Handoff, request: broker_pb2.ReadSplitRequest) -> None:
         self._engine, self._handoff, self._request = engine, handoff, request
         self._iterator: Iterator[Sealed] | None = None
         self._ahead: asyncio.Task[Sealed | None] | None = None
@@ -135,7 +135,7 @@ class Chunks:
 
     def _read(self) -> Sealed | None:
         if self._iterator is None:
-            self._iterator = iter(self._engine.read_split(self._request))
+            self._iterator = iter(self._engine.full_data.read_split(self._request))
         return next(self._iterator, None)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class ConsumerStream:
     """One consumer: a task that reads acknowledgements and credit, and the sender in `run`."""
 
     def __init__(
-        self, engine: Engine, handoff: Handoff, standing: Standing, context: Context, wanted: broker_pb2.Open
+        self, engine: Core, handoff: Handoff, standing: Standing, context: Context, wanted: broker_pb2.Open
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.wake = asyncio.Event()
@@ -180,25 +180,25 @@ class ConsumerStream:
             request = broker_pb2.OpenSnapshotRequest(
                 business=self.business, table_ids=self._tables, splits=1, holder=self.group
             )
-            snapshot = await blocking(self._engine.open_snapshot, request)
+            snapshot = await blocking(self._engine.full_data.open, request)
             self._position = snapshot.offset
         try:
             await self._serve(first, snapshot)
         finally:
             if snapshot is not None:
-                self._handoff.behind(self._engine.close_snapshot, snapshot.snapshot_id)
+                self._handoff.behind(self._engine.full_data.close, snapshot.snapshot_id)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
         blocking = self._handoff.blocking
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
-        opened = await blocking(self._engine.check_position, self.business, self._position, epoch)
+        opened = await blocking(self._engine.subscriptions.check_position, self.business, self._position, epoch)
         self.tail = max(self.tail, opened.next_offset)
         self._sent = Sent(self._position)
         attaching = asyncio.ensure_future(blocking(self._attach))
         reader: asyncio.Task[None] | None = None
         try:
             self._token = await asyncio.shield(attaching)
-            opened.kept = self._engine.kept(self.business, self.group, self._token)
+            opened.kept = self._engine.subscriptions.kept(self.business, self.group, self._token)
             reader = asyncio.create_task(self._read(first))
             if snapshot is not None:
                 opened.snapshot.CopyFrom(snapshot)
@@ -214,11 +214,13 @@ class ConsumerStream:
     def _attach(self) -> int:
         wanted = self._wanted
         kept = wanted.kept if wanted.HasField("kept") else None
-        return self._engine.attach(self.business, self.group, self._position, kept=kept, transient=wanted.transient)
+        return self._engine.subscriptions.attach(
+            self.business, self.group, self._position, kept=kept, transient=wanted.transient
+        )
 
     def _detach(self, attaching: asyncio.Future[int]) -> None:
         if not attaching.cancelled() and attaching.exception() is None:
-            self._handoff.behind(self._engine.detach, self.business, self.group, attaching.result())
+            self._handoff.behind(self._engine.subscriptions.detach, self.business, self.group, attaching.result())
 
     # -- to the consumer -----------------------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class ConsumerStream:
                     await self._context.write(broker_pb2.DeliveryFrame(chunk=chunk))
                     if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
                         renewed = time.monotonic()
-                        await self._handoff.blocking(self._engine.renew, snapshot.snapshot_id)
+                        await self._handoff.blocking(self._engine.full_data.renew, snapshot.snapshot_id)
             finally:
                 chunks.close()
 
@@ -265,9 +267,9 @@ class ConsumerStream:
             return self._frame_ahead() if self.ahead and self._credit.balance > 0 else None
         wanted = (self.business, self._position, min(FRAME_BYTES, self._credit.balance), self._tables)
         if self._follows:  # what was committed just now is in memory: no thread is worth it
-            result = self._engine.read(*wanted)
+            result = self._engine.subscriptions.read(*wanted)
         else:
-            result = await self._handoff.blocking(self._engine.read, *wanted)
+            result = await self._handoff.blocking(self._engine.subscriptions.read, *wanted)
         going: list[broker_pb2.Increment] = []
         left = len(result.increments)
         for increment in result.increments:
@@ -289,7 +291,9 @@ class ConsumerStream:
     def _frame_ahead(self) -> broker_pb2.DeliveryFrame | None:
         """Return half messages that may go before they are decided; they are in memory."""
         going: list[broker_pb2.Increment] = []
-        for increment in self._engine.read_ahead(self.business, self._sent, min(FRAME_BYTES, self._credit.balance)):
+        for increment in self._engine.subscriptions.read_ahead(
+            self.business, self._sent, min(FRAME_BYTES, self._credit.balance)
+        ):
             if not self._go(going, [increment]):
                 break
         return broker_pb2.DeliveryFrame(increments=going) if going else None
@@ -321,7 +325,9 @@ class ConsumerStream:
         kept = frame.kept if frame.HasField("kept") else None
         if not frame.acknowledge and kept is None and not frame.HasField("unaccounted_rows"):
             return
-        current = self._engine.acknowledge(self.business, self.group, self._token, frame.acknowledge, kept)
+        current = self._engine.subscriptions.acknowledge(
+            self.business, self.group, self._token, frame.acknowledge, kept
+        )
         if current and frame.HasField("unaccounted_rows") and not self._wanted.transient:
             self._standing.unaccounted[self.business, self.group] = frame.unaccounted_rows
 
@@ -334,7 +340,7 @@ class ConsumerStream:
                     self.wake.set()
                 frame = await self._context.read()
                 if frame is None:
-                    self._engine.count(self.business, "digest_mismatches", 1)
+                    self._engine.producers.count(self.business, "digest_mismatches", 1)
                 frame = checked(frame, f"a frame of consumer group {self.group}")
                 if frame is grpc.aio.EOF:
                     break

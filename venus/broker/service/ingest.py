@@ -16,8 +16,8 @@ from typing import Any
 
 import grpc
 
-from venus.broker.engine import Engine, HalvesResult
-from venus.broker.pipeline.producer_commands import Shipped
+from venus.broker.core import Core
+from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.service.answering import answering
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.outbox import Outbox
@@ -63,7 +63,7 @@ class Unsaved:
 class Ingest(broker_pb2_grpc.IngestServicer):
     """All producers' streams; one live producer for each business."""
 
-    def __init__(self, engine: Engine, handoff: Handoff, standing: Standing, *, buffer_bytes_max: int) -> None:
+    def __init__(self, engine: Core, handoff: Handoff, standing: Standing, *, buffer_bytes_max: int) -> None:
         self.engine = engine
         self.handoff = handoff
         self.standing = standing
@@ -79,11 +79,11 @@ class Ingest(broker_pb2_grpc.IngestServicer):
             init = first.init
             if not init.business:
                 raise ProtocolError("init names no business")
-            answer = self.engine.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
+            answer = self.engine.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
             try:
                 await self._serve(init, await asyncio.wrap_future(answer), first, context)
             finally:
-                self.engine.leave(init.business)
+                self.engine.producers.leave(init.business)
 
     async def _serve(
         self, init: broker_pb2.Init, ack: broker_pb2.InitAck, first: broker_pb2.ProducerFrame, context: Context
@@ -165,7 +165,9 @@ class ProducerStream:
                     await self._context.write(frame)
                     if frame.HasField("review"):
                         numbers = [half.batch_no for half in frame.review.halves]
-                        await self._ingest.handoff.blocking(self._engine.review_delivered, self.business, numbers)
+                        await self._ingest.handoff.blocking(
+                            self._engine.producers.review_delivered, self.business, numbers
+                        )
                 if self._error is not None:
                     raise self._error
                 if self._eof and not self._in_flight and not self.outbox:
@@ -218,7 +220,7 @@ class ProducerStream:
                 if half.batch_no == self._expected:
                     self._expected = None
         if skipped:
-            self._engine.count(self.business, "skipped_halves", skipped)
+            self._engine.producers.count(self.business, "skipped_halves", skipped)
         self._submit(good)
 
     def _intact(self, message: broker_pb2.Half) -> Shipped | None:
@@ -231,7 +233,7 @@ class ProducerStream:
 
     def _ask_again(self, reason: str) -> None:
         batch_no = self._newest + 1  # what is damaged cannot be trusted to say its own number
-        self._engine.count(self.business, "digest_mismatches", 1)
+        self._engine.producers.count(self.business, "digest_mismatches", 1)
         self._mismatches += 1
         if self._mismatches >= MISMATCHES_MAX:
             text = f"{self._mismatches} damaged half messages in a row from {self._context.peer()}"
@@ -239,7 +241,7 @@ class ProducerStream:
             raise DigestMismatch(text, hint="Look at the network between the upper adapter and the broker.")
         logger.warning("%s: half message %d: %s", self.business, batch_no, reason)
         self._rewind(batch_no)
-        self._engine.count(self.business, "resends", 1)
+        self._engine.producers.count(self.business, "resends", 1)
         self.outbox.resend(batch_no, reason)
 
     def _rewind(self, batch_no: int) -> None:
@@ -255,7 +257,7 @@ class ProducerStream:
         self._ingest.unsaved.add(nbytes)
         first = halves[0].batch_no
         self._hand_over(
-            self._engine.halves(self.business, self.epoch, halves),
+            self._engine.producers.halves(self.business, self.epoch, halves),
             lambda done, number: self._halves_done(done, number, first, nbytes),
         )
 
@@ -266,7 +268,7 @@ class ProducerStream:
             if decision.verdict not in (broker_pb2.COMMIT, broker_pb2.ROLLBACK):
                 raise ProtocolError(f"verdict {decision.verdict} is unknown")
             self._hand_over(
-                self._engine.decide(
+                self._engine.producers.decide(
                     self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
                 ),
                 self._decision_done,
@@ -286,7 +288,7 @@ class ProducerStream:
             settle(done, number)
         except (StoreFull, Overloaded) as error:
             self.outbox.throttle(STORE_FULL_RETRY_MS if isinstance(error, StoreFull) else OVERLOADED_RETRY_MS)
-            self._engine.count(self.business, "throttles", 1)
+            self._engine.producers.count(self.business, "throttles", 1)
         except VenusError as error:
             self.end(error)
         except Exception as error:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.server import Limits, Service
@@ -52,7 +52,7 @@ async def run(
 ) -> None:
     """Serve until `stop`; what was started is stopped in the opposite order, whatever happens."""
     loop = asyncio.get_running_loop()
-    engine = Engine(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal)
+    engine = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal)
     await loop.run_in_executor(None, engine.start)
     handoff = Handoff(loop)
     standing = Standing(engine)

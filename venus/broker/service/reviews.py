@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Handoff
 from venus.errors import VenusError
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 REVIEW_EVERY_S = 0.25
 
 
-async def ask_for_reviews(engine: Engine, handoff: Handoff, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
+async def ask_for_reviews(engine: Core, handoff: Handoff, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
     """Run for ever."""
     while True:
         await asyncio.sleep(every_s)
         try:
-            due = await handoff.blocking(engine.due_reviews)
+            due = await handoff.blocking(engine.producers.due_reviews)
         except VenusError as error:
             logger.warning("reviews: %s", error)
             continue

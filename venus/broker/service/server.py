@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.broker.service.admin import Admin
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.ingest import Ingest
@@ -41,7 +41,7 @@ class Limits:
 class Service:
     """The server and the tasks that belong to it."""
 
-    def __init__(self, engine: Engine, handoff: Handoff, standing: Standing, limits: Limits) -> None:
+    def __init__(self, engine: Core, handoff: Handoff, standing: Standing, limits: Limits) -> None:
         self._engine, self._handoff = engine, handoff
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients

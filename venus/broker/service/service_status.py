@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from venus.broker.engine import Engine
+from venus.broker.core import Core
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -17,7 +17,7 @@ ALARMED_MAX = 100
 class Standing:
     """Live producers, consumers' accounts and alarms, laid over the engine's status."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Core) -> None:
         self._engine = engine
         self.producers: dict[str, str] = {}
         #: (business, group) -> how many changes the group said last that it cannot account for.

@@ -1,0 +1,203 @@
+"""The broker without its sockets: its parts, and the order in which they start and stop.
+
+Nothing is decided here. Producers, consumers, loaders and operators each ask the part that is theirs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from venus.broker.machine import retention
+from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.consumers import kept_for
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.state import Business
+from venus.broker.pipeline import commit_thread
+from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.consumer_groups import ConsumerGroups
+from venus.broker.pipeline.failstop import guard_with
+from venus.broker.pipeline.forgetting import Forgetting
+from venus.broker.pipeline.full_data import FullData
+from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.producers import Producers
+from venus.broker.pipeline.publisher import Publisher
+from venus.broker.pipeline.recovery import recover
+from venus.broker.pipeline.subscriptions import Subscriptions
+from venus.broker.pipeline.upkeep import Upkeep
+from venus.broker.queue.buffer import Buffer
+from venus.broker.service.broker_status import StatusReport
+from venus.broker.snapshot.materialiser import Materialiser
+from venus.broker.snapshot.scavenger import Scavenger
+from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store, WriteHook
+from venus.broker.store.space import Space
+from venus.config import Broker
+from venus.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+
+class Core:
+    """Thread-safe. One commit thread writes the log and the queue, one thread the full data."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Broker,
+        *,
+        clock_us: Callable[[], int],
+        monotonic: Callable[[], float],
+        on_fatal: Callable[[BaseException], None],
+        on_write: WriteHook | None = None,
+        watermark: Callable[[Business], int] = commit_thread.alone,
+    ) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._clock_us = clock_us
+        self._monotonic = monotonic
+        self._on_fatal = on_fatal
+        self._on_write = on_write
+        self._watermark = watermark
+        self._started_at_us = clock_us()
+
+    def start(self) -> None:
+        """Open the store, replay the log, start the threads. Raises Corruption, StorageError."""
+        self._open_store()
+        self._make_full_data()
+        self._make_pipeline()
+        self._make_interfaces()
+        self._recover()
+        self.materialiser.start(self.catalogue.stored())
+        self.commits.start(self.catalogue.stored())
+
+    def stop(self) -> None:
+        """Finish what is queued and close everything."""
+        self.commits.submit(self.upkeep.finish)
+        self.commits.stop()
+        self.materialiser.stop()
+        self.upkeep.close()
+        self.snapshots.close_all()
+        try:
+            self.store.close()
+        except StorageError:
+            if not self.commits.failed:
+                raise
+            logger.info("closed after a failure of the store")
+
+    # -- the parts, from the disk up ---------------------------------------------------------------------------
+
+    def _open_store(self) -> None:
+        settings = self._settings
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        self.store = Store(self._data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
+        self.space = Space(self._data_dir, settings.free_bytes_min)
+        self.buffer = Buffer(settings.buffer_bytes_max)
+        self.catalogue = Catalogue(
+            lambda number, name: Business(number, name, Reviews(first_s=settings.review_after_s))
+        )
+
+    def _make_full_data(self) -> None:
+        self.scavenger = Scavenger(self.store, forget_below=self._forget_below, monotonic=self._monotonic)
+        self.materialiser = Materialiser(
+            self.store,
+            self.buffer,
+            self.space,
+            behind_bytes_max=self._settings.buffer_bytes_max,
+            monotonic=self._monotonic,
+            scavenger=self.scavenger,
+            on_fatal=self._fail,
+        )
+        self.snapshots = Snapshots(
+            self._data_dir / "snapshots",
+            self.space,
+            default_lease_s=self._settings.snapshot_lease_s,
+            clock_us=lambda: int(self._monotonic() * 1e6),
+            checkpoint=self.materialiser.checkpoint,
+            record=self._record_pin,
+        )
+
+    def _make_pipeline(self) -> None:
+        self.upkeep = Upkeep(
+            self.store,
+            self.buffer,
+            self._settings,
+            catalogue=self.catalogue,
+            snapshots=self.snapshots,
+            clock_us=self._clock_us,
+            monotonic=self._monotonic,
+            on_fatal=self._fail,
+        )
+        self.publisher = Publisher(
+            self.catalogue, self.buffer, notice=self.materialiser.notice, monotonic=self._monotonic
+        )
+        self.commits = CommitThread(
+            self.store,
+            self.buffer,
+            throttle=self.materialiser.slow_down,
+            publish=self.publisher,
+            maintain=self.upkeep,
+            on_fatal=self._on_fatal,
+            linger_s=self._settings.group_commit_ms / 1000,
+            watermark=self._watermark,
+        )
+
+    def _make_interfaces(self) -> None:
+        guard = guard_with(self._fail)
+        groups = ConsumerGroups(
+            submit=self.commits.submit,
+            is_stored=self.catalogue.is_stored,
+            changed=self.upkeep.acknowledged,
+            clock_us=self._clock_us,
+        )
+        self.producers = Producers(
+            self.catalogue, self.commits, self.space, clock_us=self._clock_us, monotonic=self._monotonic
+        )
+        self.subscriptions = Subscriptions(self.catalogue, self.commits, groups, self.store, self.buffer, guard)
+        self.full_data = FullData(self.catalogue, self.snapshots, guard)
+        self.forget_business = Forgetting(
+            self.catalogue, self.commits, self.materialiser, self.snapshots, self.store, guard
+        )
+        self.status = StatusReport(
+            settings=self._settings,
+            catalogue=self.catalogue,
+            commits=self.commits,
+            store=self.store,
+            buffer=self.buffer,
+            space=self.space,
+            started_at_us=self._started_at_us,
+            clock_us=self._clock_us,
+        )
+
+    def _recover(self) -> None:
+        found = recover(
+            self.store,
+            watermark=self._watermark,
+            review_after_s=self._settings.review_after_s,
+            now=self._monotonic(),
+        )
+        for business in found:
+            for table_id in business.materialised.floors:
+                self.scavenger.notice(business, table_id)
+        self.catalogue.load(self.store, found)
+        self.snapshots.load(self.store)
+
+    # -- what one part needs of another --------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        self.commits.fail(error)
+
+    def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
+        def work(group: Group) -> None:
+            group.stage(keys.STATE, keys.pin_key(snapshot_id), content)
+            group.durable = group.durable or content is not None
+
+        return self.commits.submit(work)
+
+    def _forget_below(self, business: Business) -> int:
+        kept = kept_for(business.attached())
+        trim = retention.trim_point(business.materialised.offset, kept, self.snapshots.offsets(business))
+        return retention.forget_tombstones_below(business.marks, trim, self._clock_us())

@@ -1,0 +1,43 @@
+"""What loaders ask: a cut of the full data, and its splits (VENUS 3.3, offset -1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from venus.broker.machine.catalogue import Catalogue
+from venus.broker.pipeline.failstop import Guard
+from venus.broker.snapshot.snapshots import Snapshots
+from venus.codec.chunk import Sealed
+from venus.wire import broker_pb2
+
+
+class FullData:
+    """Thread-safe; answers in the caller's thread."""
+
+    def __init__(self, catalogue: Catalogue, snapshots: Snapshots, guard: Guard) -> None:
+        self._catalogue = catalogue
+        self._snapshots = snapshots
+        self._guard = guard
+
+    def open(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
+        """Cut the full data at the end of a source transaction; holds everything that is visible now."""
+        with self._guard():
+            return self._snapshots.open(self._catalogue.filled(request.business), request)
+
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
+        """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""
+        with self._guard():
+            yield from self._snapshots.read_split(request)
+
+    def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
+        """Sum up the planned splits of a snapshot. Raises SnapshotExpired."""
+        with self._guard():
+            return self._snapshots.sums(snapshot_id)
+
+    def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
+        """Extend the lease of a snapshot. Raises SnapshotExpired."""
+        return self._snapshots.renew(snapshot_id)
+
+    def close(self, snapshot_id: str) -> None:
+        """End the lease of a snapshot."""
+        self._snapshots.close(snapshot_id)

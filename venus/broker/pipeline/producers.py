@@ -1,0 +1,114 @@
+"""What producers ask, as commands of the commit thread, and whom to review (VENUS 3.2, 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from venus.broker.machine.catalogue import Catalogue
+from venus.broker.pipeline import producer_commands
+from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.store.space import Space
+from venus.model import Verdict
+from venus.wire import broker_pb2
+
+REVIEWED_AT_ONCE_MAX = 64
+
+
+class Producers:
+    """Thread-safe. Futures are resolved once what they say is on disk."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        commits: CommitThread,
+        space: Space,
+        *,
+        clock_us: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._catalogue = catalogue
+        self._commits = commits
+        self._space = space
+        self._clock_us = clock_us
+        self._monotonic = monotonic
+
+    def init(
+        self, business: str, producer: str, source_epoch: int, source_last_batch: int
+    ) -> Future[broker_pb2.InitAck]:
+        """Fence older producers, and be connected until `leave`.
+
+        Fails with Diverged if this broker lost what the source has committed.
+        """
+        found = self._catalogue.enter(business)
+
+        def work(group: Group) -> broker_pb2.InitAck:
+            self._space.check_decision()
+            return producer_commands.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
+
+        return self._commits.submit(work, business=found)
+
+    def leave(self, business: str) -> None:
+        """End what `init` began, whether it failed or not."""
+        self._commits.release(self._catalogue, self._catalogue.known(business))
+
+    def halves(self, business: str, epoch: int, halves: Sequence[Shipped | broker_pb2.Half]) -> Future[HalvesResult]:
+        """Persist half messages whose digests the caller has checked."""
+        found = self._catalogue.known(business)
+        shipped = [half if isinstance(half, Shipped) else _shipped(half) for half in halves]
+        nbytes = sum(len(half.body) for half in shipped)
+
+        def work(group: Group) -> HalvesResult:
+            return producer_commands.take_halves(group, found, epoch, shipped, self._clock_us(), self._space)
+
+        return self._commits.submit(work, nbytes, business=found)
+
+    def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
+        """COMMIT every half up to `batch_no`, or ROLLBACK every one from it on."""
+        found = self._catalogue.known(business)
+
+        def work(group: Group) -> broker_pb2.Decided:
+            self._space.check_decision()
+            return producer_commands.decide(group, found, epoch, batch_no, digest, Verdict(verdict), self._clock_us())
+
+        return self._commits.submit(work, business=found)
+
+    def operator_decide(self, business: str, batch_no: int, verdict: int) -> Future[broker_pb2.Decided]:
+        """Decide in the place of a producer, and fence off the one that is connected."""
+        found = self._catalogue.known(business)
+
+        def work(group: Group) -> broker_pb2.Decided:
+            self._space.check_decision()
+            return producer_commands.operator_decide(group, found, batch_no, Verdict(verdict), self._clock_us())
+
+        return self._commits.submit(work, business=found)
+
+    def due_reviews(self) -> list[tuple[str, int, list[broker_pb2.HalfRef]]]:
+        """Return, per business, the epoch and the half messages to ask its producer about now."""
+        now = self._monotonic()
+        found = []
+        for business in self._catalogue.present():
+            current = business.committed
+            with business.lock:
+                due = business.reviews.due(now)[:REVIEWED_AT_ONCE_MAX]
+                halves = [half for n in due if (half := current.undecided(n)) is not None]
+                refs = [producer_commands.half_ref(business, half) for half in halves]
+            if refs:
+                found.append((business.name, current.epoch, refs))
+        return found
+
+    def review_delivered(self, business: str, batch_nos: Sequence[int]) -> None:
+        """Count reviews that reached a producer; others do not count."""
+        found = self._catalogue.known(business)
+        with found.lock:
+            found.counters["reviews_sent"] += found.reviews.delivered(batch_nos, self._monotonic())
+
+    def count(self, business: str, counter: str, n: int = 1) -> None:
+        """Add to a counter of a business; kept with the next write."""
+        self._catalogue.known(business).count(counter, n)
+
+
+def _shipped(half: broker_pb2.Half) -> Shipped:
+    return Shipped(batch_no=half.batch_no, digest=half.digest, body=half.body)

@@ -1,0 +1,73 @@
+"""What a group has done is shown once it is on disk: to readers, to the full data, to listeners."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.state import Business
+from venus.broker.pipeline.group import Group
+from venus.broker.queue import early_delivery
+from venus.broker.queue.buffer import Buffer
+
+logger = logging.getLogger(__name__)
+
+OnCommit = Callable[[str, int], None]
+
+
+class Publisher:
+    """Called by the commit thread, after the fsync of a group."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        buffer: Buffer,
+        *,
+        notice: Callable[[Business], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._catalogue = catalogue
+        self._buffer = buffer
+        self._notice = notice
+        self._monotonic = monotonic
+        self._listeners: list[OnCommit] = []
+
+    def on_commit(self, listener: OnCommit) -> None:
+        """Call back when a business has a new end, or news ahead of it; must not block."""
+        self._listeners.append(listener)
+
+    def __call__(self, group: Group) -> None:
+        for business, pending in group.appended:
+            if pending.content is not None:
+                self._buffer.save((business.number, pending.index), pending.entry.body)
+        self._clock_reviews(group)
+        for business in group.changed:
+            business.committed = business.applying
+            self._catalogue.keep(business)
+        for business, applied in group.applied.items():
+            if applied.placed:
+                business.tail.extend(applied.placed)
+                business.visible_offset = business.committed.next_offset
+                self._notice(business)
+                self._tell(business)
+        for business in group.changed:
+            undecided = early_delivery.published(business)
+            if undecided != business.undecided:
+                business.undecided = undecided
+                self._tell(business)
+
+    def _clock_reviews(self, group: Group) -> None:
+        now = self._monotonic()
+        for business, applied in group.applied.items():
+            with business.lock:
+                business.reviews.settle(applied.settled)
+                for batch_no in applied.expected:
+                    business.reviews.expect(batch_no, now)
+
+    def _tell(self, business: Business) -> None:
+        for listener in self._listeners:
+            try:
+                listener(business.name, business.visible_offset)
+            except Exception:
+                logger.exception("a listener failed; what it was told about is committed all the same")

@@ -1,0 +1,32 @@
+"""What a broker does with its store before it serves: the log is replayed, everything else follows from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from venus.broker.log.upgrade import UPGRADES
+from venus.broker.machine import machine, state
+from venus.broker.machine.state import Business
+from venus.broker.queue import places
+from venus.broker.store.format import check_format
+from venus.broker.store.rocks import Store
+
+logger = logging.getLogger(__name__)
+
+
+def recover(store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float) -> list[Business]:
+    """Return every business as the log has it, applied up to the high watermark. Raises Corruption, StorageError."""
+    check_format(store, UPGRADES)
+    found = list(state.load_all(store, review_after_s))
+    for business in found:
+        business.log.find_end(store)
+        business.log.committed = watermark(business)
+        entries = machine.replay(store, business)
+        machine.pend_rest(store, business)
+        if entries:
+            logger.info("%s: replayed %d log entries", business.name, entries)
+        places.load_tail(store, business)
+        for undecided in business.committed.halves:
+            business.reviews.expect(undecided.batch_no, now)
+    return found

@@ -1,0 +1,79 @@
+"""What consumers ask: to read the queue from an offset on, and that it is kept for them (VENUS 3.3, 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from venus.broker.machine.catalogue import Catalogue
+from venus.broker.pipeline.commit_thread import CommitThread
+from venus.broker.pipeline.consumer_groups import ConsumerGroups
+from venus.broker.pipeline.failstop import Guard
+from venus.broker.queue import early_delivery, reader
+from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.early_delivery import Sent
+from venus.broker.queue.reader import ReadResult
+from venus.broker.store.rocks import Store
+from venus.wire import broker_pb2
+
+
+class Subscriptions:
+    """Thread-safe; answers in the caller's thread."""
+
+    def __init__(
+        self, catalogue: Catalogue, commits: CommitThread, groups: ConsumerGroups, store: Store, buffer: Buffer,
+        guard: Guard,
+    ) -> None:  # fmt: skip
+        self._catalogue = catalogue
+        self._commits = commits
+        self._groups = groups
+        self._store = store
+        self._buffer = buffer
+        self._guard = guard
+
+    def read(self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = ()) -> ReadResult:
+        """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged."""
+        found = self._catalogue.known(business)
+        with self._guard():
+            return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
+
+    def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
+        """Return half messages that follow what a consumer has been sent, or a withdrawal of that; [] = no news."""
+        found = self._catalogue.known(business)
+        with self._guard():
+            return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
+
+    def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
+        """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged."""
+        return reader.check(self._catalogue.known(business), offset, epoch)
+
+    def attach(
+        self, business: str, group: str, offset: int, *, kept: int | None = None, transient: bool = False
+    ) -> int:
+        """Note that a stream of a group reads from `offset` on, having applied everything below, until `detach`.
+
+        Return its token.
+        """
+        found = self._catalogue.hold(business)
+        try:
+            return self._groups.attach(found, group, offset, kept=kept, transient=transient)
+        except BaseException:
+            self._commits.release(self._catalogue, found)
+            raise
+
+    def acknowledge(self, business: str, group: str, token: int, offset: int, kept: int | None = None) -> bool:
+        """Note that a group has applied what is below `offset` and needs what is from `kept` on; never goes back."""
+        return self._groups.acknowledge(self._catalogue.known(business), group, token, offset, kept)
+
+    def detach(self, business: str, group: str, token: int) -> None:
+        """Note that a stream has ended; a transient reader is forgotten."""
+        found = self._catalogue.known(business)
+        self._commits.release(self._catalogue, found)
+        self._groups.detach(found, group, token)
+
+    def kept(self, business: str, group: str, token: int) -> int:
+        """Return from which offset on the queue is kept for a stream."""
+        return self._groups.kept(self._catalogue.known(business), group, token)
+
+    def forget(self, business: str, group: str) -> None:
+        """Stop keeping increments for a group that will not come back. Raises Refused, Unavailable."""
+        self._groups.forget(self._catalogue.known(business), group)
