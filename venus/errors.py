@@ -58,6 +58,12 @@ class NoSuchDatabase(DatabaseUnavailable):
 class Fenced(VenusError):
     """A newer instance has taken over; this one must stop."""
 
+    exit_code = 3
+
+
+class Held(Refused):
+    """Another instance is at work."""
+
 
 class Diverged(VenusError):
     """The two sides do not share a history any more."""

@@ -22,6 +22,7 @@ CODES: dict[type[VenusError], grpc.StatusCode] = {
     VenusError: grpc.StatusCode.INTERNAL,
     errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Held: grpc.StatusCode.ALREADY_EXISTS,
     errors.Fenced: grpc.StatusCode.ABORTED,
     errors.Diverged: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OffsetTrimmed: grpc.StatusCode.OUT_OF_RANGE,

@@ -65,11 +65,23 @@ class Producer:
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def connect(
-        self, source_epoch: int, source_last_batch: int, *, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        source_epoch: int,
+        source_last_batch: int,
+        *,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        owner: str = "",
+        take_over: bool = False,
+        gives_way: bool = False,
     ) -> broker_pb2.InitAck:
-        """Open the stream and fence every older producer of the business."""
+        """Open the stream and fence every older producer of the business.
+
+        Raises Held while another one is alive that is not this `owner`, unless it is told to `take_over`. Whether it
+        is the broker finds out in at most the time after which it takes a silent connection for lost.
+        """
         self._init.source_epoch = source_epoch
         self._init.source_last_batch = source_last_batch
+        self._init.owner, self._init.take_over, self._init.gives_way = owner, take_over, gives_way
         self._call = produce(self._channel, self._frames())
         self._reader = threading.Thread(target=self._read, name="venus-producer", daemon=True)
         self._reader.start()

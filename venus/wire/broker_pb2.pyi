@@ -114,6 +114,9 @@ class Init(_message.Message):
     PRODUCER_FIELD_NUMBER: _builtins.int
     SOURCE_EPOCH_FIELD_NUMBER: _builtins.int
     SOURCE_LAST_BATCH_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    TAKE_OVER_FIELD_NUMBER: _builtins.int
+    GIVES_WAY_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     producer: _builtins.str
     """who is speaking, for people: host, process id"""
@@ -121,6 +124,12 @@ class Init(_message.Message):
     """of the source's checkpoint row"""
     source_last_batch: _builtins.int
     """the newest batch in the source's batch table, 0 if none"""
+    owner: _builtins.str
+    """drawn by each process for its life: who comes back with it replaces itself"""
+    take_over: _builtins.bool
+    """fence a producer that is alive; without it such a one makes the broker say Held"""
+    gives_way: _builtins.bool
+    """for as long as nobody else comes: the first fill of `venus migrate`"""
     def __init__(
         self,
         *,
@@ -128,10 +137,13 @@ class Init(_message.Message):
         producer: _builtins.str = ...,
         source_epoch: _builtins.int = ...,
         source_last_batch: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        take_over: _builtins.bool = ...,
+        gives_way: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "producer", b"producer", "source_epoch", b"source_epoch", "source_last_batch", b"source_last_batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "gives_way", b"gives_way", "owner", b"owner", "producer", b"producer", "source_epoch", b"source_epoch", "source_last_batch", b"source_last_batch", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

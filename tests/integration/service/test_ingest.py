@@ -180,7 +180,7 @@ def test_a_newer_producer_fences_the_older(broker: RunningBroker) -> None:
         older.connect(0, 0)
         older.send_half(half(1))
         older.wait_persisted(1)
-        newer.connect(0, 0)
+        newer.connect(0, 0, take_over=True)
         with pytest.raises(Fenced, match="newer has taken over"):
             older.wait_decided(1, timeout_s=30)
         for call in (

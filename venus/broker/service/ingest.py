@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.service.answering import answering
+from venus.broker.service.holder import must_wait, wait_for_turn
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.outbox import Outbox
 from venus.broker.service.service_status import Standing
@@ -63,12 +65,16 @@ class Unsaved:
 class Ingest(broker_pb2_grpc.IngestServicer):
     """All producers' streams; one live producer for each business."""
 
-    def __init__(self, engine: Core, handoff: Handoff, standing: Standing, *, buffer_bytes_max: int) -> None:
+    def __init__(
+        self, engine: Core, handoff: Handoff, standing: Standing, *, buffer_bytes_max: int, patience_s: float
+    ) -> None:
         self.engine = engine
         self.handoff = handoff
         self.standing = standing
         self.unsaved = Unsaved(buffer_bytes_max)
         self.live: dict[str, ProducerStream] = {}
+        self._patience_s = patience_s
+        self._door = asyncio.Lock()
 
     async def Produce(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one producer until it leaves, is fenced or breaks the protocol."""
@@ -79,21 +85,30 @@ class Ingest(broker_pb2_grpc.IngestServicer):
             init = first.init
             if not init.business:
                 raise ProtocolError("init names no business")
-            answer = self.engine.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
+            stream = await self._admit(context, init)
             try:
-                await self._serve(init, await asyncio.wrap_future(answer), first, context)
+                await stream.run(first)
             finally:
+                self._leave(stream)
                 self.engine.producers.leave(init.business)
 
-    async def _serve(
-        self, init: broker_pb2.Init, ack: broker_pb2.InitAck, first: broker_pb2.ProducerFrame, context: Context
-    ) -> None:
-        stream = ProducerStream(self, context, init, ack)
-        self._enter(stream)
+    async def _admit(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
+        """Let a producer in, one at a time. Raises Held while another one lives."""
+        while True:
+            await wait_for_turn(self.live, init, patience_s=self._patience_s)
+            async with self._door:
+                if not must_wait(self.live.get(init.business), init):
+                    return await self._open(context, init)
+
+    async def _open(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
+        answer = self.engine.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
         try:
-            await stream.run(first)
-        finally:
-            self._leave(stream)
+            stream = ProducerStream(self, context, init, await asyncio.wrap_future(answer))
+            self._enter(stream)
+        except BaseException:
+            self.engine.producers.leave(init.business)
+            raise
+        return stream
 
     def _enter(self, stream: ProducerStream) -> None:
         older = self.live.get(stream.business)
@@ -136,6 +151,7 @@ class ProducerStream:
 
     def __init__(self, ingest: Ingest, context: Context, init: broker_pb2.Init, ack: broker_pb2.InitAck) -> None:
         self.business, self.producer, self.epoch = init.business, init.producer, ack.epoch
+        self.init, self.since, self.heard_at = init, time.time(), time.monotonic()
         self._ingest, self._engine, self._context = ingest, ingest.engine, context
         self.outbox = Outbox(ack)
         self.instead_of_fenced: Unavailable | None = None
@@ -155,6 +171,11 @@ class ProducerStream:
             error = self.instead_of_fenced
         self._error = self._error or error
         self.outbox.wake.set()
+
+    @property
+    def ending(self) -> bool:
+        """Whether an error is on its way to the producer."""
+        return self._error is not None
 
     async def run(self, first: broker_pb2.ProducerFrame) -> None:
         """Serve until the producer leaves or an error ends the stream."""
@@ -200,6 +221,8 @@ class ProducerStream:
     async def _next_frame(self) -> Any:
         while True:
             frame = await self._context.read()
+            if frame is not grpc.aio.EOF:
+                self.heard_at = time.monotonic()
             if frame is not None:
                 return checked(frame, "a frame of a producer")
             self._ask_again("a frame's seal is broken")

@@ -27,6 +27,7 @@ HANDSHAKE_TIMEOUT_MS = 10_000
 IDLE_MS = 600_000
 #: Of one connection; a comparison looks up some thirty keys at once.
 STREAMS_MAX = 256
+PATIENCE_MARGIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,9 @@ class Service:
             ("grpc.max_concurrent_streams", STREAMS_MAX),
         ]
         self._server = grpc.aio.server(options=options(limits.keepalive_s, limits.keepalive_timeout_s) + own)
-        self.ingest = Ingest(engine, handoff, standing, buffer_bytes_max=limits.buffer_bytes_max)
+        # after this a connection that says nothing has been closed
+        patience_s = limits.keepalive_s + limits.keepalive_timeout_s + PATIENCE_MARGIN_S
+        self.ingest = Ingest(engine, handoff, standing, buffer_bytes_max=limits.buffer_bytes_max, patience_s=patience_s)
         self.delivery = Delivery(engine, handoff, standing)
         self._health = health.aio.HealthServicer()
         admin = Admin(engine, handoff, standing, self.ingest)

@@ -1,0 +1,140 @@
+"""One producer for a business: a second one is refused while the first lives, and let in when it is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, business_status, settings, wait_for
+from tests.support.proxy import Proxy
+from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.broker.service.server import PATIENCE_MARGIN_S, Limits
+from venus.errors import Fenced, Held, VenusError
+from venus.rpc.producer import Producer
+
+pytestmark = pytest.mark.integration
+
+KEEPALIVE_S = 1.0
+#: After this a newcomer is let in or refused.
+BOUND_S = 2 * KEEPALIVE_S + PATIENCE_MARGIN_S
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    limits = Limits(buffer_bytes_max=64 << 20, keepalive_s=KEEPALIVE_S, keepalive_timeout_s=KEEPALIVE_S)
+    running = start_in_thread(settings(tmp_path / "broker"), limits=limits)
+    yield running
+    running.stop()
+
+
+def producer(address: str, name: str, **options: Any) -> Producer:
+    return Producer(address, BUSINESS, name, **{"window_bytes_max": 1 << 20, "keepalive_s": KEEPALIVE_S, **options})
+
+
+def test_a_second_producer_is_refused_at_once_when_the_first_one_speaks(broker: RunningBroker) -> None:
+    with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
+        epoch = first.connect(0, 0, owner="a").epoch
+        spoken = threading.Timer(0.3, lambda: first.send_half(half(1)))
+        spoken.start()
+        started = time.monotonic()
+        with pytest.raises(Held, match="held by first:1, connected since 20") as refused:
+            second.connect(0, 0, owner="b")
+        assert time.monotonic() - started < BOUND_S - 1
+        assert "--take-over" in refused.value.hint
+        first.wait_persisted(1)
+        assert business_status(broker.address).epoch == epoch, "nothing was fenced"
+
+
+def test_one_that_says_nothing_but_answers_keepalive_is_alive(broker: RunningBroker) -> None:
+    with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
+        first.connect(0, 0, owner="a")
+        started = time.monotonic()
+        with pytest.raises(Held):
+            second.connect(0, 0, owner="b")
+        assert time.monotonic() - started < BOUND_S + 1
+        first.send_half(half(1))
+        first.wait_persisted(1)
+
+
+def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(broker: RunningBroker) -> None:
+    """The machine is gone or frozen: nothing arrives any more, not even the end of the connection."""
+    with (
+        Proxy(broker.address) as proxy,
+        producer(proxy.address, "first:1", keepalive_s=60.0) as first,
+        producer(broker.address, "second:2") as second,
+    ):
+        epoch = first.connect(0, 0, owner="a").epoch
+        proxy.silence()
+        started = time.monotonic()
+        assert second.connect(0, 0, owner="b").epoch > epoch
+        assert 0.1 < time.monotonic() - started < BOUND_S
+        assert business_status(broker.address).producer == "second:2"
+
+
+def test_one_that_comes_back_replaces_its_own_dead_line_at_once(broker: RunningBroker) -> None:
+    with (
+        Proxy(broker.address) as proxy,
+        producer(proxy.address, "first:1") as before,
+        producer(broker.address, "first:1") as after,
+    ):
+        before.connect(0, 0, owner="a")
+        proxy.silence()
+        started = time.monotonic()
+        after.connect(0, 0, owner="a")
+        assert time.monotonic() - started < KEEPALIVE_S
+
+
+def test_one_that_is_told_to_take_over_fences_the_first(broker: RunningBroker) -> None:
+    with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
+        first.connect(0, 0, owner="a")
+        second.connect(0, 0, owner="b", take_over=True)
+        with pytest.raises(Fenced, match="second:2 has taken over"):
+            first.wait_persisted(1, timeout_s=10)
+
+
+def test_a_first_fill_gives_way_to_capture_and_not_to_another_first_fill(broker: RunningBroker) -> None:
+    with (
+        producer(broker.address, "migrate:1") as fill,
+        producer(broker.address, "migrate:2") as another,
+        producer(broker.address, "sync:3") as capture,
+    ):
+        fill.connect(0, 0, owner="a", gives_way=True)
+        with pytest.raises(Held, match="migrate:1"):
+            another.connect(0, 0, owner="b", gives_way=True)
+        capture.connect(0, 0, owner="c")
+        with pytest.raises(Fenced):
+            fill.wait_persisted(1, timeout_s=10)
+
+
+def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: RunningBroker) -> None:
+    outcomes: list[str] = []
+    done = threading.Event()
+
+    def come(name: str) -> None:
+        with producer(broker.address, name) as one:
+            try:
+                one.connect(0, 0, owner=name)
+            except VenusError as error:
+                outcomes.append(type(error).__name__)
+                return
+            outcomes.append("in")
+            done.wait(30)
+            try:
+                one.persisted_through  # noqa: B018
+            except VenusError as error:
+                outcomes.append(f"ended: {type(error).__name__}")
+
+    threads = [threading.Thread(target=come, args=(f"p:{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(outcomes) == len(threads), 30)
+    done.set()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(outcomes) == ["Held"] * 5 + ["in"]
