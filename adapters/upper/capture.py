@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -62,12 +63,13 @@ def _address(settings: Settings) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What is not the adapter's own: the two ends, opened anew after every failure, and the clock."""
+    """What is not the adapter's own: the two ends, opened anew after every failure, the clock, and chance."""
 
     source: Callable[[Settings], Source] = open_source
     ingest: Connect = connect_producer
     standing: Callable[[Settings], BusinessStatus] = broker_standing
     monotonic: Callable[[], float] = time.monotonic
+    owner: Callable[[], str] = lambda: uuid.uuid4().hex
 
 
 REAL = Outside()
@@ -79,13 +81,15 @@ def run_capture(
     *,
     report: Callable[[CaptureReport], None] | None = None,
     outside: Outside = REAL,
+    take_over: bool = False,
 ) -> None:
     """Capture until `stop` is set.
 
-    What may pass by itself (a database or a broker that is away) is retried for ever. Raises Fenced when another
-    upper adapter has taken over, and any other error that trying again cannot mend.
+    What may pass by itself (a database or a broker that is away) is retried for ever. Raises Held when another upper
+    adapter is at work, unless it is to `take_over`; Fenced when another one has taken over; and any other error that
+    trying again cannot mend.
     """
-    Capture(settings, stop, report, outside).run()
+    Capture(settings, stop, report, outside, take_over=take_over).run()
 
 
 def first_fill(
@@ -97,12 +101,12 @@ def first_fill(
 ) -> FillReport:
     """Capture until every registered table has been read once; resumes where an earlier run ended.
 
-    Nothing is opened at the broker when it has all of it already: a capture that is running elsewhere would be
-    fenced off for nothing.
+    Gives way to whoever comes to capture for good, and then raises Fenced; raises Held if that one is there already.
+    Nothing is opened at the broker when it has all of it: that capture would be asked to make room for nothing.
     """
     filled, last_batch = _fill_report(settings, outside)
     if not filled.complete or not _has_committed(settings, outside, last_batch, stop):
-        Capture(settings, stop, report, outside).run(until=lambda session: session.fills.finished)
+        Capture(settings, stop, report, outside, gives_way=True).run(until=lambda session: session.fills.finished)
         filled, _ = _fill_report(settings, outside)
     return filled
 
@@ -140,12 +144,15 @@ class Capture:
         stop: threading.Event,
         report: Callable[[CaptureReport], None] | None,
         outside: Outside,
+        *,
+        take_over: bool = False,
+        gives_way: bool = False,
     ) -> None:
         self._settings = settings
         self._stop = stop
         self._reporter = Reporter(report, monotonic=outside.monotonic)
         self._outside = outside
-        self._claim = Claim()
+        self._claim = Claim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
 
     def run(self, *, until: Callable[[Session], bool] = lambda session: False) -> None:
         """Serve until stopped, or until `until` says so."""

@@ -13,8 +13,17 @@ from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
 class Ingest(Protocol):
     """One producer's stream. Once it broke, every call raises what broke it (Unavailable, Fenced, Diverged, ...)."""
 
-    def connect(self, source_epoch: int, source_last_batch: int, *, timeout_s: float) -> InitAck:
-        """Raise the producer epoch at the broker, durably."""
+    def connect(
+        self,
+        source_epoch: int,
+        source_last_batch: int,
+        *,
+        timeout_s: float,
+        owner: str,
+        take_over: bool,
+        gives_way: bool,
+    ) -> InitAck:
+        """Raise the producer epoch at the broker, durably. Raises Held while another owner's stream lives."""
         ...
 
     def send_half(self, half: Half, *, timeout_s: float) -> None:

@@ -21,6 +21,9 @@ from venus.wire.broker_pb2 import HalfRef, InitAck
 
 logger = logging.getLogger(__name__)
 
+#: The broker answers late while it finds out whether a silent producer is still there: at most keepalive and a little.
+CONNECT_TIMEOUT_MIN_S = 45.0
+
 
 @dataclass(slots=True, kw_only=True)
 class Session:
@@ -84,10 +87,17 @@ class Session:
         self.confirmed = last.batch_no
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Claim:
-    """The newest epoch that this process has asked for; None at its start."""
+    """One process' claim to the business, for its life."""
 
+    #: Tells it from every other process, wherever that runs.
+    owner: str
+    #: Fence whoever is at work; once, so that two who were told so do not take turns.
+    take_over: bool = False
+    #: Let whoever comes have the business.
+    gives_way: bool = False
+    #: The newest epoch that this process has asked for; None at its start.
     epoch: Epoch | None = None
 
 
@@ -95,7 +105,7 @@ def open_session(source: Source, producer: Ingest, claim: Claim, *, timeout_s: f
     """Run the start-up.
 
     Raises Fenced when somebody else has taken over since this process' last session: a process that lost its
-    connection must not take the stream back from its successor.
+    connection must not take the stream back from its successor. Raises Held when somebody else is at work.
     """
     state = source.state()
     if claim.epoch is not None and state.epoch > claim.epoch:
@@ -103,8 +113,15 @@ def open_session(source: Source, producer: Ingest, claim: Claim, *, timeout_s: f
             f"another upper adapter holds epoch {state.epoch} at the source, this one had {claim.epoch}",
             hint="only one upper adapter may run for a business",
         )
-    ack = producer.connect(state.epoch, state.last_batch, timeout_s=timeout_s)
-    claim.epoch = Epoch(ack.epoch)
+    ack = producer.connect(
+        state.epoch,
+        state.last_batch,
+        timeout_s=max(timeout_s, CONNECT_TIMEOUT_MIN_S),
+        owner=claim.owner,
+        take_over=claim.take_over,
+        gives_way=claim.gives_way,
+    )
+    claim.epoch, claim.take_over = Epoch(ack.epoch), False
     state = source.raise_epoch(Epoch(ack.epoch))
     committed = _resolve(source, producer, ack)
     session = _positioned(source, producer, state, ack, committed)

@@ -9,6 +9,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -97,15 +98,53 @@ def test_a_loop_that_is_killed_is_started_again(pipeline: Pipeline, loop: str) -
     assert restart["code"] == -9
 
 
-def test_a_capture_that_is_fenced_stays_down_and_the_targets_go_on(pipeline: Pipeline) -> None:
-    pipeline.start("rival", "sync", "--capture-only")
+@pytest.mark.parametrize("options", [("--capture-only",), ()])
+def test_a_second_instance_is_refused_in_one_line_while_the_first_lives(
+    pipeline: Pipeline, options: tuple[str, ...]
+) -> None:
+    pipeline.until(lambda: pipeline.status()["broker"]["producer"], "the first capture")
+    capture = loops(pipeline)["capture"].pid
 
-    pipeline.until(
-        lambda: any(e["event"] == "stays down" for e in events(pipeline, "capture")), "the older one to stop"
+    said = pipeline.venus("sync", *options, code=3).err.splitlines()
+
+    holder = pipeline.status()["broker"]["producer"]
+    assert any(f"capture of business main is held by {holder}, connected since" in line for line in said), said
+    assert said[-1].strip().startswith("stop it there, or run `venus sync --take-over`")
+    assert loops(pipeline)["capture"].pid == capture
+    arrives(pipeline, 20 + len(options))
+
+
+def test_one_that_takes_over_ends_the_first_with_an_error(pipeline: Pipeline) -> None:
+    pipeline.start("rival", "sync", "--capture-only", "--take-over")
+
+    assert pipeline.running.pop("sync").wait(60) == 3
+    assert "venus: capture has ended, and the targets with it: " in pipeline.log.read_text()
+    arrives_later(pipeline, "rival")
+
+
+def arrives_later(pipeline: Pipeline, rival: str) -> None:
+    """Kill what captures; the next one is let in at once, and everything arrives."""
+    pipeline.kill(rival)
+    pipeline.start("sync", "sync", "--json")
+    started = time.monotonic()
+    arrives(pipeline, 25)
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("options", [("--json",), ()])
+def test_a_reader_that_goes_away_ends_it_without_a_traceback(pipeline: Pipeline, options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "venus.cli", "sync", "--apply-only", "--target", "broken", *options]
+    process = subprocess.Popen(
+        command, cwd=pipeline.folder, env=pipeline._environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert "capture" not in loops(pipeline)
-    arrives(pipeline, 20)
-    assert pipeline.stop("rival") == 0
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    said = process.stderr.read().decode()
+    assert process.wait(120) == 141
+    assert "BrokenPipe" not in said
+    assert "Traceback" not in said
 
 
 def test_the_loops_end_with_their_parent(pipeline: Pipeline) -> None:

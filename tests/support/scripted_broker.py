@@ -85,7 +85,10 @@ class ScriptedProducer:
 
     # -- the protocol of venus.adapters.upper.ingest.Ingest ------------------------------------------------------
 
-    def connect(self, source_epoch: int, source_last_batch: int, *, timeout_s: float) -> InitAck:
+    def connect(
+        self, source_epoch: int, source_last_batch: int, *, timeout_s: float, owner: str, take_over: bool,
+        gives_way: bool,
+    ) -> InitAck:  # fmt: skip
         self._step("connect.before")
         self.epoch = self.broker.init(source_epoch, source_last_batch)
         self._step("connect.after")

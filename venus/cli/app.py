@@ -13,8 +13,9 @@ from venus.cli import forget, halves, install, load, quarantine, show, status, s
 from venus.cli import spark as spark_command
 from venus.cli.commands import Commands, columns
 from venus.cli.demo import command as demo_command
-from venus.cli.failure import INTERRUPTED, UsageProblem, render
+from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import ReaderGone, reader_gone
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
 
@@ -64,6 +65,16 @@ app.add_typer(halves.app, name="half", rich_help_panel=ACT)
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        reader_gone()
+    except ReaderGone:
+        pass
+    return READER_GONE
+
+
+def _run(arguments: list[str]) -> int:
     invocation = Invocation(json="--json" in arguments)
     try:
         outcome = app(
@@ -74,6 +85,8 @@ def run(arguments: list[str]) -> int:
             print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]  # noqa: T201
             return 2
         return render(error, invocation)
+    except ReaderGone:
+        raise
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 12
     except (Exception, KeyboardInterrupt) as error:

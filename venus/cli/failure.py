@@ -9,6 +9,7 @@
 | 12 | anything else |
 | 75 | try again later |
 | 130 | interrupted |
+| 141 | the reader of its output has gone |
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from venus.toml_lines import line_of
 #: What PostgreSQL says when the URL is wrong; psycopg2 has no SQLSTATE for a connection that was refused.
 REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
 INTERRUPTED = 130
+#: What a shell says of a command that SIGPIPE has ended.
+READER_GONE = 141
 UNEXPECTED = 12
 #: typer carries its own copy of click, or uses click's, by version: this is ClickException of whichever it is.
 UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]

@@ -86,7 +86,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: str, steps:
     Without the source the target gets what the broker has. That is no loss: rows that were never read come as
     increments when the source is back.
     """
-    from venus.errors import Fenced
+    from venus.errors import Fenced, Held
 
     try:
         tables = captured(settings)
@@ -101,7 +101,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: str, steps:
     if not producer_connected(settings):
         try:
             return fill_here(settings, steps)
-        except Fenced:
+        except (Fenced, Held):
             run.out.say("`venus sync` has just been started: it reads the tables, this command waits")
     return wait_for_fill(settings, steps)
 

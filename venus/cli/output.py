@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 
 from venus.cli.secrets import Redactor
 
@@ -30,6 +30,23 @@ QUIET_S = 2.0
 PIPE_COLUMNS = 160
 #: How often a plain line is written where there is no terminal.
 PLAIN_EVERY_S = 5.0
+
+
+class ReaderGone(Exception):
+    """Nobody reads stdout any more, as behind `| head`: there is nothing to say and nobody to say it to."""
+
+
+def reader_gone() -> ReaderGone:
+    """Return what to raise. What is still said goes nowhere, so that the interpreter's last flush does not fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return ReaderGone()
+
+
+def _end_unread() -> NoReturn:
+    """End the command, where rich by itself would end the process as if something were unhealthy."""
+    raise reader_gone()
 
 
 class Output:
@@ -70,7 +87,7 @@ class Output:
             self._write_json(document, indent=None)
         else:
             self.console.print(line, markup=False)
-            self.console.file.flush()
+            self._flush(self.console.file)
 
     def last_words(self, document: Any) -> None:
         """Write why the command fails, in one line: it is a document, and also an event of a command that goes on."""
@@ -84,8 +101,15 @@ class Output:
     def _write_json(self, document: Any, indent: int | None) -> None:
         self.written = True
         text = json.dumps(self._struck(document), indent=indent, ensure_ascii=False)
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        self._flush(sys.stdout, text + "\n")
+
+    @staticmethod
+    def _flush(stream: IO[str], text: str = "") -> None:
+        try:
+            stream.write(text)
+            stream.flush()
+        except BrokenPipeError as error:
+            raise reader_gone() from error
 
     def _struck(self, value: Any) -> Any:
         """Return what JSON can hold, without any password."""
@@ -115,8 +139,11 @@ def console(stream: TextIO) -> Console:
     from rich.console import Console
 
     if stream.isatty() or os.environ.get("COLUMNS", "").isdigit():
-        return Console(file=stream, highlight=False)
-    return Console(file=stream, highlight=False, soft_wrap=True, width=PIPE_COLUMNS)
+        made = Console(file=stream, highlight=False)
+    else:
+        made = Console(file=stream, highlight=False, soft_wrap=True, width=PIPE_COLUMNS)
+    made.on_broken_pipe = _end_unread  # type: ignore[method-assign]
+    return made
 
 
 class Steps:

@@ -1,7 +1,8 @@
 """Keeps the loops of `venus sync` running as child processes, one each: they share nothing but the broker.
 
-A loop that is killed is started again; one that ends because it must (fenced, diverged, configuration) stays down and
-does not take the others with it. A child notices the end of its parent, whatever ended it, by the end of its stdin.
+A loop that is killed is started again; one that ends because it must (fenced, diverged, configuration) stays down. A
+target's does not take the others with it. Capture does: without it nothing new arrives, and a service that goes on
+looks well. A child notices the end of its parent, whatever ended it, by the end of its stdin.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import IO, Any
 FINAL_CODES = (1, 2)
 REFUSED_CODE, REFUSED_WAIT_S = 3, 15.0
 #: Errors that have no exit code of their own and are final all the same.
-FINAL_ERRORS = ("Fenced",)
+FINAL_ERRORS = ("Fenced", "Held")
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 #: A loop that ran so long has recovered from whatever stopped it before.
 HEALTHY_AFTER_S = 60.0
@@ -37,6 +38,8 @@ class Loop:
 
     name: str
     command: Sequence[str]
+    at_first: Sequence[str] = ()  # options of its first start only
+    vital: bool = False  # nothing goes on without it
     process: subprocess.Popen[str] | None = None
     started: float = 0.0
     restart_at: float = 0.0
@@ -58,20 +61,32 @@ class Supervisor:
         """Return when everything has been stopped or nothing is left that could run: the worst exit code."""
         for loop in self._loops:
             self._start(loop)
-        while not self._stop.is_set() and any(loop.code is None for loop in self._loops):
-            self._drain(0.2)
-            for loop in self._loops:
-                self._look_after(loop)
-        self._end_all()
+        try:
+            while not self._stop.is_set() and not self._is_over():
+                self._drain(0.2)
+                for loop in self._loops:
+                    self._look_after(loop)
+        finally:
+            self._end_all()
         return max((loop.code or 0 for loop in self._loops), default=0)
+
+    def _is_over(self) -> bool:
+        return all(loop.code is not None for loop in self._loops) or any(
+            loop.vital and loop.code is not None for loop in self._loops
+        )
 
     def _start(self, loop: Loop) -> None:
         loop.error = {}
         loop.started = time.monotonic()
         # a session of its own: Ctrl-C on the terminal reaches the parent alone, which then stops its children in order
         loop.process = subprocess.Popen(
-            loop.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            [*loop.command, *loop.at_first],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
+        loop.at_first = ()
         assert loop.process.stdout is not None
         threading.Thread(target=self._read, args=(loop, loop.process.stdout), daemon=True).start()
         self._event(loop.name, {"event": "started", "pid": loop.process.pid})

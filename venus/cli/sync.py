@@ -46,17 +46,23 @@ def sync(
     apply_only: Annotated[bool, typer.Option("--apply-only", help="Broker to targets only.")] = False,
     target: TargetsOption = None,
     engine: SyncEngineOption = "local",
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Capture although another instance does; that one stops for good.")
+    ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Capture changes and apply them to the targets until SIGTERM; goes on where it stopped.
 
-    Without options: the source and every target. With --json one object per line.
+    Without options: the source and every target. With --json one object per line. Only one instance captures: a second
+    one is refused (exit code 3) while the first lives. Ends with an error when capture has ended for good.
     """
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     require_sync_engine(settings, engine)
+    if apply_only and take_over:
+        raise ConfigError("--take-over is about capture, and --apply-only does not capture")
     targets = chosen_targets(settings, target, capture_only=capture_only, apply_only=apply_only)
     stop = threading.Event()
     stop_on_signals(stop)
@@ -64,12 +70,28 @@ def sync(
         stop_with_parent(stop)
     run.log_to_stderr(logging.INFO if not with_parent else logging.WARNING)
     if not apply_only and not targets:
-        return run_one(run, "capture", stop, None)
+        return run_one(run, "capture", stop, None, take_over=take_over)
     if apply_only and len(targets) == 1:
         return run_one(run, targets[0], stop, targets[0], engine)
-    loops = [] if apply_only else [loop_of(run, "capture", "--capture-only")]
+    capture = loop_of(run, "capture", "--capture-only")
+    capture.at_first = ["--take-over"] if take_over else []
+    capture.vital = True
+    loops = [] if apply_only else [capture]
     loops += [loop_of(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
-    return Supervisor(loops, stop, Narrator(run).event).run()
+    code = Supervisor(loops, stop, Narrator(run).event).run()
+    if capture.code is not None:
+        say_that_capture_ended(run, capture)
+    return code
+
+
+def say_that_capture_ended(run: Invocation, capture: Loop) -> None:
+    """Write why the whole command ends."""
+    why = capture.error.get("message") or f"it ended with code {capture.code}"
+    message, hint = f"capture has ended, and the targets with it: {why}", capture.error.get("hint", "")
+    for line in (f"venus: {message}", f"  {hint}")[: 2 if hint else 1]:
+        print(run.redactor(line), file=sys.stderr)  # noqa: T201
+    if run.json:
+        run.out.last_words({"error": {**capture.error, "message": message, "exit_code": capture.code}})
 
 
 def require_sync_engine(settings: Settings, engine: str) -> None:
@@ -125,7 +147,15 @@ def loop_of(run: Invocation, name: str, *options: str) -> Loop:
     return Loop(name=name, command=command)
 
 
-def run_one(run: Invocation, name: str, stop: threading.Event, target: str | None, engine: str = "local") -> int:
+def run_one(
+    run: Invocation,
+    name: str,
+    stop: threading.Event,
+    target: str | None,
+    engine: str = "local",
+    *,
+    take_over: bool = False,
+) -> int:
     """Run one loop in this process."""
     narrator = Narrator(run)
 
@@ -135,7 +165,9 @@ def run_one(run: Invocation, name: str, stop: threading.Event, target: str | Non
     if target is None:
         from venus.adapters.upper.capture import run_capture
 
-        body: Callable[[], None] = lambda: run_capture(run.settings, stop, report=report)  # noqa: E731
+        body: Callable[[], None] = lambda: run_capture(  # noqa: E731
+            run.settings, stop, report=report, take_over=take_over
+        )
     elif lakes.is_lake(run.settings, target):
         from venus.spark.lake_follow import run_lake
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import Outside, connect_producer, run_capture
 from venus.adapters.upper.report import CaptureReport
 from venus.config import Capture, Settings, Source
+from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
@@ -96,7 +98,9 @@ def test_a_kill_at_every_step_of_a_cut_that_halts_its_table_shows_no_half_of_it(
 # -- the broker is killed ------------------------------------------------------------------------------------------
 
 
-def _capture(chosen: Settings, hook: Hook, until: Callable[[CaptureReport], bool]) -> CaptureReport:
+def _capture(
+    chosen: Settings, hook: Hook, until: Callable[[CaptureReport], bool], *, take_over: bool = False
+) -> CaptureReport:
     """Capture in this thread until the report says so."""
     stop, reports = threading.Event(), list[CaptureReport]()
 
@@ -109,7 +113,7 @@ def _capture(chosen: Settings, hook: Hook, until: Callable[[CaptureReport], bool
         source=lambda s: watched_source(open_source(s), hook),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )
-    run_capture(chosen, stop, report=said, outside=outside)
+    run_capture(chosen, stop, report=said, outside=outside, take_over=take_over)
     return reports[-1]
 
 
@@ -210,8 +214,25 @@ def test_an_adapter_frozen_before_its_local_transaction_is_fenced_when_it_thaws(
                 old.thaw()
                 thawed.set()
 
-        _capture(chosen, hook, lambda r: r.cuts > 0)
+        _capture(chosen, hook, lambda r: r.cuts > 0, take_over=True)
         assert old.error() == "Fenced"
     assert business_status(broker.address).epoch > epoch
     assert run_until_killed(chosen)[0]
+    shop.assert_equal(read_ledger(broker.address))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+def test_an_adapter_that_stays_frozen_makes_room_within_the_documented_time(shop: Shop, broker: BrokerProcess) -> None:
+    chosen = _settings(shop, broker.address)
+    shop.install(chosen)
+    assert run_until_killed(chosen)[0]
+    shop.write_alike()
+    with Zombie(chosen, "producer.wait_persisted.before") as old:
+        old.wait_frozen()
+        started = time.monotonic()
+        _capture(chosen, lambda step: None, lambda r: r.cuts > 0)
+        assert time.monotonic() - started < KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 5
+        old.thaw()
+        assert old.error() == "Fenced"
     shop.assert_equal(read_ledger(broker.address))

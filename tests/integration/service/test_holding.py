@@ -70,6 +70,8 @@ def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(broker: Runnin
         producer(broker.address, "second:2") as second,
     ):
         epoch = first.connect(0, 0, owner="a").epoch
+        first.send_half(half(1))
+        first.wait_persisted(1)
         proxy.silence()
         started = time.monotonic()
         assert second.connect(0, 0, owner="b").epoch > epoch

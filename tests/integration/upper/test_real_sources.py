@@ -20,7 +20,7 @@ from venus.adapters.upper.capture import Outside, first_fill, run_capture
 from venus.adapters.upper.report import CaptureReport
 from venus.broker.service.process import RunningBroker
 from venus.config import Capture, Settings, Source
-from venus.errors import Fenced, Unavailable
+from venus.errors import Fenced, Held, Unavailable
 
 pytestmark = pytest.mark.integration
 
@@ -35,8 +35,9 @@ def _settings(shop: Shop, broker: RunningBroker, **capture: Any) -> Settings:
 class Running:
     """An upper adapter in a thread."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: Settings, *, take_over: bool = False) -> None:
         self.settings = chosen
+        self.take_over = take_over
         self.stop = threading.Event()
         self.reports: list[CaptureReport] = []
         self.errors: list[BaseException] = []
@@ -44,14 +45,14 @@ class Running:
 
     def _run(self) -> None:
         try:
-            run_capture(self.settings, self.stop, report=self.reports.append)
+            run_capture(self.settings, self.stop, report=self.reports.append, take_over=self.take_over)
         except BaseException as e:
             self.errors.append(e)
 
 
 @contextmanager
-def running(chosen: Settings) -> Iterator[Running]:
-    adapter = Running(chosen)
+def running(chosen: Settings, *, take_over: bool = False) -> Iterator[Running]:
+    adapter = Running(chosen, take_over=take_over)
     adapter.thread.start()
     try:
         yield adapter
@@ -182,14 +183,21 @@ def test_a_new_column_arrives_while_streaming(shop: Shop, broker: RunningBroker)
     assert not adapter.errors
 
 
-def test_the_older_of_two_adapters_stops_and_the_newer_goes_on(shop: Shop, broker: RunningBroker) -> None:
+def test_a_second_adapter_is_refused_unless_it_is_told_to_take_over(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker, heartbeat_s=0.1)
     shop.fill(20)
     shop.install(chosen)
     old = Running(chosen)
     old.thread.start()
     _until_equal(shop, broker)
-    with running(chosen):
+    started = time.monotonic()
+    with pytest.raises(Held, match=r"business main is held by .*:\d+, connected since 20.* UTC, last heard of"):
+        run_capture(chosen, threading.Event())
+    assert time.monotonic() - started < 10, "the one at work speaks with every heartbeat"
+    shop.write()
+    _until_equal(shop, broker)
+    assert not old.errors
+    with running(chosen, take_over=True):
         old.thread.join(60)
         assert not old.thread.is_alive()
         assert [type(e) for e in old.errors] == [Fenced]

@@ -39,7 +39,12 @@ def _settings(broker: RunningBroker, **capture: Any) -> Settings:
 
 
 def _capture(
-    broker: RunningBroker, database: ScriptedDatabase, script: Script | None = None, deeds: list[Deed] | None = None
+    broker: RunningBroker,
+    database: ScriptedDatabase,
+    script: Script | None = None,
+    deeds: list[Deed] | None = None,
+    *,
+    take_over: bool = False,
 ) -> CaptureReport:
     """Capture until the source is idle and its deeds are done."""
     stop, left, reports = threading.Event(), list(deeds or ()), list[CaptureReport]()
@@ -51,7 +56,7 @@ def _capture(
             stop.set()
 
     outside = Outside(source=lambda _: ScriptedSource(database, script or Script(), idle=idle))
-    run_capture(_settings(broker), stop, report=reports.append, outside=outside)
+    run_capture(_settings(broker), stop, report=reports.append, outside=outside, take_over=take_over)
     return reports[-1]
 
 
@@ -129,7 +134,7 @@ def test_the_older_of_two_running_adapters_is_fenced(broker: RunningBroker) -> N
     thread = threading.Thread(target=old)
     thread.start()
     assert running.wait(30)
-    _capture(broker, database)
+    _capture(broker, database, take_over=True)
     thread.join(30)
     assert not thread.is_alive()
     assert len(errors) == 1

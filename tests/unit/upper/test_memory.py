@@ -30,7 +30,9 @@ def test_a_cut_of_a_million_rows_never_has_more_than_a_few_batches_in_memory() -
     database, broker = ScriptedDatabase("big"), Counting()
     database.bulk(2, ROWS)
     script = Script()
-    session = open_session(ScriptedSource(database, script), ScriptedProducer(broker, script), Claim(), timeout_s=1)
+    session = open_session(
+        ScriptedSource(database, script), ScriptedProducer(broker, script), Claim(owner="this one"), timeout_s=1
+    )
     cutter = Cutter(session, Capture(batch_rows_max=5000), threading.Event(), Reporter(None))
     tracemalloc.start()
     try:

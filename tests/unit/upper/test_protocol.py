@@ -26,7 +26,7 @@ def _open(
 ) -> tuple[Session, Cutter, ScriptedProducer]:
     script = script or Script()
     producer = ScriptedProducer(broker, script)
-    session = open_session(ScriptedSource(database, script), producer, Claim(), timeout_s=1)
+    session = open_session(ScriptedSource(database, script), producer, Claim(owner="this one"), timeout_s=1)
     return session, Cutter(session, SETTINGS.capture, threading.Event(), Reporter(None)), producer
 
 
@@ -119,14 +119,16 @@ def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_an
 
 def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_its_successor() -> None:
     database, broker = _captured()
-    claim = Claim()
+    claim = Claim(owner="this one")
     open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
     _open(database, broker)
     epoch = broker.epoch
     with pytest.raises(Fenced):
         open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
     assert broker.epoch == epoch
-    open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), Claim(), timeout_s=1)
+    open_session(
+        ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), Claim(owner="this one"), timeout_s=1
+    )
 
 
 def test_fenced_ends_the_run_with_that_error_and_is_reported() -> None:
@@ -326,7 +328,7 @@ def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
 
 def test_the_epoch_of_an_unanswered_init_counts_as_claimed() -> None:
     database, broker = _captured()
-    claim = Claim(Epoch(1))
+    claim = Claim(owner="this one", epoch=Epoch(1))
     script = Script({3: DatabaseUnavailable("lost the answer")})
     with pytest.raises(DatabaseUnavailable):
         open_session(ScriptedSource(database, script), ScriptedProducer(broker, script), claim, timeout_s=1)
