@@ -41,7 +41,10 @@ def file_of(url: str) -> Path:
 
 
 def connect(file: Path) -> sqlite3.Connection:
-    """Open an existing file; transactions are begun and ended by hand."""
+    """Open an existing file; transactions are begun and ended by hand.
+
+    SQLite itself does not wait on this connection: statements belong into the transactions below, which do.
+    """
     if sqlite3.sqlite_version_info < VERSION_MIN:
         wanted = ".".join(map(str, VERSION_MIN))
         raise ConfigError(f"Python's SQLite is {sqlite3.sqlite_version}, VENUS needs {wanted} or newer")
@@ -50,10 +53,11 @@ def connect(file: Path) -> sqlite3.Connection:
         raise NoSuchDatabase(f"{file}: no such file", hint=hint)
     with translated(file):
         uri = f"{file.absolute().as_uri()}?mode=rw"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_S, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA synchronous = FULL")  # a decided batch must survive a power cut
-            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+            connection.execute("PRAGMA busy_timeout = 0")
+            _patiently(connection, "PRAGMA synchronous = FULL")  # a decided batch must survive a power cut
+            _patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
         except BaseException:
             connection.close()
             raise
@@ -107,7 +111,6 @@ def _patiently(connection: sqlite3.Connection, statement: str) -> list[tuple[Any
 def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[None]:
     """Hold the write lock for the block; everything in it happens, or nothing."""
     with translated(what):
-        connection.execute("PRAGMA busy_timeout = 0")
         _patiently(connection, "BEGIN IMMEDIATE")
         try:
             yield
@@ -116,6 +119,13 @@ def write_transaction(connection: sqlite3.Connection, what: object) -> Iterator[
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+@contextmanager
+def reading(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+    """See one state of the database for the block: the open transaction's if there is one."""
+    with translated(what) if connection.in_transaction else read_transaction(connection, what):
+        yield
 
 
 @contextmanager
@@ -132,7 +142,6 @@ def read_transaction(connection: sqlite3.Connection, what: object) -> Iterator[N
 
 def begin_read(connection: sqlite3.Connection) -> None:
     """Open a snapshot; the caller ends it."""
-    connection.execute("PRAGMA busy_timeout = 0")
     connection.execute("BEGIN")
     try:
         _patiently(connection, "SELECT 1 FROM sqlite_master LIMIT 1")  # BEGIN alone takes no lock

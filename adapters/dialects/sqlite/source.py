@@ -9,11 +9,12 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence as Seq
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import sqlalchemy
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.contract import (
     Capabilities,
@@ -175,8 +176,11 @@ class SqliteSource:
         return steps
 
     def _own_tables(self, direction: run.Direction) -> list[str]:
-        engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connect(self._file), poolclass=NullPool)
-        return run.sql(engine, "source", schema=None, direction=direction)
+        connection = connect(self._file)
+        engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+        # SQLAlchemy's first look at a connection ends its transaction; ours is begun behind it
+        with closing(connection), engine.connect() as borrowed, read_transaction(connection, self._file):
+            return run.sql(borrowed, "source", schema=None, direction=direction)
 
     def _execute(self, steps: list[InstallStep]) -> None:
         for step in steps:
@@ -268,7 +272,8 @@ class SqliteSource:
                 return []
             found = self._compare_all()
             retried = self._corrected(found)
-        if retried or any(c.differs or self._has_lost_rows(c) for c in found):
+            to_store = retried or any(c.differs or self._has_lost_rows(c) for c in found)
+        if to_store:
             with write_transaction(self._writer, self._file):
                 for comparison in self._compare_all():
                     self._store(comparison)

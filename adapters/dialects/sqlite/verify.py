@@ -16,6 +16,7 @@ from venus.adapters.dialects.sqlite.connection import (
     connect,
     file_of,
     quoted,
+    reading,
     translated,
     write_transaction,
 )
@@ -59,7 +60,7 @@ class SqliteReader(ReadsRows):
             self._connection.execute("ROLLBACK")
 
     def tables(self) -> list[RegisteredTable]:
-        with translated(self._file):
+        with reading(self._connection, self._file):
             registry.require_installed(self._connection, self._file)
             return [c.table for c in registry.read_tables(self._connection).values()]
 
@@ -81,13 +82,13 @@ class SqliteReader(ReadsRows):
     # -- what there is -------------------------------------------------------------------------------------------
 
     def estimate(self, subject: Subject) -> int:
-        with translated(self._file):
+        with reading(self._connection, self._file):
             return int(self._connection.execute(statement("verify", "estimate", table=_table(subject))).fetchone()[0])
 
     def cuts(self, subject: Subject, rows: int) -> list[int]:
         key = f"t.{quoted(subject.schema.key[0])}"
         text = statement("verify", "cuts", key=key, table=_table(subject), where=where_of(subject), rows=str(rows))
-        with translated(self._file):
+        with reading(self._connection, self._file):
             return sorted({int(k) for (k,) in self._connection.execute(text)})
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -105,11 +106,12 @@ class SqliteReader(ReadsRows):
             yield from self._read(subject, where, values, 0)
 
     def _read(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
-        access = self._access(subject)
+        with reading(self._connection, self._file):
+            access = self._access(subject)
         columns = ", ".join(f"t.{quoted(c.name)}" for c in access.layout.columns)
         limit = f" LIMIT {rows_max}" if rows_max else ""
         text = statement("verify", "rows", columns=columns, table=_table(subject), where=where, limit=limit)
-        with translated(self._file):
+        with reading(self._connection, self._file):
             cursor = self._connection.execute(text, values)
             try:
                 while rows := cursor.fetchmany(PIECE_ROWS):
@@ -128,14 +130,14 @@ class SqliteReader(ReadsRows):
     # -- what waits --------------------------------------------------------------------------------------------------
 
     def next_sequence(self) -> Sequence:
-        with translated(self._file):
+        with reading(self._connection, self._file):
             return registry.read_state(self._connection).next_sequence
 
     def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
         """Compare as stored values: what is not yet captured is little, and it is all read."""
         table_id, width = subject.schema.table_id, len(subject.schema.key)
         text = statement("verify", "waiting", keys=log_columns(width), log=quoted(log_table(table_id)))
-        with translated(self._file):
+        with reading(self._connection, self._file):
             logged = {tuple(row) for row in self._connection.execute(text, (table_id,))}
         wanted = {_stored_key(subject, key): key for key in keys}
         return {wanted[row] for row in logged & wanted.keys()}

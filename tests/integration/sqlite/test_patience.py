@@ -1,0 +1,97 @@
+"""Every statement waits its turn while the application holds the file's lock again and again (no WAL)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.sqlite import Shop, application, opened
+from venus.adapters.dialects.sqlite.source import SqliteSource
+from venus.adapters.dialects.sqlite.verify import SqliteReader
+from venus.adapters.dialects.verifying import Subject
+from venus.model import BatchNo, Epoch
+
+pytestmark = pytest.mark.integration
+
+DDL = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT); CREATE TABLE u (id INTEGER PRIMARY KEY);"
+HELD_S, FREE_S = 0.03, 0.003
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with opened(tmp_path / "a.db", DDL, wal=False) as shop:
+        shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))
+        shop.copy.catch_up()
+        shop.source.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand")
+        yield shop
+
+
+@pytest.fixture
+def busy(shop: Shop) -> Iterator[None]:
+    """Have the application lock everybody out for nine tenths of the time."""
+    done = threading.Event()
+
+    def write() -> None:
+        writer = application(shop.file)
+        while not done.is_set():
+            writer.execute("BEGIN EXCLUSIVE")
+            time.sleep(HELD_S)
+            writer.execute("COMMIT")
+            time.sleep(FREE_S)
+        writer.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+
+
+SOURCE: dict[str, Callable[[Shop], object]] = {
+    "open": lambda shop: SqliteSource(shop.file).close(),
+    "refresh_schemas": lambda shop: shop.source.refresh_schemas(),
+    "open_cut": lambda shop: shop.source.open_cut([]),
+    "registered": lambda shop: shop.source.registered(),
+    "state": lambda shop: shop.source.state(),
+    "raise_epoch": lambda shop: shop.source.raise_epoch(Epoch(9)),
+    "batches": lambda shop: shop.source.batches([BatchNo(1)]),
+    "beat": lambda shop: shop.source.beat(),
+    "backlog": lambda shop: shop.source.backlog(),
+    "restart_fill": lambda shop: shop.source.restart_fill(shop.copy.id_of("t")),
+    "set_table_state": lambda shop: shop.source.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand"),
+    "halt": lambda shop: shop.source.halt(shop.source.state().epoch, shop.copy.id_of("u"), "no matter"),
+    "tables": lambda shop: shop.source.tables(["*"], []),
+    "numberings": lambda shop: shop.source.numberings(),
+    "other_objects": lambda shop: shop.source.other_objects(),
+    "check": lambda shop: shop.source.check(["*"], []),
+    "install_plan": lambda shop: shop.source.install_plan(["*"], []),
+    "install": lambda shop: shop.source.install(["*"], []),
+    "uninstall_plan": lambda shop: shop.source.uninstall_plan(),
+}
+
+
+@pytest.mark.parametrize("name", SOURCE)
+def test_a_source_waits_for_the_application(shop: Shop, busy: None, name: str) -> None:
+    for _ in range(10):
+        cut = SOURCE[name](shop)
+        if name == "open_cut" and cut is not None:
+            cut.rollback()  # type: ignore[attr-defined]
+
+
+def test_a_comparison_waits_for_the_application(shop: Shop, busy: None) -> None:
+    reader = SqliteReader(shop.file)
+    try:
+        for _ in range(10):
+            (table,) = [t for t in reader.tables() if t.schema.name == "t"]
+            subject = Subject(schema=table.schema)
+            assert reader.estimate(subject) >= 50
+            assert reader.cuts(subject, 10)
+            reader.begin(subject)
+            reader.end()
+            assert reader.next_sequence() > 0
+    finally:
+        reader.close()
