@@ -223,16 +223,21 @@ class Connection:
 
     @contextmanager
     def sqlalchemy(self) -> Iterator[sa.Connection]:
-        """Open a session for SQLAlchemy, which needs the driver's own decoders; it reads only."""
+        """Open a session for SQLAlchemy, which needs the driver's own decoders; it reads only, its errors are ours."""
         arguments = dict(self.address.arguments)
         try:
-            raw = pymysql.connect(charset="utf8mb4", connect_timeout=self.options.connect_timeout_s, **arguments)
+            raw = pymysql.connect(
+                charset="utf8mb4", connect_timeout=self.options.connect_timeout_s,
+                init_command=f"SET lock_wait_timeout = {self.options.lock_timeout_s}", **arguments,
+            )  # fmt: skip
         except pymysql.Error as error:
             raise DatabaseUnavailable(f"source {self.place} cannot be reached: {_said(error)}") from error
         engine = sa.create_engine("mysql+pymysql://", creator=lambda: raw, poolclass=StaticPool)
         try:
             with engine.connect() as connection:
                 yield connection
+        except sa.exc.DBAPIError as error:
+            raise self._sorted(error.orig if isinstance(error.orig, Exception) else error) from error
         finally:
             engine.dispose()
             with suppress(pymysql.Error):

@@ -218,10 +218,13 @@ class Connection:
 
     @contextmanager
     def sqlalchemy(self) -> Iterator[sa.Connection]:
-        """Lend this very session to SQLAlchemy; what it does joins the open transaction."""
+        """Lend this very session to SQLAlchemy; what it does joins the open transaction, its errors are ours."""
         engine = sa.create_engine("postgresql+psycopg2://", creator=lambda: self._raw, poolclass=StaticPool)
-        with engine.connect() as connection:
-            yield connection
+        try:
+            with engine.connect() as connection:
+                yield connection
+        except sa.exc.DBAPIError as error:
+            raise self._sorted(error.orig if isinstance(error.orig, Exception) else error) from error
 
     def _sorted(self, error: Exception) -> SourceError | DatabaseUnavailable:
         if not isinstance(error, psycopg2.Error):

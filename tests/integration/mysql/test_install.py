@@ -10,7 +10,7 @@ from tests.integration.mysql.conftest import Shop
 from tests.support.follower import Follower
 from tests.support.mariadb import catalogue
 from venus.adapters.dialects.mysql import install
-from venus.adapters.dialects.mysql.connection import Connection
+from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
 from venus.errors import DatabaseUnavailable, Refused
 
 TABLES = (
@@ -159,3 +159,15 @@ def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop
     shop.run("INSERT INTO item VALUES (3)")
     again.drain()
     assert set(again.rows("item")) == {("1",), ("2",), ("3",)}
+
+
+@pytest.mark.timeout(60)
+def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(shop: Shop) -> None:
+    shop.options = "?venus_lock_timeout_s=1"
+    shop.source.install(["*"], [])
+    shop.run("LOCK TABLES venus_alembic_version WRITE")
+    try:
+        with pytest.raises(LockTimeout, match="Lock wait timeout"):
+            shop.source.install_plan(["*"], [])
+    finally:
+        shop.run("UNLOCK TABLES")

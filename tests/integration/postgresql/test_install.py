@@ -11,6 +11,7 @@ import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
+from venus.adapters.dialects.postgresql.connection import LockTimeout
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.errors import ConfigError, DatabaseUnavailable, Refused
 
@@ -195,3 +196,18 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
     assert columns["m"].type.name == "public.mood"
     assert columns["a"].type.element is not None
     assert [c.number for c in schema.columns] == list(range(1, 11))
+
+
+def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(
+    sql: Sql, source: PostgresSource, database: str
+) -> None:
+    source.install(["*"], [])
+    sql("BEGIN")
+    sql("LOCK TABLE venus.venus_alembic_version IN ACCESS EXCLUSIVE MODE")
+    impatient = PostgresSource(f"{database}{'&' if '?' in database else '?'}venus_lock_timeout_s=0.3")
+    try:
+        with pytest.raises(LockTimeout, match="lock timeout"):
+            impatient.install_plan(["*"], [])
+    finally:
+        sql("ROLLBACK")
+        impatient.close()
