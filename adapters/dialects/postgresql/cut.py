@@ -38,6 +38,10 @@ logger = logging.getLogger(__name__)
 GIVE_WAY_MS = 200
 #: What an operator can do about a row that halts its table.
 HINT = "move the large value out of the row, or `venus pause` the table at the source"
+#: A paused table keeps at most about so many dirty marks.
+MARKS_MAX = 1000
+#: The dirty mark of the registry itself.
+REGISTRY = 0
 #: A chunk of a fill is at most so many sections, because it is in memory as a whole.
 FILL_SECTIONS_MAX = 16
 
@@ -85,7 +89,9 @@ class PostgresCut:
         fills: Seq[FillState],
         pace: FillPace,
         halts: Halts,
+        forget_marks: Seq[str],
     ) -> None:
+        self._forget_marks = forget_marks
         self._connection = connection
         self._epoch = epoch  # as the snapshot has it
         self._claims = {c.schema.table_id: c for c in claims}
@@ -95,6 +101,7 @@ class PostgresCut:
         self._pace = pace
         self._halts = halts
         self._consumed = not claims
+        self.committed = False
 
     @property
     def captured_at_us(self) -> int:
@@ -184,6 +191,7 @@ class PostgresCut:
             raise self._fenced(epoch)
         try:
             connection.commit(self._records(epoch, batches, fills, forget_batches_below))
+            self.committed = True
         except Conflict as conflict:
             connection.rollback()
             if epoch != connection.row(statement("registry", "epoch"))[0]:
@@ -227,7 +235,7 @@ class PostgresCut:
                 reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
                 values = {"state": "RESYNC", "reason": reason, "table_id": claim.schema.table_id}
                 parts.append(self._connection.literal(statement("registry", "set_state"), values))
-        return "; ".join(parts)
+        return "; ".join([*parts, *self._forget_marks])
 
     def rollback(self) -> None:
         self._connection.rollback()
@@ -242,16 +250,34 @@ def _last_key(section: TableChanges, layout: Layout) -> list[str]:
 
 
 def open_cut(
-    connection: Connection, captured: Seq[Captured], mark: str, fills: Seq[FillState], pace: FillPace, halts: Halts
+    connection: Connection,
+    captured: Seq[Captured],
+    mark: str,
+    fills: Seq[FillState],
+    pace: FillPace,
+    halts: Halts,
+    *,
+    everywhere: bool,
 ) -> PostgresCut | None:
-    """Open a snapshot and find what is in it. `mark` is the registry as `captured` was loaded from it."""
+    """Open a snapshot and find what is in it.
+
+    `mark` is the registry as `captured` was loaded from it. `everywhere` = look into every log, marked or not.
+    """
     rows = connection.rows(statement("cut", "begin") + "; EXECUTE venus_dirty")
     try:
-        head = next(r for r in rows if r[0] == 0)
-        _require_mark(connection, mark, head[5])
-        claims = _claims(connection, captured, {r[0]: r for r in rows if r[0] != 0})
+        marks = {r[0]: r[1:] for r in rows}
+        captured_at_us, held_epoch = marks.pop(-1)
+        if REGISTRY in marks or everywhere:
+            _require_mark(connection, mark)
+        ready = {c.schema.table_id for c in captured if _is_ready(c)}
+        waiting = {c.schema.table_id for c in captured} - ready
+        looked_at = ready if everywhere else ready & marks.keys()
+        claims = _claims(connection, [c for c in captured if c.schema.table_id in looked_at])
+        forget = cutsql.forget_marks(
+            sorted(marks.keys() - waiting), sorted(i for i in waiting & marks.keys() if marks[i][0] > MARKS_MAX)
+        )
         if not claims and not fills:
-            connection.rollback()
+            _forget(connection, forget)
             return None
         try:
             _lock(connection, captured, claims, fills)
@@ -259,24 +285,39 @@ def open_cut(
             logger.info("no cut now, the application has a table to itself: %s", busy)
             connection.rollback()
             return None
-        return PostgresCut(connection, claims, captured, head[1], head[6], fills, pace, halts)
+        return PostgresCut(connection, claims, captured, captured_at_us, held_epoch, fills, pace, halts, forget)
     except BaseException:
         connection.rollback()
         raise
 
 
-def _require_mark(connection: Connection, loaded: str, now: str) -> None:
-    if now != loaded:
+def _is_ready(captured: Captured) -> bool:
+    return captured.table is not None and captured.usable and captured.registered.state != "PAUSED"
+
+
+def _require_mark(connection: Connection, loaded: str) -> None:
+    if connection.row(statement("registry", "mark"))[0] != loaded:
         raise SchemaChanged(f"source {connection.place}: the registry has changed")
 
 
-def _claims(connection: Connection, captured: Seq[Captured], dirty: dict[int, tuple]) -> list[Claim]:  # type: ignore[type-arg]
+def _forget(connection: Connection, marks: Seq[str]) -> None:
+    """Take marks away that stand for nothing, if there are any; whoever has done so meanwhile is welcome."""
+    if not marks:
+        connection.rollback()
+        return
+    try:
+        connection.commit("; ".join(marks))
+    except Conflict:
+        connection.rollback()
+
+
+def _claims(connection: Connection, captured: Seq[Captured]) -> list[Claim]:
     claims = []
-    for c in captured:
-        found = dirty.get(c.schema.table_id)
-        if found is None or c.table is None or not c.usable or c.registered.state == "PAUSED":
-            continue
-        (rows, inserts_only, truncated, lost), pages = found[1:5], 0
+    of = {c.schema.table_id: c for c in captured}
+    for table_id, *found in connection.rows(cutsql.small(of)) if of else ():
+        c = of[table_id]
+        assert c.table is not None
+        (rows, inserts_only, truncated, lost), pages = found, 0
         if rows > cutsql.SMALL_CLAIM_ROWS:
             weigh = statement("cut", "weigh", log=names.log_table(c.schema.table_id), table=str(c.table.oid))
             rows, inserts_only, truncated, lost, pages = connection.row(weigh)

@@ -4,17 +4,25 @@
 BEGIN ISOLATION LEVEL REPEATABLE READ
 
 -- dirty --
--- Prepared once; one row for each log table that has something, and one (number 0) for the clock, the registry and
--- whose epoch it is.
+-- Prepared once; the marks of the log tables that have something, and one row (number -1) for the clock and whose
+-- epoch it is. It costs the same for one table and for thousands.
 PREPARE venus_dirty AS
-SELECT 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, NULL::boolean, NULL::boolean, NULL::boolean,
-       ({mark}), (SELECT epoch FROM venus.checkpoint WHERE id = 1)
-{tables}
+SELECT -1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (SELECT epoch FROM venus.checkpoint WHERE id = 1)
+UNION ALL
+SELECT table_id, count(*), 0 FROM venus.dirty GROUP BY table_id
 
--- dirty_table --
-UNION ALL (SELECT {table_id}, count(*), bool_and(op = 'I'), coalesce(bool_or(op = 'T'), false),
-                  coalesce(bool_or(op = 'X'), false), '', 0
-             FROM (SELECT op FROM {log} LIMIT {limit}) x HAVING count(*) > 0)
+-- small --
+-- What one of them has; the same snapshot.
+(SELECT {table_id}, count(*), bool_and(op = 'I'), coalesce(bool_or(op = 'T'), false), coalesce(bool_or(op = 'X'), false)
+   FROM (SELECT op FROM {log} LIMIT {limit}) x HAVING count(*) > 0)
+
+-- forget_marks --
+-- Exactly those that the snapshot sees, with the log rows that they stood for.
+DELETE FROM venus.dirty WHERE table_id = ANY ('{numbers}')
+
+-- one_mark --
+-- Of a table whose changes have to wait: one says as much as thousands.
+INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
 -- weigh --
 SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X'),

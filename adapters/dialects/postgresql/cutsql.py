@@ -6,6 +6,8 @@ schema, so that no search_path can put another in its place.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.postgresql import names
 from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
@@ -21,20 +23,31 @@ _PAGES_PER_DESCENT = 4
 KEYED_PLAN = statement("cut", "keyed_plan")
 
 
-def dirty(table_ids: list[int]) -> str:
-    """Return the poll: which log tables have something."""
-    tables = "\n".join(
-        statement("cut", "dirty_table", table_id=str(i), log=names.log_table(i), limit=str(SMALL_CLAIM_ROWS + 1))
-        for i in table_ids
+def small(table_ids: Iterable[int]) -> str:
+    """Return the query for what these log tables have, up to one row more than a small claim."""
+    limit = str(SMALL_CLAIM_ROWS + 1)
+    return " UNION ALL ".join(
+        statement("cut", "small", table_id=str(i), log=names.log_table(i), limit=limit) for i in table_ids
     )
-    return statement("cut", "dirty", mark=statement("registry", "mark"), tables=tables)
 
 
-def prepared(table_ids: list[int]) -> list[str]:
+def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
+    """Return what takes the dirty marks away of tables that are `done`, and leaves one of those `waiting`."""
+    done, waiting = list(done), list(waiting)
+    if not done and not waiting:
+        return []
+    numbers = "{" + ",".join(map(str, [*done, *waiting])) + "}"
+    return [
+        statement("cut", "forget_marks", numbers=numbers),
+        *(statement("cut", "one_mark", table_id=str(i)) for i in waiting),
+    ]
+
+
+def prepared() -> list[str]:
     """Return what every cut executes, to be planned once in a session."""
     as_parameter = {"tables": "$1"}
     return [
-        dirty(table_ids),
+        statement("cut", "dirty"),
         f"PREPARE venus_rewritten (oid[]) AS {statement('cut', 'rewritten') % as_parameter}",
         f"PREPARE venus_signatures (oid[]) AS {statement('dictionary', 'signatures') % as_parameter}",
         statement("registry", "prepare_advance"),

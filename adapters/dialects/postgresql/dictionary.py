@@ -163,6 +163,11 @@ def all_tables(connection: Connection) -> list[Row]:
     return connection.rows(statement("dictionary", "tables"))
 
 
+def fingerprint(connection: Connection, oids: Iterable[int], mark: str) -> str:
+    """Return what changes with all that `read` shows of these tables, and with the result of the query `mark`."""
+    return str(connection.row(statement("dictionary", "fingerprint", mark=mark), {"tables": list(oids)})[0])
+
+
 def read(connection: Connection, rows: Sequence[Row]) -> list[Table]:
     """Read all about the tables of these rows of `all_tables`."""
     oids = {"tables": [r[0] for r in rows]}

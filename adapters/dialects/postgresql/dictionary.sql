@@ -82,6 +82,38 @@ SELECT t.root, p.relid::oid, n.nspname, c.relname
  WHERE p.isleaf AND p.relid <> t.root
  ORDER BY t.root, n.nspname, c.relname
 
+-- fingerprint --
+-- Where each row that capture knows of lies in the system catalogs, and who wrote it: a cheap sign that something about
+-- these tables may have changed. Of other tables only that they are there, temporary ones not even that.
+SELECT md5(string_agg(x.part || ' ' || coalesce(x.seen, ''), ' ' ORDER BY x.part)) FROM (
+    SELECT 0 AS part, ({mark}) AS seen
+    UNION ALL SELECT 1, sum(hashtextextended(relname, oid::bigint))::text FROM pg_class
+     WHERE relkind IN ('r', 'p', 'f') AND relpersistence <> 't'
+    UNION ALL SELECT 2, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_class
+     WHERE oid = ANY (%(tables)s::oid[])
+    UNION ALL SELECT 3, sum(hashtidextended(c.ctid, c.xmin::text::bigint))::text FROM pg_class c
+      JOIN pg_index x ON x.indexrelid = c.oid WHERE x.indrelid = ANY (%(tables)s::oid[])
+    UNION ALL SELECT 4, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_index
+     WHERE indrelid = ANY (%(tables)s::oid[])
+    UNION ALL SELECT 5, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_attribute
+     WHERE attrelid = ANY (%(tables)s::oid[])
+    UNION ALL SELECT 6, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_attrdef
+     WHERE adrelid = ANY (%(tables)s::oid[])
+    UNION ALL SELECT 7, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_constraint
+     WHERE conrelid = ANY (%(tables)s::oid[]) OR contypid <> 0
+    UNION ALL SELECT 8, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_trigger
+     WHERE tgrelid = ANY (%(tables)s::oid[])
+    UNION ALL SELECT 9, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_description
+     WHERE objoid = ANY (%(tables)s::oid[])
+    UNION ALL SELECT 10, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_proc
+     WHERE pronamespace = 'venus'::regnamespace
+    UNION ALL SELECT 11, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_type
+     WHERE typtype IN ('e', 'd', 'r') AND oid >= 16384
+    UNION ALL SELECT 12, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_enum
+    UNION ALL SELECT 13, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_inherits
+    UNION ALL SELECT 14, sum(hashtidextended(ctid, xmin::text::bigint))::text FROM pg_namespace WHERE nspname !~ '^pg_'
+) x
+
 -- signatures --
 -- Changes whenever a table version could: compared before every read, so that no row is read in another version.
 SELECT c.oid, n.nspname, c.relname,

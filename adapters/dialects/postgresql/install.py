@@ -66,6 +66,8 @@ HEARTBEAT = Table(
     signature="",
 )
 _HEARTBEAT = (HEARTBEAT.namespace, HEARTBEAT.name)
+#: The dialect's own tables for all logs together, and the statement that makes each.
+_SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table"}
 _RETRY_AFTER_S = 1.0
 #: pg_trigger.tgenabled: O fires for ordinary sessions, A for replicas too.
 _ENABLED = {False: "O", True: "A"}
@@ -148,8 +150,12 @@ def _table_steps(connection: Connection, include: Seq[str], exclude: Seq[str]) -
     tables = dictionary.read(connection, chosen + kept)
     heartbeat = dictionary.read(connection, [r for r in rows if (r[1], r[2]) == _HEARTBEAT]) or [HEARTBEAT]
     next_id = max(present.table_ids.values(), default=0) + 1
-    steps = [InstallStep(table="", what="table venus.captured_leaf", sql=statement("triggers", "leaves_table"),
-                         exists="captured_leaf" in present.others)]  # fmt: skip
+    steps = [
+        InstallStep(
+            table="", what=f"table venus.{name}", sql=statement("triggers", block), exists=name in present.others
+        )
+        for name, block in _SHARED.items()
+    ]
     for table in [*heartbeat, *sorted(tables, key=lambda t: (t.namespace, t.name))]:
         table_id = present.table_ids.get((table.namespace, table.name))
         if table_id is None:
@@ -255,9 +261,11 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
             name = f"{names.OWN_SCHEMA}.{log}"
             table = places.get(int(log[2:]), "")
             steps.append(InstallStep(table=table, what=f"log table {name}", sql=f"DROP TABLE {name}"))
-        if "captured_leaf" in present.others:
-            what = "table venus.captured_leaf"
-            steps.append(InstallStep(table="", what=what, sql="DROP TABLE venus.captured_leaf"))
+        steps += [
+            InstallStep(table="", what=f"table venus.{name}", sql=f"DROP TABLE venus.{name}")
+            for name in _SHARED
+            if name in present.others
+        ]
         with connection.sqlalchemy() as lent:
             own = migrations.sql(lent, "source", schema=names.OWN_SCHEMA, direction="downgrade")
     return steps + [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in own]

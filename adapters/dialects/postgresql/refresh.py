@@ -132,6 +132,7 @@ def _join(connection: Connection, table: Table, table_id: int, leaf: Leaf) -> No
             "triggers",
             "leaf_rows",
             log=names.log_table(table_id),
+            table_id=str(table_id),
             keys=", ".join(log_keys(len(table.key))),
             key=", ".join(f"x.{quoted(k.name)}" for k in table.key),
             leaf=qualified(leaf.namespace, leaf.name),

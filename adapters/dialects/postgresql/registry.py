@@ -48,16 +48,28 @@ class Captured:
         return cls(registered=known, fingerprint=mark, table=table, usable=usable)
 
 
+#: The registry's schemas as they were read before: by table, what tells whether its row has changed, and the schema.
+Known = dict[int, tuple[str, TableSchema]]
+
+
 def is_installed(connection: Connection) -> bool:
     """Say whether there is a registry."""
     return bool(connection.row("SELECT to_regclass('venus.captured_table') IS NOT NULL")[0])
 
 
-def registered(connection: Connection) -> list[tuple[RegisteredTable, str]]:
-    """Return the registered tables with their fingerprints."""
+def registered(connection: Connection, known: Known | None = None) -> list[tuple[RegisteredTable, str]]:
+    """Return the registered tables with their fingerprints; `known` is brought up to date."""
+    known = {} if known is None else known
+    with connection.reading():
+        tables = connection.rows(statement("registry", "tables"))
+        missing = [r[1] for r in tables if known.get(r[1], ("",))[0] != r[0]]
+        wires: dict[int, bytes] = (
+            dict(connection.rows(statement("registry", "schemas"), {"tables": missing})) if missing else {}
+        )
     found = []
-    for r in connection.rows(statement("registry", "tables")):
-        table_id, _, _, wire, mark, state, reason, cursor, rows, estimate, done, sweep_from = r
+    for row, table_id, mark, state, reason, cursor, rows, estimate, done, sweep_from in tables:
+        if table_id in wires:
+            known[table_id] = (row, from_wire(change_pb2.TableSchema.FromString(bytes(wires[table_id]))))
         fill = FillState(
             table_id=table_id,
             sweep_from=Sequence(sweep_from),
@@ -66,15 +78,15 @@ def registered(connection: Connection) -> list[tuple[RegisteredTable, str]]:
             rows_estimate=estimate,
             done=done,
         )
-        schema = from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
+        schema = known[table_id][1]
         found.append((RegisteredTable(schema=schema, state=state, reason=reason, fill=fill), mark))
     return found
 
 
-def load(connection: Connection) -> tuple[list[Captured], str]:
+def load(connection: Connection, schemas: Known | None = None) -> tuple[list[Captured], str]:
     """Return the registered tables with what the dictionary says of them, in one snapshot, and the registry's mark."""
     with connection.reading():
-        known = registered(connection)
+        known = registered(connection, schemas)
         rows = {(r[1], r[2]): r for r in dictionary.all_tables(connection)}
         wanted = [rows[k] for t, _ in known if (k := (t.schema.namespace, t.schema.name)) in rows]
         tables = {(t.namespace, t.name): t for t in dictionary.read(connection, wanted)}
@@ -82,10 +94,22 @@ def load(connection: Connection) -> tuple[list[Captured], str]:
     return [Captured.of(t, m, tables.get((t.schema.namespace, t.schema.name))) for t, m in known], mark
 
 
+def fingerprint_now(connection: Connection, captured: Iterable[Captured]) -> str:
+    """Return what changes when the registry changes, or the dictionary about these tables or their partitions."""
+    tables = [c.table for c in captured if c.table]
+    oids = [t.oid for t in tables] + [leaf.oid for t in tables for leaf in t.leaves]
+    return dictionary.fingerprint(connection, oids, statement("registry", "mark"))
+
+
 def require_installed(connection: Connection) -> None:
-    """Raise Refused if there is no registry yet."""
+    """Raise Refused if there is no registry yet, or one without dirty marks."""
     if not is_installed(connection):
         raise Refused(f"source {connection.place}: nothing is installed", hint="run `venus install-triggers` first")
+    if not connection.row("SELECT to_regclass('venus.dirty') IS NOT NULL")[0]:
+        raise Refused(
+            f"source {connection.place}: the triggers are of an older VENUS",
+            hint="run `venus install-triggers` again, then `venus resync --all`",
+        )
 
 
 def register_sql(table: Table, table_id: int) -> str:
@@ -188,8 +212,11 @@ def backlog(connection: Connection, captured: Iterable[Captured]) -> dict[int, t
     if not captured:
         return {}
     oids = {c.table.oid: c.schema.table_id for c in captured if c.table}
+    known = {c.schema.table_id for c in captured}
+    counts = dict.fromkeys(known, 0)
     with connection.reading():
-        counts = waiting(connection, (c.schema.table_id for c in captured))
+        dirty = [r[0] for r in connection.rows(statement("registry", "dirty")) if r[0] in known]
+        counts |= waiting(connection, dirty)
         ages: dict[int, float] = dict(connection.rows(statement("registry", "blockers"), {"tables": list(oids)}))
     found = {table_id: (int(count), 0) for table_id, count in counts.items()}
     for oid, age in ages.items():

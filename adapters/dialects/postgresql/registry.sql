@@ -1,16 +1,22 @@
 -- The registry of captured tables, the checkpoint row and the batch table.
 
 -- tables --
-SELECT table_id, namespace, name, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''),
+-- The first tells whether the row has changed, so that schemas are not fetched and read again and again.
+SELECT ctid::text || ' ' || xmin::text, table_id, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''),
        fill_rows, fill_estimate, fill_done = 1, sweep_from
   FROM venus.captured_table ORDER BY table_id
 
+-- schemas --
+SELECT table_id, schema_wire FROM venus.captured_table WHERE table_id = ANY (%(tables)s)
+
 -- mark --
--- Changes with every change of the registry that capture must know of.
+-- Changes with every change of the registry that capture must know of. Whoever makes one leaves the dirty mark 0, so
+-- that a poll need not ask for this.
 SELECT md5(coalesce(string_agg(concat_ws(' ', table_id, fingerprint, state), ',' ORDER BY table_id), ''))
   FROM venus.captured_table
 
 -- register --
+WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 INSERT INTO venus.captured_table (table_id, namespace, name, schema_wire, fingerprint, state, fill_rows,
                                   fill_estimate, fill_done, sweep_from, log_through, number_max)
 SELECT {table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, 'ACTIVE', 0,
@@ -19,11 +25,13 @@ SELECT {table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, 'ACTIVE', 
   FROM pg_class WHERE oid = {table}::regclass
 
 -- new_version --
+WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table
    SET schema_wire = {schema_wire}, fingerprint = {fingerprint}, number_max = greatest(number_max, {number_max})
  WHERE table_id = {table_id}
 
 -- set_state --
+WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = %(state)s, reason = %(reason)s WHERE table_id = %(table_id)s
 
 -- restart_fill --
@@ -54,6 +62,9 @@ SELECT epoch FROM venus.checkpoint WHERE id = 1 FOR UPDATE
 
 -- beat --
 UPDATE venus.heartbeat SET beat_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE id = 1
+
+-- dirty --
+SELECT DISTINCT table_id FROM venus.dirty
 
 -- blockers --
 -- Open transactions that have written a captured table: their changes cannot be captured before they end.

@@ -6,6 +6,8 @@ snapshot: a registry that another process has changed shows as SchemaChanged, an
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import (
@@ -22,10 +24,11 @@ from venus.adapters.dialects.halting import Halts, is_halted, state_before
 from venus.adapters.dialects.postgresql import cutsql, dictionary, install, names, refresh, registry, structure
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.dialects.postgresql.cut import FillPace, open_cut
+from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut, open_cut
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.config import Settings
+from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
 CAPABILITIES = Capabilities(
@@ -35,6 +38,11 @@ CAPABILITIES = Capabilities(
     fires_on_cascade=True,
     identifier_bytes_max=63,
 )
+
+#: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.
+LOOK_S = 30.0
+#: Dictionary and registry are compared so often even if their fingerprint is the same.
+COMPARE_S = 60.0
 
 
 def open_source(settings: Settings) -> PostgresSource:
@@ -48,7 +56,7 @@ class PostgresSource:
     name = "postgresql"
     capabilities = CAPABILITIES
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._connection = Connection(url)
         self._captured: list[Captured] = []
         self._mark = ""
@@ -56,6 +64,11 @@ class PostgresSource:
         self._known: set[tuple[int, int]] = set()
         self._pace = FillPace()
         self._halts = Halts()
+        self._schemas: registry.Known = {}
+        self._monotonic = monotonic
+        self._seen = ""  # the dictionary's and the registry's fingerprint, as they were compared
+        self._compare_at = self._look_at = float("-inf")
+        self._cut: PostgresCut | None = None
 
     def close(self) -> None:
         self._connection.close()
@@ -113,7 +126,7 @@ class PostgresSource:
 
     def registered(self) -> list[RegisteredTable]:
         registry.require_installed(self._connection)
-        return [t for t, _ in registry.registered(self._connection)]
+        return [t for t, _ in registry.registered(self._connection, self._schemas)]
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         registry.set_state(self._connection, table_id, state, reason)
@@ -146,9 +159,19 @@ class PostgresSource:
     # -- capture ---------------------------------------------------------------------------------------------------
 
     def refresh_schemas(self) -> list[TableSchema]:
+        """Compare, unless nothing can have changed: the dictionary of many tables is long.
+
+        A cut that came to nothing is a reason to look; and what the fingerprint does not show is found in a minute.
+        """
+        now, failed = self._monotonic(), self._cut is not None and not self._cut.committed
+        seen = registry.fingerprint_now(self._connection, self._captured) if self._loaded else ""
+        same = self._loaded and seen == self._seen and not failed and now < self._compare_at
+        if same and not self._retry_halted():
+            return []
         self._load(again=True)
         if self._retry_halted() | bool(refresh.refresh(self._connection, self._captured)):
             self._load(again=True)
+        self._cut, self._seen, self._compare_at = None, seen, now + COMPARE_S
         found = [c.schema for c in self._captured if (c.schema.table_id, c.schema.version) not in self._known]
         self._known |= {(c.schema.table_id, c.schema.version) for c in self._captured}
         return found
@@ -164,7 +187,18 @@ class PostgresSource:
 
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         self._load()
-        return open_cut(self._connection, self._captured, self._mark, fills, self._pace, self._halts)
+        now = self._monotonic()
+        everywhere = now >= self._look_at
+        try:
+            self._cut = open_cut(
+                self._connection, self._captured, self._mark, fills, self._pace, self._halts, everywhere=everywhere
+            )
+        except SourceError:
+            self._seen = ""
+            raise
+        if everywhere:
+            self._look_at = now + LOOK_S
+        return self._cut
 
     def _load(self, *, again: bool = False) -> None:
         """Read the registry and the dictionary, and prepare the poll for the tables there are."""
@@ -172,9 +206,8 @@ class PostgresSource:
             return
         registry.require_installed(self._connection)
         first = not self._known
-        self._captured, self._mark = registry.load(self._connection)
+        self._captured, self._mark = registry.load(self._connection, self._schemas)
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
-        prepared = cutsql.prepared([c.schema.table_id for c in self._captured])
-        self._connection.run("; ".join(["DEALLOCATE ALL", *prepared]))
-        self._loaded = True
+        self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared()]))
+        self._loaded, self._look_at = True, float("-inf")

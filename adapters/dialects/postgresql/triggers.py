@@ -79,6 +79,7 @@ def functions(table: Table, table_id: int) -> Iterator[Function]:
         "index_differs": _index_differs(table),
         "truncating": f"venus.t{table_id:05}",
         "checked": f"venus.c{table_id:05}",
+        "mark_dirty": statement("triggers", "mark_dirty", marked=f"venus.d{table_id:05}", table_id=str(table_id)),
     }
     block = "row_function" if table.per_row else "statement_function"
     yield Function(name=names.function(table_id), sql=statement("triggers", block, **parts))

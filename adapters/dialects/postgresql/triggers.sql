@@ -8,17 +8,38 @@ CREATE TABLE {log} (op "char" NOT NULL, {columns})
     WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
           autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
 
+-- dirty_table --
+-- The dirty marks: which log tables have something, so that a poll reads one small table however many logs there are.
+-- Only inserted into, one row for each transaction and table: writers never wait for each other here.
+CREATE TABLE venus.dirty (table_id int NOT NULL)
+    WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+          autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
+
+-- mark_dirty --
+IF current_setting('{marked}', true) IS DISTINCT FROM 'on' THEN
+    INSERT INTO venus.dirty (table_id) VALUES ({table_id});
+    PERFORM set_config('{marked}', 'on', true);
+  END IF;
+
 -- statement_function --
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
   -- what VENUS itself applies here is not captured again
   IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
-  IF TG_OP = 'TRUNCATE' THEN INSERT INTO {log} (op) VALUES ('T'); RETURN NULL; END IF;
+  IF TG_OP = 'TRUNCATE' THEN
+    INSERT INTO {log} (op) VALUES ('T');
+    {mark_dirty};
+    RETURN NULL;
+  END IF;
   -- A renamed, dropped or retyped key column must not break the application's statement. Its index is asked first,
   -- which costs a quarter; an index made anew (REINDEX CONCURRENTLY, a restored dump) only makes the check dearer.
   IF {index_differs} THEN
-    IF {key_changed} THEN INSERT INTO {log} (op) VALUES ('X'); RETURN NULL; END IF;
+    IF {key_changed} THEN
+      INSERT INTO {log} (op) VALUES ('X');
+      {mark_dirty};
+      RETURN NULL;
+    END IF;
   END IF;
   IF TG_OP = 'INSERT' THEN
     INSERT INTO {log} (op, {keys}) SELECT 'I', {new_key} FROM n;
@@ -26,6 +47,11 @@ BEGIN
     INSERT INTO {log} (op, {keys}) SELECT 'D', {old_key} FROM o;
   ELSE
     INSERT INTO {log} (op, {keys}) SELECT 'U', {new_key} FROM n;
+  END IF;
+  -- a statement that met no row must not become a transaction that writes
+  IF NOT FOUND THEN RETURN NULL; END IF;
+  {mark_dirty};
+  IF TG_OP = 'UPDATE' THEN
     -- Old keys that are gone. Set against set, no join: a session keeps its first plan, and one that was made for a
     -- single row would compare every old key with every new one when the next statement changes a million.
     INSERT INTO {log} (op, {keys}) SELECT 'D', {gone_key}
@@ -43,6 +69,7 @@ BEGIN
     -- the partitions' own triggers need not log a table that is emptied as a whole
     IF TG_WHEN = 'BEFORE' THEN
       INSERT INTO {log} (op) VALUES ('T');
+      {mark_dirty};
       PERFORM set_config('{truncating}', 'on', true);
     ELSE
       PERFORM set_config('{truncating}', 'off', true);
@@ -51,6 +78,7 @@ BEGIN
   END IF;
   -- looked up once per transaction and table: rows are too many to ask for each
   IF current_setting('{checked}', true) IS DISTINCT FROM TG_RELID::text THEN
+    {mark_dirty};
     IF {key_changed} THEN INSERT INTO {log} (op) VALUES ('X'); RETURN NULL; END IF;
     PERFORM set_config('{checked}', TG_RELID::text, true);
   END IF;
@@ -74,6 +102,7 @@ BEGIN
     RETURN NULL;
   END IF;
   EXECUTE format('INSERT INTO {log} (op, {keys}) SELECT ''D'', {quoted_key} FROM ONLY %s x', TG_RELID::regclass);
+  {mark_dirty};
   RETURN NULL;
 END $venus$
 
@@ -132,4 +161,5 @@ INSERT INTO venus.captured_leaf (table_id, leaf) VALUES ({table_id}, {leaf}) ON 
 DELETE FROM venus.captured_leaf WHERE table_id = {table_id} AND leaf = {leaf}
 
 -- leaf_rows --
-INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x
+INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x;
+INSERT INTO venus.dirty (table_id) VALUES ({table_id})

@@ -276,8 +276,8 @@ class PostgresSourceReader(PostgresReader):
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
         values = key_values(subject, self._of_source(subject).casts)
         logged = ", ".join(log_keys(len(values)))
-        log = log_table(subject.schema.table_id)
-        text = statement("verify", "touch", log=log, keys=logged, values=", ".join(values), **self._arrays(keys))
+        parts = {"log": log_table(subject.schema.table_id), "table_id": str(subject.schema.table_id)}
+        text = statement("verify", "touch", keys=logged, values=", ".join(values), **parts, **self._arrays(keys))
         with self._connection.transaction():
             self._connection.run(text)
 

@@ -66,4 +66,5 @@ SELECT DISTINCT {names} FROM {log} l JOIN unnest({arrays}) AS v ({names}) ON {ma
 
 -- touch --
 -- As if the application had changed these rows: the next cut reads them as they are.
+WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES ({table_id}))
 INSERT INTO {log} (op, {keys}) SELECT 'U', {values} FROM unnest({arrays}) AS v ({names})

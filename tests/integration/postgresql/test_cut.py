@@ -112,10 +112,10 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
     sql("INSERT INTO item VALUES (1), (2)")
     connection = Meddling(database)
     captured, mark = load(connection)
-    connection.run("; ".join(cutsql.prepared([c.schema.table_id for c in captured])))
+    connection.run("; ".join(cutsql.prepared()))
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
-        cut.open_cut(connection, captured, mark, [], cut.FillPace(), Halts())
+        cut.open_cut(connection, captured, mark, [], cut.FillPace(), Halts(), everywhere=False)
     connection.close()
     assert follower.source.backlog()[2][0] == 3
     follower.drain()

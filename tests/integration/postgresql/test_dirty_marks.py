@@ -1,0 +1,217 @@
+"""A poll reads the dirty marks, however many logs there are; no change depends on when a mark was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.postgresql.conftest import Sql
+from tests.support.follower import Follower
+from venus.adapters.dialects.postgresql import connection as connections
+from venus.adapters.dialects.postgresql import source as sources
+from venus.adapters.dialects.postgresql.source import PostgresSource
+
+pytestmark = pytest.mark.integration
+
+Start = Callable[[], Follower]
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keep every statement of VENUS's sessions."""
+    said: list[str] = []
+    run = connections.Connection.run
+
+    def listening(self: connections.Connection, text: str, params: connections.Params = None) -> int:
+        said.append(text)
+        return run(self, text, params)
+
+    monkeypatch.setattr(connections.Connection, "run", listening)
+    return said
+
+
+def marks(sql: Sql) -> list[int]:
+    return sorted(table_id for (table_id,) in sql("SELECT table_id FROM venus.dirty"))
+
+
+def test_a_poll_costs_the_same_for_one_table_and_for_many(sql: Sql, capture: Start, said: list[str]) -> None:
+    for n in range(30):
+        sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
+    follower = capture()
+    said.clear()
+    assert follower.source.open_cut([]) is None
+    assert len(said) == 1, "the marks, and nothing else"
+    assert "l_0" not in "".join(said)
+    sql("INSERT INTO t7 VALUES (1)")
+    said.clear()
+    follower.drain()
+    touched = {word for text in said for word in text.split() if word.startswith("venus.l_")}
+    assert touched == {f"venus.l_{follower.table_id('t7'):05}"}
+
+
+def test_idling_does_not_read_the_dictionary_again(sql: Sql, capture: Start, said: list[str]) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    follower.source.refresh_schemas()
+    follower.source.refresh_schemas()
+    said.clear()
+    sql("INSERT INTO item VALUES (1)")
+    follower.drain()
+    said.clear()
+    assert follower.source.refresh_schemas() == []
+    assert len(said) == 1, "the fingerprint, and nothing else"
+    sql("ALTER TABLE item ADD COLUMN v text")
+    assert [s.version for s in follower.source.refresh_schemas()] == [2]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE INDEX by_v ON item (v)",
+        "ALTER INDEX item_pkey RENAME TO other",
+        "COMMENT ON COLUMN item.v IS 'a value'",
+        "ALTER TABLE item ALTER v SET DEFAULT 5",
+        "ALTER TABLE item ADD CHECK (v > 0)",
+        "ALTER TABLE item DISABLE TRIGGER ALL",
+        "DROP TRIGGER venus_u_00002 ON item",
+        "CREATE OR REPLACE FUNCTION venus.f_00002() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "ALTER TYPE mood ADD VALUE 'fine'",
+        "ALTER TYPE mood RENAME VALUE 'well' TO 'good'",
+        "ALTER DOMAIN positive DROP CONSTRAINT is_positive",
+        "CREATE TABLE parted_2 PARTITION OF parted FOR VALUES IN (2)",
+        "DROP TABLE parted_1",
+        "UPDATE venus.captured_table SET state = 'PAUSED' WHERE name = 'item'",
+        "ALTER TABLE item RENAME TO thing",
+        "DROP TABLE item",
+    ],
+)
+def test_what_concerns_capture_changes_the_fingerprint(
+    statement: str, sql: Sql, capture: Start, said: list[str]
+) -> None:
+    sql("CREATE TYPE mood AS ENUM ('well')")
+    sql("CREATE DOMAIN positive AS int CONSTRAINT is_positive CHECK (value > 0)")
+    sql("CREATE TABLE item (id int PRIMARY KEY, v int, m mood, p positive)")
+    sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
+    sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)")
+    follower = capture()
+    follower.source.refresh_schemas()
+    follower.source.refresh_schemas()
+    said.clear()
+    sql(statement)
+    follower.source.refresh_schemas()
+    assert len(said) > 1
+
+
+def test_a_mark_that_is_lost_costs_time_and_no_change(sql: Sql, database: str) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    now = [0.0]
+    source = PostgresSource(database, monotonic=lambda: now[0])
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    sql("INSERT INTO item VALUES (1)")
+    sql("DELETE FROM venus.dirty")
+    assert follower.cut() is None
+    now[0] = sources.LOOK_S + 1
+    follower.drain()
+    assert follower.rows("item").keys() == {("1",)}
+    source.close()
+
+
+def test_writers_of_one_table_do_not_wait_for_each_other(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    first, second = another(), another()
+    first("BEGIN")
+    first("INSERT INTO item VALUES (1)")
+    second("SET lock_timeout = 100")
+    second("BEGIN")
+    second("INSERT INTO item VALUES (2)")
+    second("COMMIT")
+    follower.drain()
+    assert follower.rows("item").keys() == {("2",)}
+    first("COMMIT")
+    follower.drain()
+    assert follower.rows("item").keys() == {("1",), ("2",)}
+    assert marks(sql) == []
+
+
+def test_a_transaction_leaves_one_mark_a_table_and_a_statement_without_rows_none(sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
+    sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1, 2)")
+    follower = capture()
+    sql("UPDATE item SET id = id")
+    sql("DELETE FROM parted")
+    assert marks(sql) == []
+    sql("BEGIN")
+    for n in (1, 2):
+        sql(f"INSERT INTO item VALUES ({n})")
+        sql(f"INSERT INTO parted VALUES ({n})")
+    sql("COMMIT")
+    assert marks(sql) == sorted([follower.table_id("item"), follower.table_id("parted")])
+
+
+@pytest.mark.parametrize("table", ["item", "parted"])
+def test_a_mark_that_was_rolled_back_to_a_savepoint_is_made_again(table: str, sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
+    sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1, 2)")
+    follower = capture()
+    sql("BEGIN")
+    sql("SAVEPOINT s")
+    sql(f"INSERT INTO {table} VALUES (1)")
+    sql("ROLLBACK TO s")
+    sql(f"INSERT INTO {table} VALUES (2)")
+    sql("COMMIT")
+    follower.drain()
+    assert follower.rows(table).keys() == {("2",)}
+
+
+@pytest.mark.parametrize("change", ["TRUNCATE parted", "TRUNCATE parted_1", "TRUNCATE item", "DELETE FROM item"])
+def test_every_way_into_a_log_leaves_a_mark(change: str, sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
+    sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1, 2)")
+    follower = capture()
+    sql("INSERT INTO item VALUES (1)")
+    sql("INSERT INTO parted VALUES (1)")
+    follower.drain()
+    sql(change)
+    assert len(marks(sql)) == 1
+    follower.drain()
+    assert follower.rows(change.split()[-1].removesuffix("_1")) == {}
+    assert marks(sql) == []
+
+
+def test_a_paused_table_keeps_few_marks_and_its_changes(
+    sql: Sql, capture: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("venus.adapters.dialects.postgresql.cut.MARKS_MAX", 3)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    table_id = follower.table_id("item")
+    follower.source.set_table_state(table_id, "PAUSED", "")
+    for n in range(6):
+        sql(f"INSERT INTO item VALUES ({n})")
+    assert follower.cut() is None
+    assert marks(sql) == [table_id]
+    assert follower.source.backlog()[table_id][0] == 6
+    follower.source.set_table_state(table_id, "ACTIVE", "")
+    follower.drain()
+    assert len(follower.rows("item")) == 6
+    assert marks(sql) == []
+
+
+def test_the_registry_is_loaded_again_when_another_process_has_changed_it(
+    sql: Sql, capture: Start, database: str
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    other = PostgresSource(database)
+    other.set_table_state(follower.table_id("item"), "PAUSED", "by another process")
+    other.close()
+    sql("INSERT INTO item VALUES (1)")
+    follower.drain()
+    assert follower.rows("item") == {}, "the table is paused"
