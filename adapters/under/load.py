@@ -21,7 +21,7 @@ from venus.adapters.under.cutmark import refuse_if_cut_over
 from venus.adapters.under.ddlfile import remarks
 from venus.adapters.under.finish import finish_table, finish_tables
 from venus.adapters.under.loadplan import Plan, Planner
-from venus.adapters.under.loadtask import SplitResult, SplitTask, load_split
+from venus.adapters.under.loadtask import SplitResult, SplitTask, load_split, load_splits, small_together
 from venus.adapters.under.loadwatch import watched
 from venus.adapters.under.naming import Placed
 from venus.adapters.under.target import HALTED, Position, PostgresTarget, transaction
@@ -36,6 +36,8 @@ __all__ = ["LoadProgress", "LoadReport", "SplitResult", "SplitTask", "full_sync"
 
 logger = logging.getLogger(__name__)
 
+#: Above so many splits, small ones share a task.
+SINGLE_SPLITS_MAX = 32
 #: How often a snapshot may expire under a load.
 PLANS_MAX = 3
 
@@ -207,10 +209,16 @@ class _Load:
         left = [t for t in tasks if t.split_no not in done]
         self._tell(plan, sum(r.rows for r in done.values()), len(done))
         with watched(self._target, plan.load_id, lambda rows, splits: self._tell(plan, rows, splits)):
-            for result in self._choose(plan.rows_estimate).run(load_split, left):
-                done[result.split_no] = result
+            for results in self._run(self._choose(plan.rows_estimate), left):
+                done |= {result.split_no: result for result in results}
         self._tell(plan, sum(r.rows for r in done.values()), len(done))
         return [done[t.split_no] for t in tasks]
+
+    @staticmethod
+    def _run(runner: Runner, tasks: list[SplitTask]) -> Iterator[tuple[SplitResult, ...]]:
+        if len(tasks) > SINGLE_SPLITS_MAX:
+            return runner.run(load_splits, small_together(tasks))
+        return ((result,) for result in runner.run(load_split, tasks))
 
     def _tell(self, plan: Plan, rows: int, splits: int) -> None:
         self._report(
@@ -224,6 +232,8 @@ class _Load:
 
     def _finish(self, plan: Plan, results: list[SplitResult]) -> LoadReport:
         target, session = self._target, self._session
+        # none of this has to be durable before the last transaction is, which is written behind it
+        session.run("SET synchronous_commit = off")
         target.own(session, "set_job", state="indexing")
         rows = {table_id: sum(r.rows for r in results if r.table_id == table_id) for table_id in plan.placed}
         parked = {table_id: sum(r.parked for r in results if r.table_id == table_id) for table_id in plan.placed}
@@ -236,6 +246,7 @@ class _Load:
         created = [p for table_id, p in plan.placed.items() if states[table_id].created]
         warnings = finish_tables(session, created, list(plan.placed.values()))
         self._register(plan)
+        session.run("RESET synchronous_commit")
         with transaction(session):
             self._set_states(plan, parked)
         self._snapshots.close(plan.snapshot.snapshot_id)

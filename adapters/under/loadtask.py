@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -31,6 +31,12 @@ from venus.errors import TargetError
 from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
+
+#: Below this a split's own fsync takes longer than its rows.
+SMALL_SPLIT_ROWS = 1000
+#: Splits that go over one connection: so many rows by the broker's estimate, so many splits.
+GROUP_ROWS = 2000
+GROUP_SPLITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +76,45 @@ def application_of(load_id: str, split_no: int) -> str:
 
 def load_split(task: SplitTask) -> SplitResult:
     """Load one split, exactly once; may be called again after whatever happened."""
-    session = Session(task.url, application=application_of(task.load_id, task.split_no))
+    return load_splits((task,))[0]
+
+
+def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
+    """Load several splits of a load, each in a transaction of its own, over one connection to either end."""
+    first = tasks[0]
+    session = Session(first.url, application=application_of(first.load_id, first.split_no))
     try:
         may_be_replica(session)
         session.run("SET venus.apply = 'on'")
-        return _Loading(task, session).run()
+        with Snapshots(first.broker) as snapshots:
+            return tuple(_Loading(task, session, snapshots).run() for task in tasks)
     finally:
         session.rollback()
         session.close()
 
 
+def small_together(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
+    """Put small splits together: for each of very many, a connection would cost more than its rows. Pure."""
+    groups: list[tuple[SplitTask, ...]] = []
+    rows = GROUP_ROWS
+    for task in tasks:
+        estimate = broker_pb2.Split.FromString(task.split).rows_estimate
+        rows += estimate
+        if rows > GROUP_ROWS or len(groups[-1]) >= GROUP_SPLITS:
+            groups.append((task,))
+            rows = estimate
+        else:
+            groups[-1] = (*groups[-1], task)
+    return groups
+
+
 class _Loading:
     """One attempt."""
 
-    def __init__(self, task: SplitTask, session: Session) -> None:
+    def __init__(self, task: SplitTask, session: Session, snapshots: Snapshots) -> None:
         self._task = task
         self._session = session
+        self._snapshots = snapshots
         self._schemas = {s.version: s for s in task.versions}
         self._rows = self._parked = 0
 
@@ -105,7 +134,10 @@ class _Loading:
             return self._result(rows, parked, digest, already=True)
         digest = self._copy(copy)
         self._own("record_split", rows=self._rows, parked=self._parked, digest=digest)
-        self._session.run("COMMIT")
+        # A small split is durable with those behind it. Should the server fall and lose it, the session that leads the
+        # load falls too, and the next run finds no line of it in the manifest.
+        small = self._rows < SMALL_SPLIT_ROWS
+        self._session.run("SET LOCAL synchronous_commit = off; COMMIT" if small else "COMMIT")
         return self._result(self._rows, self._parked, digest, already=False)
 
     @property
@@ -133,12 +165,11 @@ class _Loading:
 
         def chunks() -> Iterator[Chunk]:
             nonlocal digest
-            for chunk in snapshots.read_split(task.snapshot_id, broker_pb2.Split.FromString(task.split)):
+            for chunk in self._snapshots.read_split(task.snapshot_id, broker_pb2.Split.FromString(task.split)):
                 digest = chunk.totals.digest if chunk.totals else digest
                 yield chunk
 
-        with Snapshots(task.broker) as snapshots:
-            copy(chunks())
+        copy(chunks())
         return f"{digest:016x}"
 
     def _in_one_copy(self, chunks: Iterator[Chunk]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 
 from venus.adapters.dialects.contract import Cut, FillState, TableHalts
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: Attempts to read after DDL has come in between, before the source's own words are passed on.
 REREADS_MAX = 3
+#: Tables whose first rows may go into one cut: many small tables must not take a cut each.
+FILLS_MAX = 64
 
 
 class Cutter:
@@ -55,9 +57,9 @@ class Cutter:
 
     def _attempt(self) -> bool:
         session = self._session
-        fill = session.fills.next
+        fills = session.fills.next(FILLS_MAX)
         try:
-            cut = session.source.open_cut([fill] if fill is not None else [])
+            cut = session.source.open_cut(fills)
         except SourceError as e:
             self._read_again(e)
             return False
@@ -65,7 +67,7 @@ class Cutter:
             return False
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
         try:
-            chunk = self._ship(cut, fill, shipment)
+            chunks = self._ship(cut, fills, shipment)
             shipment.wait_persisted()
             forget_below = BatchNo(session.producer.decided_through)
         except Stopped:
@@ -81,13 +83,13 @@ class Cutter:
         except BaseException:
             self._take_back(cut, shipment)
             raise
-        cut.commit(session.epoch, shipment.records, [chunk.after] if chunk else [], forget_below)
-        self._committed(cut, shipment, chunk)
+        cut.commit(session.epoch, shipment.records, [chunk.after for chunk in chunks], forget_below)
+        self._committed(cut, shipment, chunks)
         shipment.confirm()
         return True
 
-    def _ship(self, cut: Cut, fill: FillState | None, shipment: Shipment) -> Chunk | None:
-        """Send all that the snapshot shows: the changes, then the next chunk of a fill."""
+    def _ship(self, cut: Cut, fills: Sequence[FillState], shipment: Shipment) -> list[Chunk]:
+        """Send all that the snapshot shows: the changes, then the next chunk of a fill, or several small tables."""
         session, limits = self._session, self._limits
         batcher = Batcher(
             first_batch=session.next_batch,
@@ -111,13 +113,20 @@ class Cutter:
             # one that is left in the middle still holds the source's connection, and the cut could not be closed
             if isinstance(sections, Generator):
                 sections.close()
-        chunk = None
-        if fill is not None:
+        chunks: list[Chunk] = []
+        rows_left = limits.fill_chunk_rows
+        bytes_left = limits.batch_bytes_max
+        for fill in fills:
+            if rows_left <= 0 or bytes_left <= 0 or (chunks and not chunks[-1].after.done):
+                break  # its turn comes in the next cut
             chunk = Chunk(cut, fill, session.schemas.newest(fill.table_id))
-            for section in chunk.sections(batcher, rows_max=limits.fill_chunk_rows, bytes_max=limits.batch_bytes_max):
+            chunks.append(chunk)
+            for section in chunk.sections(batcher, rows_max=rows_left, bytes_max=limits.batch_bytes_max):
+                bytes_left -= section.nbytes
                 take(section)
+            rows_left -= chunk.after.rows_done - fill.rows_done
         self._send(batcher.end(), shipment)
-        return chunk
+        return chunks
 
     def _send(self, batch: Batch, shipment: Shipment) -> None:
         shipment.send(batch, self._session.epoch)
@@ -147,12 +156,13 @@ class Cutter:
         self._reporter.state("reading the dictionary again", error=error)
         self._session.refresh_schemas()
 
-    def _committed(self, cut: Cut, shipment: Shipment, chunk: Chunk | None) -> None:
+    def _committed(self, cut: Cut, shipment: Shipment, chunks: Sequence[Chunk]) -> None:
         records, session = shipment.records, self._session
         self._rereads = 0
         session.schemas.told(session.schemas.untold)
-        if chunk is not None:
+        for chunk in chunks:
             session.fills.advance(chunk.after)
+        if chunks:
             self._reporter.update(fills=session.fills.progress)
         session.advance(records[-1])
         report = self._reporter.current

@@ -1,4 +1,4 @@
-"""The first fill of existing rows, and the re-reading of whole tables, one chunk a cut.
+"""The first fill of existing rows, and the re-reading of whole tables, one chunk a cut, or one each of small tables.
 
 A chunk is read in the same snapshot as the cut's changes and follows them in the stream, so it needs no watermark
 and DML goes on (capture.md 0). A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
@@ -31,7 +31,7 @@ class FillProgress:
 
 
 class Fills:
-    """Which table's next chunk goes into the next cut: the unfinished ones in turn."""
+    """Which tables' next chunks go into the next cut: the unfinished ones in turn."""
 
     def __init__(self) -> None:
         self._states: dict[int, FillState] = {}
@@ -46,10 +46,9 @@ class Fills:
         kept = [table_id for table_id in self._turn if table_id in open_ids]
         self._turn = kept + [table_id for table_id in open_ids if table_id not in kept]
 
-    @property
-    def next(self) -> FillState | None:
-        """The table whose turn it is, or None when there is nothing to fill."""
-        return self._states[self._turn[0]] if self._turn else None
+    def next(self, count: int) -> list[FillState]:
+        """Return the tables whose turn it is, at most so many; none when there is nothing to fill."""
+        return [self._states[table_id] for table_id in self._turn[:count]]
 
     def advance(self, state: FillState) -> None:
         """Note that a chunk's local transaction is done; the next table has its turn.

@@ -27,7 +27,8 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters import running
-from venus.adapters.under import load
+from venus.adapters.dialects.postgresql.target.session import Session
+from venus.adapters.under import load, loadtask
 from venus.adapters.under.apply import run_apply
 from venus.adapters.under.control import quarantine_list, quarantine_retry, table_states
 from venus.adapters.under.load import LoadProgress, full_sync
@@ -151,6 +152,39 @@ def test_an_interrupted_load_goes_on_and_reads_no_split_twice(
     assert len(calls) == len(set(calls)) + 1
     with following(settings, "a"):
         caught_up(database, broker)
+    for table_id, schema in feed.schemas.items():
+        assert rows_at(database, schema) == feed.model[table_id]
+
+
+def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_goes_on(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.describe(*(items(n, f"t{n}") for n in range(1, 121)))
+    feed.cut(*(put(n, "x", n, table=n) for n in range(1, 121)))
+    settings = settings_for(broker.address, {"a": database})
+    runs: list[loadtask._Loading] = []
+    sessions: list[str] = []
+    run = loadtask._Loading.run
+
+    def stumble(loading: loadtask._Loading) -> SplitResult:
+        runs.append(loading)
+        if len(runs) == 50:
+            raise KeyboardInterrupt
+        return run(loading)
+
+    def connect(url: str, *, application: str) -> Session:
+        sessions.append(application)
+        return Session(url, application=application)
+
+    monkeypatch.setattr(loadtask._Loading, "run", stumble)
+    monkeypatch.setattr(loadtask, "Session", connect)
+    with pytest.raises(KeyboardInterrupt):
+        full_sync(settings, "a")
+    report = full_sync(settings, "a")
+    splits = len(runs) - 1
+    assert report.resumed_splits == 49
+    assert splits >= 120
+    assert len(sessions) <= splits // loadtask.GROUP_SPLITS + 3
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
 

@@ -7,6 +7,7 @@ from tests.support.scripted_source import HEARTBEAT, Script, ScriptedDatabase, S
 from tests.unit.upper.runs import Run, run
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.upper.capture import first_fill
+from venus.adapters.upper.cutting import FILLS_MAX
 from venus.adapters.upper.fills import FillProgress
 from venus.errors import DatabaseUnavailable
 from venus.model import ChangeKind
@@ -45,6 +46,17 @@ def test_first_fill_reads_every_row_of_every_table_once() -> None:
     assert sum(b.count for b in broker.batches) == 20 + database.beats
 
 
+def test_many_small_tables_are_read_in_few_cuts() -> None:
+    database, broker = ScriptedDatabase(*(f"t{n}" for n in range(200)), filled=False), ScriptedBroker()
+    for table_id in database.contents():
+        if table_id != HEARTBEAT and table_id % 2:
+            database.put(table_id, "k", "v", logged=False)
+    run_ = Run(database, broker)
+    assert first_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside).complete
+    assert sum(len(rows) for rows in broker.fold().values()) == 100 + database.beats
+    assert run_.reports[-1].cuts <= 200 // FILLS_MAX + 3
+
+
 def test_tables_are_filled_in_turn_with_one_chunk_a_cut() -> None:
     database, broker = _filled(), ScriptedBroker()
     run(database, broker)
@@ -52,7 +64,7 @@ def test_tables_are_filled_in_turn_with_one_chunk_a_cut() -> None:
         (batch.cut, section.table_id) for batch in broker.batches for section in batch.sections if section.table_id > 1
     ]
     assert [table_id for _, table_id in chunks] == [T1, T2] * 4
-    assert len({cut for cut, _ in chunks}) == 8
+    assert len({cut for cut, _ in chunks}) == 7, "the last chunk of a table leaves room for another table's"
 
 
 def test_changes_go_on_during_the_fill_and_win_over_it() -> None:
