@@ -16,9 +16,9 @@ CREATE TABLE venus.dirty (table_id int NOT NULL)
           autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
 
 -- mark_dirty --
-IF current_setting('{marked}', true) IS DISTINCT FROM 'on' THEN
+-- Noted within the condition: an expression costs a fifth of a statement of its own.
+IF current_setting('{marked}', true) IS DISTINCT FROM 'on' AND set_config('{marked}', 'on', true) = 'on' THEN
     INSERT INTO venus.dirty (table_id) VALUES ({table_id});
-    PERFORM set_config('{marked}', 'on', true);
   END IF;
 
 -- statement_function --
