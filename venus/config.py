@@ -15,11 +15,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from venus.errors import ConfigError
 from venus.masking import masked
+from venus.model import NAME_CHARS_MAX, is_name
 from venus.toml_lines import line_of
 
 PREFIX = "VENUS_"
@@ -40,6 +50,12 @@ _WANTED = {
 #: Names of Spark settings whose values nobody shall see.
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|account.?key", re.IGNORECASE)
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
+
+
+def _name(value: str) -> str:
+    if not is_name(value):
+        raise ValueError(f"must have 1 to {NAME_CHARS_MAX} printable characters, no space outside")
+    return value
 
 
 def _listed(value: object) -> object:
@@ -88,7 +104,7 @@ class _Section(BaseModel):
 class Business(_Section):
     """One ordered queue: one source, or a group of its tables."""
 
-    name: str = Field(default="main", min_length=1)
+    name: Annotated[str, AfterValidator(_name)] = "main"
 
 
 class Source(_Section):

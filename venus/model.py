@@ -19,6 +19,9 @@ BatchNo = NewType("BatchNo", int)
 #: Ask for the full data (VENUS 3.3, the full interface).
 FULL = Offset(-1)
 
+#: Of a business, and of a target.
+NAME_CHARS_MAX = 128
+
 
 class Kind(IntEnum):
     """Logical types; the canonical text of each is written in protos/venus/wire/change.proto."""
@@ -221,3 +224,8 @@ class Finding:
     details: tuple[str, ...] = field(default=())
     #: Statements that an administrator may run at the source, in order, to be rid of it.
     script: tuple[str, ...] = field(default=())
+
+
+def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
+    """Whether a text may name something: printable characters, and no space at either end."""
+    return 0 < len(text) <= chars_max and text.isprintable() and text == text.strip()

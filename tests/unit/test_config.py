@@ -81,7 +81,7 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
         ("[broker]\ndata_dir = 5\n", 2, "broker.data_dir: 5 should be a path, in quotes"),
         ('[broker]\nfree_bytes_min = "1 GB"\n', 2, "broker.free_bytes_min: '1 GB' should be a whole number"),
         ("[apply]\nload_workers = 1.5\n", 2, "apply.load_workers: 1.5 should be a whole number"),
-        ('[business]\nname = ""\n', 2, "business.name: '' should not be empty"),
+        ('[business]\nname = ""\n', 2, "business.name: '' must have 1 to 128 printable characters"),
         ('[targets]\nurl = "x"\n', 2, "targets.url: a target has a name: its options go into a section [targets.NAME]"),
         ("[capture]\n\nbatch_rows_max = 0\n", 3, "capture.batch_rows_max: 0 should be greater than 0"),
         ('[broker]\nlisten = "here"\n', 2, "broker.listen: 'here' should be HOST:PORT"),

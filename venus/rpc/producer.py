@@ -16,6 +16,7 @@ import grpc
 
 from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
+from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.outgoing import Outgoing
@@ -222,12 +223,16 @@ class Producer:
             error = Unavailable("the broker has ended the stream")
         except grpc.RpcError as failure:
             error = from_rpc_error(failure)
+        except VenusError as refused:
+            self._call.cancel()
+            error = refused
         with self._lock:
             self._error = error
             self._work.notify_all()
             self._news.notify_all()
 
     def _take(self, frame: broker_pb2.BrokerFrame) -> None:
+        limits.check(frame, "from the broker: ")
         with self._lock:
             if frame.HasField("init_ack"):
                 self._ack = frame.init_ack

@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from venus.codec.chunk import Sealed
 from venus.errors import DigestMismatch, ProtocolError, VenusError
+from venus.rpc import limits
 from venus.rpc.errors import from_rpc_error, to_status
 from venus.wire import broker_pb2
 
@@ -35,11 +36,12 @@ UNSEALED_ALLOWED = ("/venus.wire.Admin/Status",)
 OLDER_HINT = "run the same version of VENUS on both sides"
 
 
-class _Unsealed:
-    """In place of a stream's message that has no seal at all."""
+class _NoMessage:
+    """In place of a stream's message that is none."""
 
 
-UNSEALED: Final = _Unsealed()
+UNSEALED: Final = _NoMessage()
+UNPARSED: Final = _NoMessage()
 
 
 def seal(message: Message) -> bytes:
@@ -51,7 +53,10 @@ def seal(message: Message) -> bytes:
 def unseal(kind: type[M], data: bytes, what: str) -> M:
     """Return the message without its seal. Raises DigestMismatch if it is broken, ProtocolError if there is none."""
     if _whole(data):
-        return kind.FromString(data[:-SEAL_BYTES])
+        try:
+            return kind.FromString(data[:-SEAL_BYTES])
+        except DecodeError as error:
+            raise ProtocolError(f"{what} is whole, but no {kind.DESCRIPTOR.name}: {error}") from error
     if _has_seal(data):
         raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
     raise ProtocolError(f"{what} has no seal: its sender is an older VENUS, or none", hint=OLDER_HINT)
@@ -79,21 +84,28 @@ def opener(kind: type[M]) -> Callable[[bytes], M]:
     return parse
 
 
-def _server_opener(kind: type[M]) -> Callable[[bytes], M | _Unsealed | None]:
-    def parse(data: bytes) -> M | _Unsealed | None:
+def _server_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
+    def parse(data: bytes) -> M | _NoMessage | None:
         if _whole(data):
-            return kind.FromString(data)
+            try:
+                return kind.FromString(data)
+            except DecodeError:
+                return UNPARSED
         return None if _has_seal(data) else UNSEALED
 
     return parse
 
 
 def checked(frame: Any, what: str) -> Any:
-    """Return a frame that a server has read. Raises what `unseal` raises."""
+    """Return a frame that a server has read, within its limits. Raises what `unseal` raises, and ProtocolError."""
     if frame is None:
         raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
     if frame is UNSEALED:
         raise ProtocolError(f"{what} has no seal: its sender is an older VENUS, or none", hint=OLDER_HINT)
+    if frame is UNPARSED:
+        raise ProtocolError(f"{what} is whole, but none that this version knows", hint=OLDER_HINT)
+    if frame is not grpc.aio.EOF:
+        limits.check(frame)
     return frame
 
 
@@ -129,7 +141,9 @@ def ask(channel: grpc.Channel, method: str, request: Message, kind: type[M], *, 
         data = call(request, timeout=timeout_s)
     except grpc.RpcError as error:
         raise from_rpc_error(error) from error
-    return unseal(kind, data, f"the broker's answer to {method.rpartition('/')[2]}")
+    answer = unseal(kind, data, f"the broker's answer to {method.rpartition('/')[2]}")
+    limits.check(answer, "from the broker: ")
+    return answer
 
 
 def read_split(
@@ -192,8 +206,11 @@ def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Calla
 
 def _request(path: str, kind: type[Message], data: bytes) -> Message:
     if path in UNSEALED_ALLOWED and not _has_seal(data):
-        return _plain(kind, data)
-    return unseal(kind, data, f"a request of {path.rpartition('/')[2]}")
+        request = _plain(kind, data)
+    else:
+        request = unseal(kind, data, f"a request of {path.rpartition('/')[2]}")
+    limits.check(request)
+    return request
 
 
 def _plain(kind: type[Message], data: bytes) -> Message:

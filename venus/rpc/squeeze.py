@@ -7,13 +7,21 @@ blocks of one zstd stream with a long window: an object that went over the same 
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable
+from typing import IO, Any, cast
+
 import zstandard
 
-from venus.errors import DigestMismatch
+from venus.errors import DigestMismatch, ProtocolError
+from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.wire import broker_pb2
 
 #: Twice what a batch of small rows is limited to.
 LARGE_BYTES = 2 << 20
+#: What is not squeezed must fit into one message, so what is squeezed is not larger either.
+BODY_BYTES_MAX = MESSAGE_BYTES_MAX
+_WRITE_BYTES = 1 << 20
 _WINDOW_LOG = 25
 WINDOW_BYTES = 1 << _WINDOW_LOG
 #: Quick, and with a search for matches that lie far back.
@@ -48,6 +56,7 @@ class Squeezer:
             self._generation, self._number = generation, 0
         block = self._stream.compress(message.body) + self._stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
         message.squeezed.block, message.squeezed.number = block, self._number
+        message.squeezed.size = len(message.body)
         message.ClearField("body")
         self._number += 1
 
@@ -56,26 +65,81 @@ class Unsqueezer:
     """The receiving end of one connection."""
 
     def __init__(self) -> None:
-        self._stream: zstandard.ZstdDecompressionObj | None = None
+        self._stream: zstandard.ZstdDecompressionWriter | None = None
+        self._room = _Room()
         self._number = 0
 
     def body(self, message: broker_pb2.Half | broker_pb2.Increment) -> bytes:
-        """Return a message's body. Raises DigestMismatch for a block that does not follow the one before."""
+        """Return a message's body, which never takes more memory than `BODY_BYTES_MAX`.
+
+        Raises DigestMismatch for a block that does not follow the one before, or is larger than it says, ProtocolError
+        for one that says that it is too large.
+        """
         if not message.HasField("squeezed"):
             return message.body
         block, number = message.squeezed.block, message.squeezed.number
         if number == 0:
-            self._stream = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
+            decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
+            self._stream = decompressor.stream_writer(
+                cast("IO[bytes]", self._room), write_size=_WRITE_BYTES, closefd=False
+            )
             self._number = 0
         if self._stream is None or number != self._number:
             raise DigestMismatch(f"block {number} of a connection came instead of block {self._number}")
-        try:
-            body = self._stream.decompress(block)
-        except zstandard.ZstdError as error:
+        if not 0 < message.squeezed.size <= BODY_BYTES_MAX:
             self._stream = None
+            raise ProtocolError(
+                f"block {number} of a connection says {message.squeezed.size} bytes: 1 to {BODY_BYTES_MAX} are possible"
+            )
+        self._room.begin(message.squeezed.size)
+        try:
+            self._stream.write(block)
+            body = self._room.end()
+        except (zstandard.ZstdError, _NoRoomError) as error:
+            self._stream = None
+            self._room = _Room()
             raise DigestMismatch(f"block {number} of a connection arrived damaged: {error}") from error
         self._number += 1
         return body
+
+
+class _NoRoomError(Exception):
+    """A block does not hold what it says."""
+
+
+class _Room(io.RawIOBase):
+    """Where a decompressor writes: as much as was stated, a piece at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+        self._size = self._left = 0
+
+    def begin(self, size: int) -> None:
+        """Make room."""
+        self._pieces, self._size, self._left = [], size, size
+
+    def write(self, piece: Any) -> int:
+        """Take a piece. Raises _NoRoomError beyond what was stated."""
+        self._left -= len(piece)
+        if self._left < 0:
+            raise _NoRoomError(f"it holds more than the {self._size} bytes that it says")
+        self._pieces.append(bytes(piece))
+        return len(piece)
+
+    def end(self) -> bytes:
+        """Return what was written, and forget it. Raises _NoRoomError for less than was stated."""
+        pieces, self._pieces = self._pieces, []
+        if self._left:
+            raise _NoRoomError(f"it holds {self._size - self._left} bytes of the {self._size} that it says")
+        return b"".join(pieces)
+
+
+def check_frame(messages: Iterable[broker_pb2.Half | broker_pb2.Increment]) -> None:
+    """Refuse a frame whose bodies would take more memory than one message may. Raises ProtocolError."""
+    total = sum(message.squeezed.size for message in messages if message.HasField("squeezed"))
+    if total > BODY_BYTES_MAX:
+        raise ProtocolError(f"a frame has squeezed bodies of {total} bytes: {BODY_BYTES_MAX} are possible")
 
 
 def is_large(frame: broker_pb2.DeliveryFrame) -> bool:

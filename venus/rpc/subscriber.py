@@ -19,11 +19,12 @@ from venus.codec.batch import digest
 from venus.codec.chunk import Chunk, Totals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
+from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.credit import cost
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import subscribe
-from venus.rpc.squeeze import Unsqueezer
+from venus.rpc.squeeze import Unsqueezer, check_frame
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -244,9 +245,9 @@ class Subscriber:
             error = Unavailable("the broker has ended the stream")
         except grpc.RpcError as failure:
             error = from_rpc_error(failure)
-        except DigestMismatch as mismatch:
+        except VenusError as refused:
             self._call.cancel()
-            error = mismatch
+            error = refused
         self.digest_mismatches += isinstance(error, DigestMismatch)
         with self._lock:
             self._error = error
@@ -254,6 +255,8 @@ class Subscriber:
             self._news.notify_all()
 
     def _take(self, frame: broker_pb2.DeliveryFrame) -> None:
+        limits.check(frame, "from the broker: ")
+        check_frame(frame.increments)
         arrived: list[Arrival] = list(frame.increments)
         if frame.HasField("chunk"):
             arrived.append(frame.chunk)

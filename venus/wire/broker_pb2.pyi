@@ -192,18 +192,22 @@ class Squeezed(_message.Message):
 
     BLOCK_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
     block: _builtins.bytes
     number: _builtins.int
     """0 begins a new stream; any other follows the one before"""
+    size: _builtins.int
+    """of the body: the receiver makes room for so much and no more"""
     def __init__(
         self,
         *,
         block: _builtins.bytes = ...,
         number: _builtins.int = ...,
+        size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "number", b"number", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

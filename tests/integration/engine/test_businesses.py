@@ -9,9 +9,9 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from venus.broker.core import Core
-from venus.broker.machine import catalogue
+from venus.broker.machine import catalogue, half
 from venus.broker.store import keys
-from venus.errors import Diverged, Overloaded, Refused, SnapshotExpired, Unavailable
+from venus.errors import Diverged, Overloaded, ProtocolError, Refused, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
 
 JUNK = "nobody ships this"
@@ -201,4 +201,38 @@ def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path, m
     assert len(engines.full_data(engine, business="other")) == 500
     assert not errors.fatal
     assert all(key[:4] == keys.number_prefix(2) for key in everything(engine)[keys.ROW])
+    engine.stop()
+
+
+# -- numbers that no source has --------------------------------------------------------------------------------------
+
+
+def test_an_epoch_that_leaves_no_room_is_refused_and_does_no_harm(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = filled(engine)
+    for epoch in (2**64 - 2, 2**62, half.EPOCH_MAX + 1):
+        with pytest.raises(ProtocolError, match=f"epoch is {epoch}: it must be from 0 to {half.EPOCH_MAX}"):
+            engine.producers.init(BUSINESS, "p", epoch, 0).result(WAIT_S)
+    highest = engine.producers.init(BUSINESS, "p", half.EPOCH_MAX, 0).result(WAIT_S).epoch
+    assert highest == half.EPOCH_MAX + 1
+    assert (
+        engine.producers.init(BUSINESS, "p", highest, 0).result(WAIT_S).epoch == highest + 1
+    )  # the broker gave it itself
+    again = Producer(engine)
+    again.decide(engines.half(6, 501, engines.rows(900, 3)))
+    assert producer.epoch < again.epoch == highest + 2
+    engine.stop()
+
+
+def test_a_sequence_far_beyond_the_last_is_refused_and_does_no_harm(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    producer.commit(engines.rows(1, 2))
+    for first in (2**64 - 5, 2**63, 2**62, 3 + half.JUMP_MAX):
+        with pytest.raises(ProtocolError, match=r"must be from \d+ to \d+"):
+            engine.producers.halves(BUSINESS, producer.epoch, [engines.half(2, first, engines.rows(1, 2))]).result(
+                WAIT_S
+            )
+    assert engines.status(engine).next_offset == 2
+    assert producer.commit(engines.rows(3, 2)).next_offset == 4
     engine.stop()

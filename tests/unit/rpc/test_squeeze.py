@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import deque
 
 import pytest
+import zstandard
 
-from venus.errors import DigestMismatch
+from venus.errors import DigestMismatch, ProtocolError
 from venus.rpc import squeeze
-from venus.rpc.squeeze import Squeezer, Unsqueezer
+from venus.rpc.squeeze import BODY_BYTES_MAX, Squeezer, Unsqueezer, check_frame
 from venus.wire import broker_pb2
 
 HISTORIES = 300
@@ -102,3 +104,54 @@ def test_a_damaged_block_is_no_body() -> None:
 
     with pytest.raises(DigestMismatch, match="block 0 of a connection arrived damaged"):
         Unsqueezer().body(half)
+
+
+# -- what is larger than it says -------------------------------------------------------------------------------------
+
+
+def bomb(nbytes: int, *, said: int, number: int = 0, one_frame: bool = False) -> broker_pb2.Half:
+    """Return a half message whose small block becomes `nbytes`."""
+    stream = zstandard.ZstdCompressor(level=3).compressobj(size=nbytes if one_frame else -1)
+    piece = bytes(1 << 20)
+    block = b"".join(stream.compress(piece) for _ in range(nbytes >> 20))
+    block += stream.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH if one_frame else zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    return broker_pb2.Half(batch_no=1, squeezed=broker_pb2.Squeezed(block=block, number=number, size=said))
+
+
+@pytest.mark.parametrize("one_frame", [False, True], ids=["without a content size", "with one"])
+def test_a_block_takes_no_more_memory_than_it_says(one_frame: bool) -> None:
+    message = bomb(1 << 30, said=3 << 20, one_frame=one_frame)
+    assert len(message.squeezed.block) < 1 << 17
+    tracemalloc.start()
+    with pytest.raises(DigestMismatch, match="more than the 3145728 bytes that it says"):
+        Unsqueezer().body(message)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("said", [0, BODY_BYTES_MAX + 1, 2**32 - 1])
+def test_a_block_that_says_too_much_or_nothing_is_refused(said: int) -> None:
+    with pytest.raises(ProtocolError, match=f"says {said} bytes"):
+        Unsqueezer().body(bomb(1 << 20, said=said))
+
+
+def test_a_block_that_holds_less_than_it_says_is_damaged() -> None:
+    with pytest.raises(DigestMismatch, match="1048576 bytes of the 1048577"):
+        Unsqueezer().body(bomb(1 << 20, said=(1 << 20) + 1))
+
+
+def test_a_frame_of_many_bombs_is_refused_before_the_first_is_opened() -> None:
+    frame = broker_pb2.ProducerFrame(halves=[bomb(9 << 20, said=9 << 20)] * 2)
+    with pytest.raises(ProtocolError, match="a frame has squeezed bodies"):
+        check_frame(frame.halves)
+    check_frame(frame.halves[:1])
+
+
+def test_a_connection_goes_on_behind_a_bomb() -> None:
+    receiver = Unsqueezer()
+    with pytest.raises(DigestMismatch):
+        receiver.body(bomb(64 << 20, said=1 << 20))
+    with pytest.raises(DigestMismatch):  # the stream is broken: only a new one goes on
+        receiver.body(bomb(1 << 20, said=1 << 20, number=1))
+    assert receiver.body(bomb(1 << 20, said=1 << 20)) == bytes(1 << 20)

@@ -15,6 +15,7 @@ from venus.broker.machine.folding import Section
 from venus.codec.packed import Packed
 from venus.errors import DigestMismatch, ProtocolError
 from venus.model import ChangeKind
+from venus.rpc import limits
 from venus.wire import change_pb2
 
 
@@ -55,8 +56,7 @@ def open_body(batch_no: int, body: bytes) -> Envelope:
     if message.batch_no != batch_no:
         # The body hashes to its digest, so it is the number beside it that was damaged on the way.
         raise DigestMismatch(f"half message {batch_no} carries batch {message.batch_no}")
-    if message.first_sequence == 0:
-        raise ProtocolError(f"batch {batch_no} has no first Sequence")
+    limits.check(message, f"batch {batch_no}: ")
     for table in message.tables:
         _check(batch_no, table)
     if sum(table.count for table in message.tables) != message.count:
@@ -144,5 +144,7 @@ def _check(batch_no: int, table: change_pb2.TableChanges) -> None:
             raise ProtocolError(f"{where}: {len(sizes) // 4} sizes of {name} for {table.count} changes")
         if int(np.frombuffer(sizes, dtype="<u4").sum(dtype=np.uint64)) != len(data):
             raise ProtocolError(f"{where}: the sizes of {name} do not add up to their {len(data)} bytes")
+    if table.is_deleted.translate(None, b"\0\1"):
+        raise ProtocolError(f"{where}: a deletion mark is neither 0 nor 1")
     if len(table.is_deleted) not in (0, table.count):
         raise ProtocolError(f"{where}: {len(table.is_deleted)} deletion marks for {table.count} changes")

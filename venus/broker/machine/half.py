@@ -18,6 +18,10 @@ from venus.model import Verdict
 
 #: So many decisions are remembered, to answer a producer that asks again.
 OUTCOMES_MAX = 32
+#: Above this a source's epoch is believed only if the broker gave it itself.
+EPOCH_MAX = 2**48
+#: The Sequences of one batch may leave out so many at most: what is beyond is no source's counter.
+JUMP_MAX = 2**48
 
 RESYNC_HINT = "if the broker's data directory was replaced or the source restored, run `venus resync --all`"
 
@@ -162,6 +166,11 @@ def accept(state: State, epoch: int, half: Half) -> Action:
             f"to {state.end_sequence}: the source has gone back in time",
             hint=RESYNC_HINT,
         )
+    if action is Action.PERSIST and state.end_batch and half.first_sequence > state.end_sequence + JUMP_MAX:
+        first, last = state.end_sequence + 1, state.end_sequence + JUMP_MAX
+        raise ProtocolError(
+            f"batch {half.batch_no} starts at Sequence {half.first_sequence}: it must be from {first} to {last}"
+        )
     return action
 
 
@@ -216,6 +225,12 @@ def check_producer(state: State, source_last_batch: int) -> None:
             "it no longer has what it once acknowledged",
             hint=RESYNC_HINT,
         )
+
+
+def check_epoch(state: State, source_epoch: int) -> None:
+    """Refuse an epoch that would leave no room for those of later producers."""
+    if source_epoch > max(state.epoch, EPOCH_MAX):
+        raise ProtocolError(f"the source's epoch is {source_epoch}: it must be from 0 to {max(state.epoch, EPOCH_MAX)}")
 
 
 def next_epoch(state: State, source_epoch: int) -> int:

@@ -18,7 +18,7 @@ _NUMBERED = (keys.RLOG, keys.QUEUE, keys.ROW)
 
 def forget(group: Group, business: Business, catalogue: Catalogue) -> None:
     """Put the removal. Raises Unavailable if something is being written for the business at the same time."""
-    if business in group.touched():
+    if business in group.touched() or business.pending:
         raise Unavailable(f"business {business.name!r} is being written", hint="try again")
     start, stop = _range(business)
     for family in _NUMBERED:

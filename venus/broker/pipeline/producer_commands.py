@@ -56,6 +56,7 @@ def init(
     group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int
 ) -> broker_pb2.InitAck:
     """Make a producer the only one that is listened to. Raises Diverged (rule 6)."""
+    half.check_epoch(business.proposed, source_epoch)
     half.check_producer(business.proposed, source_last_batch)
     epoch = half.next_epoch(business.proposed, source_epoch)
     if business.is_new:  # its epoch is logged with its first half message; streams do not outlive this process

@@ -64,8 +64,6 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             first = checked(await context.read(), "the first frame of a consumer")
             if first is grpc.aio.EOF or not first.HasField("open"):
                 raise ProtocolError("the first frame of a consumer must have open")
-            if not first.open.business or not first.open.group:
-                raise ProtocolError("open names no business or no consumer group")
             stream = ConsumerStream(self.engine, self.handoff, self.standing, context, first.open)
             self._streams.add(stream)
             try:

@@ -27,7 +27,7 @@ from venus.broker.service.service_status import Standing
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.rpc.sealed import checked
-from venus.rpc.squeeze import Unsqueezer
+from venus.rpc.squeeze import Unsqueezer, check_frame
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -83,8 +83,6 @@ class Ingest(broker_pb2_grpc.IngestServicer):
             if first is grpc.aio.EOF or not first.HasField("init"):
                 raise ProtocolError("the first frame of a producer must have init")
             init = first.init
-            if not init.business:
-                raise ProtocolError("init names no business")
             stream = await self._admit(context, init)
             try:
                 await stream.run(first)
@@ -228,6 +226,7 @@ class ProducerStream:
             self._ask_again("a frame's seal is broken")
 
     def _take_halves(self, frame: broker_pb2.ProducerFrame) -> None:
+        check_frame(frame.halves)
         good: list[Shipped] = []
         skipped = 0
         for message in frame.halves:
@@ -288,8 +287,6 @@ class ProducerStream:
         for decision in frame.decisions:
             if decision.verdict == broker_pb2.UNKNOWN:
                 continue  # the local transaction goes on: the timer will ask again
-            if decision.verdict not in (broker_pb2.COMMIT, broker_pb2.ROLLBACK):
-                raise ProtocolError(f"verdict {decision.verdict} is unknown")
             self._hand_over(
                 self._engine.producers.decide(
                     self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict

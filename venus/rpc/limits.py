@@ -1,0 +1,247 @@
+"""What every number, name and count of a message may be: checked where it enters, in both directions of a call.
+
+One table. A field that is not in it has no range to break: it is a digest, a flag, or bytes that have a digest of
+their own. What depends on the state of a business (the next batch, a Sequence that goes back) is not here but in
+venus/broker/machine/half.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from venus.errors import ProtocolError
+from venus.model import NAME_CHARS_MAX, is_name
+
+#: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
+NUMBER_MAX = 2**62
+TIME_US_MAX = 2**60  # in the year 38505
+UINT32_MAX = 2**32 - 1
+TABLES_MAX = 100_000
+SPLITS_MAX = 100_000
+LEASE_S_MAX = 30 * 86_400
+CREDIT_BYTES_MAX = 1 << 40
+KEY_BYTES_MAX = 1 << 20
+COUNT_MAX = 1 << 20
+#: A group's name has a business's and a target's in it, a holder's name a group's.
+GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An integer from `low` to `high`."""
+
+    low: int
+    high: int
+
+    def complaint(self, value: Any) -> str:
+        """Return what is wrong with a value, or an empty string."""
+        return "" if self.low <= value <= self.high else f"is {value}: it must be from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Printable characters without a space at either end."""
+
+    chars_max: int
+    may_be_empty: bool = False
+
+    def complaint(self, value: Any) -> str:
+        """Return what is wrong with a value, or an empty string."""
+        if is_name(value, self.chars_max) or (self.may_be_empty and not value):
+            return ""
+        shown = repr(value[:40])
+        return (
+            f"is {shown} ({len(value)} characters): it must have 1 to {self.chars_max} printable ones, no space outside"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """So many bytes at most."""
+
+    most: int
+
+    def complaint(self, value: Any) -> str:
+        """Return what is wrong with a value, or an empty string."""
+        return "" if len(value) <= self.most else f"has {len(value)} bytes: it must have {self.most} at most"
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """So many items at most, each within a range of its own."""
+
+    most: int
+    rule: Number | None = None
+
+    def complaint(self, value: Any) -> str:
+        """Return what is wrong with a value, or an empty string."""
+        if len(value) > self.most:
+            return f"has {len(value)} items: it must have {self.most} at most"
+        if self.rule is None:
+            return ""
+        return next((complaint for item in value if (complaint := self.rule.complaint(item))), "")
+
+
+Rule = Number | Name | Bytes | Each
+
+_ANY = Number(0, NUMBER_MAX)
+_FROM_1 = Number(1, NUMBER_MAX)
+_U32 = Number(0, UINT32_MAX)
+_TIME = Number(-TIME_US_MAX, TIME_US_MAX)
+_BUSINESS = Name(NAME_CHARS_MAX)
+_GROUP = Name(GROUP_CHARS_MAX)
+_SNAPSHOT = Name(64)
+_VERDICT = Number(0, 2)
+_TABLE_IDS = Each(TABLES_MAX, _U32)
+
+RULES: Mapping[str, Mapping[str, Rule]] = {
+    "ProducerFrame": {"halves": Each(COUNT_MAX), "decisions": Each(COUNT_MAX)},
+    "Init": {
+        "business": _BUSINESS,
+        "producer": Name(HOLDER_CHARS_MAX, may_be_empty=True),
+        "source_epoch": _ANY,
+        "source_last_batch": _ANY,
+    },
+    "Half": {"batch_no": _FROM_1},
+    "Squeezed": {"number": _U32, "size": Number(0, UINT32_MAX)},
+    "Decision": {"epoch": _ANY, "batch_no": _FROM_1, "verdict": _VERDICT},
+    "HalfRef": {
+        "batch_no": _FROM_1,
+        "first_sequence": _ANY,
+        "count": _U32,
+        "received_at_us": _TIME,
+        "reviews": _U32,
+        "bytes": _ANY,
+    },
+    "BrokerFrame": {"halves_through": _ANY},
+    "InitAck": {
+        "epoch": _FROM_1,
+        "last_batch": _ANY,
+        "last_sequence": _ANY,
+        "next_offset": _ANY,
+        "undecided": Each(COUNT_MAX),
+    },
+    "Review": {"halves": Each(COUNT_MAX)},
+    "Resend": {"batch_no": _FROM_1},
+    "Throttle": {"retry_after_ms": Number(0, 3_600_000)},
+    "Decided": {"verdict": _VERDICT, "batch_no": _ANY, "next_offset": _ANY},
+    "ConsumerFrame": {
+        "acknowledge": _ANY,
+        "credit_bytes": Number(0, CREDIT_BYTES_MAX),
+        "unaccounted_rows": Number(-NUMBER_MAX, NUMBER_MAX),
+        "kept": _ANY,
+    },
+    "Open": {
+        "business": _BUSINESS,
+        "group": _GROUP,
+        "offset": Number(-1, NUMBER_MAX),
+        "epoch": _ANY,
+        "credit_bytes": Number(0, CREDIT_BYTES_MAX),
+        "table_ids": _TABLE_IDS,
+        "kept": _ANY,
+    },
+    "DeliveryFrame": {"increments": Each(COUNT_MAX), "progress": _ANY},
+    "Increment": {
+        "base_offset": _ANY,
+        "count": _U32,
+        "epoch": _ANY,
+        "committed_at_us": _TIME,
+        "standing": Number(0, 3),
+    },
+    "Opened": {"next_offset": _ANY, "log_start": _ANY, "epoch": _ANY, "kept": _ANY},
+    "OpenSnapshotRequest": {
+        "business": _BUSINESS,
+        "table_ids": _TABLE_IDS,
+        "splits": Number(0, SPLITS_MAX),
+        "lease_s": Number(0, LEASE_S_MAX),
+        "holder": Name(HOLDER_CHARS_MAX, may_be_empty=True),
+    },
+    "Split": {
+        "table_id": _U32,
+        "low": Bytes(KEY_BYTES_MAX),
+        "high": Bytes(KEY_BYTES_MAX),
+        "rows_estimate": _ANY,
+        "bytes_estimate": _ANY,
+    },
+    "Snapshot": {
+        "snapshot_id": _SNAPSHOT,
+        "offset": _ANY,
+        "epoch": _ANY,
+        "sequence": _ANY,
+        "schemas": Each(COUNT_MAX),
+        "splits": Each(COUNT_MAX),
+        "lease_s": Number(0, LEASE_S_MAX),
+    },
+    "TableTotals": {"table_id": _U32, "rows": _ANY},
+    "SnapshotTotals": {"tables": Each(TABLES_MAX)},
+    "SnapshotRef": {"snapshot_id": _SNAPSHOT},
+    "ReadSplitRequest": {
+        "snapshot_id": _SNAPSHOT,
+        "after": Bytes(KEY_BYTES_MAX),
+        "chunk_bytes": Number(0, 1 << 24),
+    },
+    "StatusRequest": {"business": Name(NAME_CHARS_MAX, may_be_empty=True)},
+    "DecideRequest": {"business": _BUSINESS, "batch_no": _FROM_1, "verdict": _VERDICT},
+    "ForgetRequest": {"business": _BUSINESS, "group": _GROUP},
+    "ForgetBusinessRequest": {"business": _BUSINESS},
+    "TableSchema": {"table_id": _U32, "version": _U32},
+    "TableChanges": {
+        "table_id": _U32,
+        "schema_version": _U32,
+        "kind": Number(0, 3),
+        "count": Number(1, UINT32_MAX),
+        "sweep_before": _ANY,
+    },
+    "BatchBody": {
+        "batch_no": _FROM_1,
+        "first_sequence": _FROM_1,
+        "count": _U32,
+        "cut": _ANY,
+        "captured_at_us": _TIME,
+        "schemas": Each(TABLES_MAX),
+        "tables": Each(COUNT_MAX),
+    },
+}
+
+
+def check(message: Message, where: str = "") -> None:
+    """Check a message with all that it is made of. Raises ProtocolError, which names the field, its value and range."""
+    rules, parts = _plan(message.DESCRIPTOR)
+    for field, rule in rules:
+        complaint = rule.complaint(getattr(message, field))
+        if complaint:
+            raise ProtocolError(f"{where}{message.DESCRIPTOR.name}.{field} {complaint}")
+    for field, repeated in parts:
+        if repeated:
+            for part in getattr(message, field):
+                check(part, where)
+        elif message.HasField(field):
+            check(getattr(message, field), where)
+
+
+@cache
+def _plan(kind: Descriptor) -> tuple[tuple[tuple[str, Rule], ...], tuple[tuple[str, bool], ...]]:
+    """Return the rules of a message, and the fields in which it has messages that have rules."""
+    parts = tuple(
+        (field.name, is_repeated(field))
+        for field in kind.fields
+        if field.message_type is not None and _has_rules(field.message_type)
+    )
+    return tuple(RULES.get(kind.name, {}).items()), parts
+
+
+@cache
+def _has_rules(kind: Descriptor) -> bool:
+    inside = [field.message_type for field in kind.fields if field.message_type not in (None, kind)]
+    return kind.name in RULES or any(map(_has_rules, inside))
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Whether a field may be there more than once."""
+    return bool(field.is_repeated)
