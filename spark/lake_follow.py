@@ -22,6 +22,7 @@ from venus.spark.lake import LakeTarget
 from venus.spark.lake_gather import Gathering, TableMisfit
 from venus.spark.lake_manifest import Manifest
 from venus.spark.lake_refresh import read_again, refresh
+from venus.standing import ACTIVE, RESYNCING, AdapterStanding, TableStanding
 
 logger = logging.getLogger(__name__)
 
@@ -199,10 +200,21 @@ class _Following:
         self._refreshed += 1
         return True
 
+    def _standing(self) -> AdapterStanding:
+        resyncing = set(self._target.asked_resyncs())
+        return AdapterStanding.of(
+            (
+                TableStanding(table_id=t.table_id, name=t.name, state=RESYNCING if t.table_id in resyncing else ACTIVE)
+                for t in self._manifest.tables.values()
+            ),
+            paused=self._target.paused,
+        )
+
     def _tell(self) -> None:
         if time.monotonic() - self._reported < REPORT_S:
             return
         self._reported = time.monotonic()
+        self._subscriber.report(self._standing())
         self._report(
             LakeReport(
                 target=self._target.name, offset=self._manifest.offset, rows=self._rows,

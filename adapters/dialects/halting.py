@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import RegisteredTable, TableHalts
 from venus.model import TableSchema
+from venus.standing import UNFIT as UNFIT
 
-#: How the reason of a table begins that halted because of a row.
-UNFIT = "cannot be carried: "
 #: What the reason of a table ends with that had missed changes before.
 _MISSED = "; before that RESYNC: "
 #: Of what is said of a row: its key may be long.

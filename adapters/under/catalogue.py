@@ -6,6 +6,7 @@ that it is superseded, and reads all of this again. So no statement is spent on 
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.postgresql.target.session import Session
@@ -14,6 +15,7 @@ from venus.adapters.under.target import ACTIVE, RESYNC, Position, PostgresTarget
 from venus.codec.layout import Layout
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
+from venus.standing import RESYNCING, AdapterStanding, TableStanding
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class Catalogue:
     skipped: dict[int, set[tuple[bytes, int]]]
     #: table -> purpose -> recording since this offset.
     sweeps: dict[int, dict[str, int]]
+    #: table -> how many of its changes wait in quarantine.
+    quarantined: dict[int, int]
     _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
 
     def follows(self, table_id: int) -> bool:
@@ -43,6 +47,15 @@ class Catalogue:
     def held(self) -> list[TableState]:
         """Return the tables that do not follow."""
         return [t for t in self.tables.values() if t.state != ACTIVE]
+
+    def standing(self) -> AdapterStanding:
+        """Return what the broker is told of this target."""
+        return standing_of(
+            self.tables.values(),
+            paused=self.position.paused,
+            quarantined=self.quarantined,
+            resyncing={table_id for table_id, purposes in self.sweeps.items() if RESYNC in purposes},
+        )
 
     def kept(self, log_start: int = 0) -> int:
         """Return the offset below which no table needs anything any more; the queue starts at `log_start`.
@@ -88,6 +101,26 @@ class Catalogue:
         return Layout.of(self.schema(table_id, version))
 
 
+def standing_of(
+    tables: Iterable[TableState], *, paused: bool, quarantined: Mapping[int, int], resyncing: Container[int]
+) -> AdapterStanding:
+    """Return how a target's tables stand."""
+    return AdapterStanding.of(
+        (
+            TableStanding(
+                table_id=t.table_id,
+                name=t.source_name,
+                state=RESYNCING if t.table_id in resyncing and t.state == ACTIVE else t.state,
+                reason=t.reason,
+                quarantined=quarantined.get(t.table_id, 0),
+            )
+            for t in tables
+        ),
+        paused=paused,
+        quarantined=sum(quarantined.values()),
+    )
+
+
 def read(target: PostgresTarget, session: Session) -> Catalogue:
     """Read VENUS's own tables, consistently."""
     session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -111,6 +144,7 @@ def read(target: PostgresTarget, session: Session) -> Catalogue:
             parked=parked,
             skipped=skipped,
             sweeps=sweeps,
+            quarantined=dict(target.own_rows(session, "open_by_table")),
         )
     finally:
         session.rollback()

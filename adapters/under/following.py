@@ -111,6 +111,8 @@ class Following:
         self._catalogue = catalogues.read(self._target, self._session)
         if self._defer:
             refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
+        if self._subscriber is not None:
+            self._subscriber.report(self._catalogue.standing())
 
     def _subscribe(self) -> None:
         settings = self._target.settings.apply
@@ -130,6 +132,7 @@ class Following:
         if self._held.begin(self._session, self._catalogue, opened.log_start):
             self._reload()
         self._acknowledge()
+        self._subscriber.report(self._catalogue.standing())
         self._loop.begun(position.offset)
 
     def _acknowledge(self, unaccounted: int | None = None) -> None:

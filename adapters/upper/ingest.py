@@ -7,6 +7,7 @@ from typing import Protocol
 
 from venus.config import Settings
 from venus.model import Verdict
+from venus.standing import AdapterStanding
 from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
 
 
@@ -50,6 +51,10 @@ class Ingest(Protocol):
 
     def take_reviews(self) -> list[HalfRef]:
         """Return the halves that the broker asked about since the last call; never blocks."""
+        ...
+
+    def report(self, standing: AdapterStanding) -> None:
+        """Tell the broker how the tables stand at the source; never blocks."""
         ...
 
     def close(self) -> None: ...

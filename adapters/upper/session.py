@@ -8,15 +8,17 @@ table say for good which of the undecided halves exist, and are they committed o
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.contract import Source, SourceState
+from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState
 from venus.adapters.upper.fills import Fills
 from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.reviews import judge
 from venus.adapters.upper.schemas import Schemas
 from venus.errors import Diverged, Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
+from venus.standing import AdapterStanding, at_source
 from venus.wire.broker_pb2 import HalfRef, InitAck
 
 logger = logging.getLogger(__name__)
@@ -40,10 +42,11 @@ class Session:
     confirmed: BatchNo | None = None
 
     def read_registry(self) -> None:
-        """Take the registered tables: new ones join, their fills and their schemas with them."""
+        """Take the registered tables: new ones join, their fills and their schemas with them. The broker is told."""
         tables = self.source.registered()
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
+        self.producer.report(standing_of(tables))
 
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
@@ -85,6 +88,11 @@ class Session:
         self.next_batch = BatchNo(last.batch_no + 1)
         self.next_sequence = Sequence(last.last_sequence + 1)
         self.confirmed = last.batch_no
+
+
+def standing_of(tables: Iterable[RegisteredTable]) -> AdapterStanding:
+    """Return which tables are not captured, and why."""
+    return AdapterStanding.of(at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -161,7 +161,9 @@ def test_a_paused_table_waits_and_goes_on_in_order(running: Running) -> None:
     running.has("other", "paused", [(1, "three"), (2, "new")])
     assert running.at("main", "SELECT * FROM paused") == [(1, "one")]
     found = running.pipeline.ask("status", code=1)
-    assert found["problems"] == ["target main: main.paused is PAUSED (paused by an operator); `venus resume` goes on"]
+    assert found["problems"] == [
+        "target main: main.paused is PAUSED (paused by an operator); `venus resume main.paused --target main` goes on"
+    ]
 
     running.pipeline.venus("resume", "paused", "--target", "main")
     running.has("main", "paused", [(1, "three"), (2, "new")])

@@ -11,6 +11,7 @@ from tests.support.scripted_source import Script
 from venus.codec.batch import Batch, decode, digest
 from venus.errors import Diverged, Fenced, ProtocolError, Unavailable
 from venus.model import Verdict
+from venus.standing import AdapterStanding
 from venus.wire.broker_pb2 import COMMIT, ROLLBACK, Decided, Half, HalfRef, InitAck
 
 
@@ -135,6 +136,10 @@ class ScriptedProducer:
     def decided_through(self) -> int:
         self._check()
         return self.broker.last_batch
+
+    def report(self, standing: AdapterStanding) -> None:
+        self._check()
+        self.reported = standing
 
     def take_reviews(self) -> list[HalfRef]:
         self._check()

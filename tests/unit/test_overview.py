@@ -83,7 +83,7 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         (replace(HEALTHY, targets=(replace(TARGET, open_quarantine=3),)), "3 refused changes wait"),
         (
             replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], state="RESYNC"),))),
-            "`venus resync` reads it again",
+            "`venus resync main.orders` reads it again",
         ),
         (
             replace(HEALTHY, source=SourceView(tables=(replace(SOURCE.tables[0], blocked_s=600.0),))),

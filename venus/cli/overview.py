@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from venus.standing import AdapterStanding, TableStanding, problems, unaccounted_problem
+
 #: A healthy idle source is captured once a heartbeat; so many may be late before somebody is told.
 HEARTBEATS_LATE = 3.0
 #: Beyond the heartbeat: what a busy machine may need for a poll, a flush and a transaction.
@@ -16,14 +18,6 @@ GRACE_S = 5.0
 APPLY_LAG_MAX_S = 60.0
 #: An undecided half message is normal for the time of one cut.
 HALF_AGE_MAX_S = 60.0
-
-#: States in which a table moves by itself; every other needs somebody.
-MOVING_STATES = ("ACTIVE", "CATCHUP", "LOADING", "RESYNCING")
-WAY_OUT = {
-    "PAUSED": "`venus resume` goes on",
-    "RESYNC": "`venus resync` reads it again",
-    "HALTED": "`venus quarantine list` shows the row",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +44,13 @@ class SourceView:
     last_batch: int = 0
     captured_sequence: int = 0
     tables: tuple[SourceTable, ...] = ()
+
+    @property
+    def standing(self) -> AdapterStanding:
+        """Return how the tables stand, as the upper adapter reports it."""
+        return AdapterStanding.of(
+            TableStanding(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,10 @@ class BrokerView:
     halves: tuple[HalfView, ...] = ()
     consumers: tuple[ConsumerView, ...] = ()
     committed_changes: dict[int, int] = field(default_factory=dict)
+    #: The broker's own; what adapters have reported to it is apart.
     alarms: tuple[str, ...] = ()
+    #: What the adapters have reported to it, by consumer group; "" = the upper adapter.
+    reported: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
 
@@ -143,6 +147,15 @@ class TargetView:
     heartbeat_age_s: float | None = None  # how old the newest heartbeat is that has arrived: the lag from end to end
     tables: tuple[TargetTable, ...] = ()
 
+    @property
+    def standing(self) -> AdapterStanding:
+        """Return how the tables stand, as the under adapter reports it."""
+        return AdapterStanding.of(
+            (TableStanding(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables),
+            paused=self.paused,
+            quarantined=self.open_quarantine,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
@@ -157,7 +170,7 @@ class Overview:
     @property
     def problems(self) -> tuple[str, ...]:
         """One sentence each, in the order of a row's path."""
-        found = [*source_problems(self.source), *broker_problems(self.broker)]
+        found = [*source_problems(self.source), *self._reported_of_source(), *broker_problems(self.broker)]
         if not self.broker.error and self.broker.known:
             found += capture_problems(self)
         for target in self.targets:
@@ -165,7 +178,15 @@ class Overview:
                 found += late_writes(target, self.broker)
             else:
                 found += target_problems(target, self.consumer(target))
+            if target.error:
+                found += self.broker.reported.get(target.group, ())
         return tuple(found)
+
+    def _reported_of_source(self) -> tuple[str, ...]:
+        """Return what the broker was told, where the source cannot be asked; likewise of targets elsewhere."""
+        known = {target.group for target in self.targets}
+        elsewhere = [p for group, told in self.broker.reported.items() if group and group not in known for p in told]
+        return (*(self.broker.reported.get("", ()) if self.source.error else ()), *elsewhere)
 
     @property
     def healthy(self) -> bool:
@@ -181,11 +202,7 @@ def source_problems(source: SourceView) -> list[str]:
     """Say what is wrong at the source."""
     if source.error:
         return [said("source", source.error)]
-    found = [
-        f"source: {t.name} is {t.state}{f' ({t.reason})' if t.reason else ''}; {WAY_OUT.get(t.state, '')}".rstrip("; ")
-        for t in source.tables
-        if t.state not in MOVING_STATES
-    ]
+    found = problems(source.standing)
     if not source.tables:
         found.append("source: no table is captured; run `venus install-triggers`")
     return found
@@ -226,14 +243,9 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
         found.append(said(where, target.error))
     elif not target.loaded:
         return [f"{where}: not loaded yet; run `venus migrate --target {target.name}`"]
-    if target.paused:
-        found.append(f"{where}: paused; `venus resume --target {target.name}` goes on")
-    for table in target.tables:
-        if table.state not in MOVING_STATES:
-            why = f" ({table.reason})" if table.reason else ""
-            way_out = "" if "`venus " in table.reason else WAY_OUT.get(table.state, "")
-            found.append(f"{where}: {table.name} is {table.state}{why}; {way_out}".rstrip("; "))
-    found += account_problems(target, where)
+    found += problems(target.standing, target.name)
+    if target.unaccounted_rows:
+        found.append(unaccounted_problem(target.unaccounted_rows, target.name))
     if consumer is not None and not target.paused:
         if not consumer.connected and not target.error:  # it cannot connect to the broker before its target is back
             found.append(f"broker -> {where}: no under adapter is connected; is `venus sync` running?")
@@ -260,19 +272,6 @@ def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
         for name in late
         if late[name] > 0 and not broker.error
     ]
-
-
-def account_problems(target: TargetView, where: str) -> list[str]:
-    """Say which changes are not at the target although its offset has passed them."""
-    found = []
-    if target.unaccounted_rows:
-        found.append(
-            f"{where}: {target.unaccounted_rows:,} changes below its offset are unaccounted for; "
-            f"`venus resync --all --target {target.name}` makes it equal to the full data"
-        )
-    if target.open_quarantine:
-        found.append(f"{where}: {target.open_quarantine:,} refused changes wait; see `venus quarantine list`")
-    return found
 
 
 def said(where: str, error: str) -> str:

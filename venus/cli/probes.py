@@ -18,6 +18,7 @@ from venus.cli.overview import (
     TargetView,
 )
 from venus.errors import VenusError
+from venus.standing import at_source
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
@@ -74,7 +75,7 @@ def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> Sourc
     return SourceTable(
         table_id=table.schema.table_id,
         name=table.schema.qualified,
-        state=table.state,
+        state=at_source(table.schema.table_id, table.schema.qualified, table.state, table.reason).state,
         reason=table.reason,
         log_rows=log_rows,
         blocked_s=blocked_s,
@@ -135,9 +136,20 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
             for c in own.consumers
         ),
         committed_changes={t.table_id: t.committed_changes for t in own.tables},
-        alarms=(*status.alarms, *own.alarms),
+        alarms=(*status.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
+        reported=reported_views(own, now_us),
         counters=dict(own.counters),
     )
+
+
+def reported_views(own: BusinessStatus, now_us: int) -> dict[str, tuple[str, ...]]:
+    """Return what adapters have told the broker and needs somebody, by consumer group."""
+    from venus.rpc.reports import reported_problems
+
+    found: dict[str, tuple[str, ...]] = {}
+    for group, problem in reported_problems(own, now_us):
+        found[group] = (*found.get(group, ()), problem)
+    return found
 
 
 def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:

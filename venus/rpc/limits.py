@@ -32,6 +32,12 @@ COUNT_MAX = 1 << 20
 GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
 
+#: Of an adapter's report (reports.py).
+REPORTED_TABLES_MAX = 256
+REPORTED_NAME_CHARS_MAX = 300
+REPORTED_REASON_CHARS_MAX = 500
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """An integer from `low` to `high`."""
@@ -107,6 +113,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "producer": Name(HOLDER_CHARS_MAX, may_be_empty=True),
         "source_epoch": _ANY,
         "source_last_batch": _ANY,
+        "owner": Name(HOLDER_CHARS_MAX, may_be_empty=True),
     },
     "Half": {"batch_no": _FROM_1},
     "Squeezed": {"number": _U32, "size": Number(0, UINT32_MAX)},
@@ -145,6 +152,18 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "credit_bytes": Number(0, CREDIT_BYTES_MAX),
         "table_ids": _TABLE_IDS,
         "kept": _ANY,
+    },
+    "AdapterReport": {
+        "tables": Each(REPORTED_TABLES_MAX),
+        "tables_left_out": _U32,
+        "quarantined": _ANY,
+    },
+    "TableReport": {
+        "table_id": _U32,
+        "name": Name(REPORTED_NAME_CHARS_MAX),
+        "state": Name(20),
+        "reason": Name(REPORTED_REASON_CHARS_MAX, may_be_empty=True),
+        "quarantined": _ANY,
     },
     "DeliveryFrame": {"increments": Each(COUNT_MAX), "progress": _ANY},
     "Increment": {

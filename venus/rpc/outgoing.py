@@ -28,10 +28,11 @@ class Outgoing:
         self._sent: deque[broker_pb2.Half] = deque()
         self._decisions: deque[broker_pb2.Decision] = deque()  # queued
         self._asked: deque[broker_pb2.Decision] = deque()  # sent and not answered
+        self._report: broker_pb2.AdapterReport | None = None
         self.unacknowledged_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._queued or self._decisions)
+        return bool(self._queued or self._decisions or self._report is not None)
 
     @property
     def rolling_back(self) -> bool:
@@ -52,6 +53,10 @@ class Outgoing:
             self._decisions.pop()
         self._decisions.append(decision)
 
+    def set_report(self, report: broker_pb2.AdapterReport) -> None:
+        """Queue what the adapter says of itself; only the newest goes out."""
+        self._report = report
+
     def take(self) -> broker_pb2.ProducerFrame:
         """Return the next frame; what it holds counts as sent."""
         halves: list[broker_pb2.Half] = []
@@ -64,7 +69,8 @@ class Outgoing:
         decisions = list(self._decisions)
         self._decisions.clear()
         self._asked.extend(d for d in decisions if d.verdict != broker_pb2.UNKNOWN)
-        return broker_pb2.ProducerFrame(halves=halves, decisions=decisions)
+        report, self._report = self._report, None
+        return broker_pb2.ProducerFrame(halves=halves, decisions=decisions, report=report)
 
     def persisted(self, through: int) -> None:
         """Forget half messages that are on disk."""

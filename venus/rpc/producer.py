@@ -20,8 +20,10 @@ from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.outgoing import Outgoing
+from venus.rpc.reports import encode
 from venus.rpc.sealed import produce
 from venus.rpc.squeeze import Squeezer
+from venus.standing import AdapterStanding
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -141,6 +143,13 @@ class Producer:
         with self._lock:
             self._check()
             return self._committed.batch_no if self._committed is not None else self._known
+
+    def report(self, standing: AdapterStanding) -> None:
+        """Tell the broker how the tables stand; queued."""
+        with self._lock:
+            self._check()
+            self._outgoing.set_report(encode(standing))
+            self._work.notify()
 
     def take_reviews(self) -> list[broker_pb2.HalfRef]:
         """Return the half messages that the broker asked about since the last call; answer them with `decide`."""

@@ -23,8 +23,10 @@ from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S, open_channel
 from venus.rpc.credit import cost
 from venus.rpc.errors import from_rpc_error
+from venus.rpc.reports import encode
 from venus.rpc.sealed import subscribe
 from venus.rpc.squeeze import Unsqueezer, check_frame
+from venus.standing import AdapterStanding
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -67,6 +69,7 @@ class Subscriber:
         self._starved = False
         self._acknowledge = self._kept = 0
         self._unaccounted: int | None = None
+        self._report: broker_pb2.AdapterReport | None = None
         self._error: VenusError | None = None
         self._closing = False
         self._reader: threading.Thread | None = None
@@ -167,6 +170,13 @@ class Subscriber:
             self._acknowledge, self._kept = max(self._acknowledge, offset), max(self._kept, kept)
             self._work.notify()
 
+    def report(self, standing: AdapterStanding) -> None:
+        """Tell the broker how the tables stand; queued."""
+        with self._lock:
+            self._check()
+            self._report = encode(standing)
+            self._work.notify()
+
     def close(self) -> None:
         """Send what is queued, end the stream and its threads; never raises because of the peer."""
         with self._lock:
@@ -223,13 +233,15 @@ class Subscriber:
     def _next_frame(self) -> broker_pb2.ConsumerFrame | None:
         with self._lock:
             while self._error is None:
-                if self._acknowledge or self._unaccounted is not None or self._credit_due():
+                said = self._unaccounted is not None or self._report is not None
+                if self._acknowledge or said or self._credit_due():
                     frame = broker_pb2.ConsumerFrame(
                         acknowledge=self._acknowledge, credit_bytes=self._taken_bytes,
                         unaccounted_rows=self._unaccounted, kept=self._kept if self._acknowledge else None,
+                        report=self._report,
                     )  # fmt: skip
                     self._acknowledge = self._taken_bytes = 0
-                    self._unaccounted = None
+                    self._unaccounted = self._report = None
                     return frame
                 if self._closing:
                     return None

@@ -78,6 +78,7 @@ class ProducerFrame(_message.Message):
     INIT_FIELD_NUMBER: _builtins.int
     HALVES_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     seal: _builtins.int
     @_builtins.property
@@ -90,17 +91,20 @@ class ProducerFrame(_message.Message):
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
         """also the answers to reviews"""
 
+    @_builtins.property
+    def report(self) -> Global___AdapterReport: ...
     def __init__(
         self,
         *,
         init: Global___Init | None = ...,
         halves: _abc.Iterable[Global___Half] | None = ...,
         decisions: _abc.Iterable[Global___Decision] | None = ...,
+        report: Global___AdapterReport | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["init", b"init"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["init", b"init", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "halves", b"halves", "init", b"init", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "halves", b"halves", "init", b"init", "report", b"report", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -243,6 +247,106 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class AdapterReport(_message.Message):
+    """What an adapter knows of the tables at its end that do not simply follow; all of it each time, at most 256 tables."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAUSED_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    TABLES_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    paused: _builtins.bool
+    """the whole of it"""
+    tables_left_out: _builtins.int
+    """beyond the 256"""
+    quarantined: _builtins.int
+    """changes that wait in quarantine, of all tables"""
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableReport]:
+        """a table that follows and has nothing in quarantine is left out"""
+
+    def __init__(
+        self,
+        *,
+        paused: _builtins.bool = ...,
+        tables: _abc.Iterable[Global___TableReport] | None = ...,
+        tables_left_out: _builtins.int = ...,
+        quarantined: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["paused", b"paused", "quarantined", b"quarantined", "tables", b"tables", "tables_left_out", b"tables_left_out"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterReport: _TypeAlias = AdapterReport  # noqa: Y015
+
+@_typing.final
+class TableReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    name: _builtins.str
+    """the source's; at most 300 characters"""
+    state: _builtins.str
+    """ACTIVE, PAUSED, HALTED, RESYNC, CATCHUP, ...: capital letters, at most 20"""
+    reason: _builtins.str
+    """at most 500 characters"""
+    quarantined: _builtins.int
+    """changes that wait in quarantine"""
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        name: _builtins.str = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        quarantined: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "quarantined", b"quarantined", "reason", b"reason", "state", b"state", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableReport: _TypeAlias = TableReport  # noqa: Y015
+
+@_typing.final
+class Reported(_message.Message):
+    """The newest report of an adapter, with what the broker knows of its age."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    REPORTED_AT_US_FIELD_NUMBER: _builtins.int
+    UNKNOWN_SINCE_US_FIELD_NUMBER: _builtins.int
+    reported_at_us: _builtins.int
+    unknown_since_us: _builtins.int
+    """since then the adapter is away and nobody knows; 0 while it is connected"""
+    @_builtins.property
+    def report(self) -> Global___AdapterReport: ...
+    def __init__(
+        self,
+        *,
+        report: Global___AdapterReport | None = ...,
+        reported_at_us: _builtins.int = ...,
+        unknown_since_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "reported_at_us", b"reported_at_us", "unknown_since_us", b"unknown_since_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reported: _TypeAlias = Reported  # noqa: Y015
 
 @_typing.final
 class BrokerFrame(_message.Message):
@@ -459,6 +563,7 @@ class ConsumerFrame(_message.Message):
     CREDIT_BYTES_FIELD_NUMBER: _builtins.int
     UNACCOUNTED_ROWS_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     acknowledge: _builtins.int
     """every offset below this is applied; 0 = says nothing"""
@@ -473,6 +578,8 @@ class ConsumerFrame(_message.Message):
     def open(self) -> Global___Open:
         """in the first frame, and only there"""
 
+    @_builtins.property
+    def report(self) -> Global___AdapterReport: ...
     def __init__(
         self,
         *,
@@ -481,11 +588,12 @@ class ConsumerFrame(_message.Message):
         credit_bytes: _builtins.int = ...,
         unaccounted_rows: _builtins.int | None = ...,
         kept: _builtins.int | None = ...,
+        report: Global___AdapterReport | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_unaccounted_rows", b"_unaccounted_rows", "kept", b"kept", "open", b"open", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_unaccounted_rows", b"_unaccounted_rows", "kept", b"kept", "open", b"open", "report", b"report", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_unaccounted_rows", b"_unaccounted_rows", "acknowledge", b"acknowledge", "credit_bytes", b"credit_bytes", "kept", b"kept", "open", b"open", "seal", b"seal", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_unaccounted_rows", b"_unaccounted_rows", "acknowledge", b"acknowledge", "credit_bytes", b"credit_bytes", "kept", b"kept", "open", b"open", "report", b"report", "seal", b"seal", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
@@ -1097,6 +1205,7 @@ class ConsumerStatus(_message.Message):
     UNACCOUNTED_ROWS_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
+    REPORTED_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     acknowledged: _builtins.int
     """offset"""
@@ -1112,6 +1221,10 @@ class ConsumerStatus(_message.Message):
     """from this offset on the queue is kept for the group; below acknowledged while tables are held"""
     held_bytes: _builtins.int
     """kept for the group's held tables alone: from kept up to acknowledged"""
+    @_builtins.property
+    def reported(self) -> Global___Reported:
+        """absent: it has not said since the broker's start"""
+
     def __init__(
         self,
         *,
@@ -1125,10 +1238,11 @@ class ConsumerStatus(_message.Message):
         unaccounted_rows: _builtins.int | None = ...,
         kept: _builtins.int = ...,
         held_bytes: _builtins.int = ...,
+        reported: Global___Reported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "reported", b"reported", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "acknowledged", b"acknowledged", "backlog_bytes", b"backlog_bytes", "backlog_rows", b"backlog_rows", "connected", b"connected", "group", b"group", "held_bytes", b"held_bytes", "kept", b"kept", "oldest_unacknowledged_us", b"oldest_unacknowledged_us", "unaccounted_rows", b"unaccounted_rows", "updated_at_us", b"updated_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "acknowledged", b"acknowledged", "backlog_bytes", b"backlog_bytes", "backlog_rows", b"backlog_rows", "connected", b"connected", "group", b"group", "held_bytes", b"held_bytes", "kept", b"kept", "oldest_unacknowledged_us", b"oldest_unacknowledged_us", "reported", b"reported", "unaccounted_rows", b"unaccounted_rows", "updated_at_us", b"updated_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__unaccounted_rows: _TypeAlias = _typing.Literal["unaccounted_rows"]  # noqa: Y015
     _WhichOneofArgType__unaccounted_rows: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows"]  # noqa: Y015
@@ -1152,6 +1266,7 @@ class TableStatus(_message.Message):
     committed_changes: _builtins.int
     last_sequence: _builtins.int
     rows_estimate: _builtins.int
+    """insertions less deletions that the source was sure of: not how many rows there are"""
     def __init__(
         self,
         *,
@@ -1211,6 +1326,8 @@ class BusinessStatus(_message.Message):
     ALARMS_FIELD_NUMBER: _builtins.int
     LAST_CAPTURED_AT_US_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
+    REPORTED_ALARMS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1226,6 +1343,8 @@ class BusinessStatus(_message.Message):
     """of the newest committed batch"""
     held_bytes: _builtins.int
     """of the queue, kept for held tables alone: the most of any consumer group"""
+    reported_alarms: _builtins.int
+    """so many of the alarms, the last ones, are what adapters have reported"""
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
     @_builtins.property
@@ -1238,6 +1357,10 @@ class BusinessStatus(_message.Message):
 
     @_builtins.property
     def alarms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def source(self) -> Global___Reported:
+        """what the upper adapter said; absent: nothing since the broker's start"""
+
     def __init__(
         self,
         *,
@@ -1258,10 +1381,12 @@ class BusinessStatus(_message.Message):
         alarms: _abc.Iterable[_builtins.str] | None = ...,
         last_captured_at_us: _builtins.int = ...,
         held_bytes: _builtins.int = ...,
+        reported_alarms: _builtins.int = ...,
+        source: Global___Reported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_sequence", b"last_sequence", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_sequence", b"last_sequence", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

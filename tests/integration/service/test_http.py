@@ -13,8 +13,11 @@ from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
 from venus.broker.service.process import RunningBroker
+from venus.errors import ProtocolError
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
+from venus.standing import AdapterStanding, TableStanding
+from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +66,7 @@ def test_the_page_is_one_file_that_loads_nothing_from_elsewhere(broker: RunningB
     page = get(broker, "/")
     assert "VENUS broker" in page
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", page)
+    assert "rows_estimate" not in page  # counts what the source was sure of, which is not how many rows there are
     status = json.loads(get(broker, "/status.json"))
     assert status["businesses"] == []
     fill(broker.address, 1, 2)
@@ -75,11 +79,61 @@ def test_the_page_is_one_file_that_loads_nothing_from_elsewhere(broker: RunningB
 PARTS = {  # of consumers and half messages: none here
     *("backlog_rows", "backlog_bytes", "updated_at_us", "oldest_unacknowledged_us"),
     *("batch_no", "received_at_us"),
+    *("table_id", "unknown_since_us"),
 }
 
 
 def test_health_says_ok_or_why_not(start_broker: StartBroker) -> None:
     assert get(start_broker(), "/health") == "ok\n"
+
+
+def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 2)
+    standing = AdapterStanding.of([TableStanding(table_id=2, name="shop.items", state="RESYNC", reason="<why>")])
+    with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
+        sender.connect(0, 0)
+        sender.report(standing)
+        wait_for(lambda: get(broker, "/health").startswith("degraded\n"))
+        with pytest.raises(HTTPError) as caught:
+            get(broker, "/alarms")
+        assert caught.value.code == 503
+        sentence = "source: shop.items is RESYNC (<why>); `venus resync shop.items` reads it again"
+        assert caught.value.read().decode() == f"{BUSINESS}: {sentence}\n"
+        caught.value.close()
+        gauge = f'venus_tables_not_following{{business="{BUSINESS}",place="source",state="RESYNC"}}'
+        assert metric(get(broker, "/metrics"), gauge) == 1
+        sender.report(AdapterStanding())
+        wait_for(lambda: get(broker, "/health") == "ok\n")
+        assert metric(get(broker, "/metrics"), gauge) == 0
+        assert get(broker, "/alarms") == "none\n"
+
+
+def test_a_reader_of_somebody_elses_does_not_speak_for_the_group(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 2)
+    with (
+        Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader,
+        Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20, transient=True) as guest,
+    ):
+        for one in (reader, guest):
+            one.open(0, 0)
+        reader.report(AdapterStanding(paused=True))
+        wait_for(lambda: "target g: paused" in get(broker, "/health"))
+        guest.report(AdapterStanding())
+        guest.acknowledge(1)
+        guest.close()
+        assert "target g: paused; `venus resume --target g` goes on\n" in get(broker, "/health")
+
+
+def test_a_report_that_breaks_the_rules_ends_the_stream(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(broker.address, 1, 1)
+    wrong = broker_pb2.AdapterReport(tables=[broker_pb2.TableReport(table_id=1, name="x" * 10_000, state="HALTED")])
+    monkeypatch.setattr("venus.rpc.producer.encode", lambda _: wrong)
+    with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
+        sender.connect(0, 0)
+        sender.report(AdapterStanding())
+        with pytest.raises(ProtocolError, match="too long a text"):
+            wait_for(lambda: sender.take_reviews() and None)
+    assert get(broker, "/health") == "ok\n"
 
 
 def test_health_is_503_when_the_disk_is_nearly_full(start_broker: StartBroker) -> None:

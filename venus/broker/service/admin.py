@@ -51,7 +51,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
         """Drop a consumer group."""
         async with answering(context):
             await self._handoff.blocking(self._engine.subscriptions.forget, request.business, request.group)
-            self._standing.unaccounted.pop((request.business, request.group), None)
+            self._standing.reports.forget(request.business, request.group)
             return broker_pb2.Empty()
         return None
 

@@ -19,7 +19,7 @@ from venus.broker.core import Core
 from venus.broker.queue.early_delivery import Sent
 from venus.broker.service.answering import answering
 from venus.broker.service.loop_bridge import Handoff
-from venus.broker.service.service_status import Standing
+from venus.broker.service.service_status import Standing, now_us
 from venus.codec.chunk import Sealed
 from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.model import FULL
@@ -70,6 +70,13 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 await stream.run(first)
             finally:
                 self._streams.discard(stream)
+                self._left(stream)
+
+    def _left(self, stream: ConsumerStream) -> None:
+        """Note that nobody speaks for a group any more; a successor may have come before its predecessor was gone."""
+        who = (stream.business, stream.group)
+        if not stream.transient and not any((s.business, s.group) == who and not s.transient for s in self._streams):
+            self.standing.reports.left(*who, now_us())
 
     async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.OpenSnapshotRequest, context: Context
@@ -157,6 +164,7 @@ class ConsumerStream:
         self._tables = tuple(wanted.table_ids)
         self._credit = Credit(wanted.credit_bytes)
         self._position = wanted.offset
+        self.transient = wanted.transient
         self.ahead = wanted.ahead and not wanted.table_ids
         self._sent = Sent(wanted.offset)
         self._squeezer = Squeezer()
@@ -321,13 +329,18 @@ class ConsumerStream:
     def _take(self, frame: broker_pb2.ConsumerFrame) -> None:
         """Note what a consumer says of itself: in memory, logged later; not when a newer stream of it has come."""
         kept = frame.kept if frame.HasField("kept") else None
-        if not frame.acknowledge and kept is None and not frame.HasField("unaccounted_rows"):
+        reports = frame.HasField("unaccounted_rows") or frame.HasField("report")
+        if not frame.acknowledge and kept is None and not reports:
             return
         current = self._engine.subscriptions.acknowledge(
             self.business, self.group, self._token, frame.acknowledge, kept
         )
-        if current and frame.HasField("unaccounted_rows") and not self._wanted.transient:
-            self._standing.unaccounted[self.business, self.group] = frame.unaccounted_rows
+        if not current or self.transient:
+            return  # a reader of somebody else's: what it says is not the group's
+        if frame.HasField("unaccounted_rows"):
+            self._standing.reports.say_unaccounted(self.business, self.group, frame.unaccounted_rows)
+        if frame.HasField("report"):
+            self._standing.reports.say(self.business, self.group, frame.report, now_us())
 
     async def _read(self, frame: Any) -> None:
         try:

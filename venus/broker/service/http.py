@@ -1,4 +1,4 @@
-"""What a browser and Prometheus see of a broker: /, /status.json, /metrics, /health; in the broker's own loop."""
+"""What a browser and Prometheus see of a broker: /, /status.json, /metrics, /health, /alarms; in its own loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STOP_TIMEOUT_S = 2
 
 
 class Pages:
-    """The four answers."""
+    """The answers."""
 
     def __init__(self, handoff: Handoff, standing: Standing, health: Health) -> None:
         self._handoff, self._standing, self._health = handoff, standing, health
@@ -47,6 +47,7 @@ class Pages:
                 Route("/status.json", self.status),
                 Route("/metrics", self.metrics),
                 Route("/health", self.health),
+                Route("/alarms", self.alarms),
             ]
         )
 
@@ -73,9 +74,22 @@ class Pages:
         return Response(generate_latest(registry(status)), media_type=CONTENT_TYPE_LATEST, headers=HEADERS)
 
     async def health(self, _: Request) -> Response:
-        """Return 200, or 503 with the reason."""
-        reason = await self._handoff.blocking(self._health.reason)
-        return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200, headers=HEADERS)
+        """Return 503 with the reason if the broker cannot work; 200 with ok, or with what else needs somebody.
+
+        A halted table is no reason to start a broker again: whoever restarts what is not healthy asks here.
+        """
+        reason, alarms = await self._handoff.blocking(self._health.look)
+        if reason:
+            return PlainTextResponse(f"{reason}\n", status_code=503, headers=HEADERS)
+        return PlainTextResponse("\n".join(["degraded" if alarms else "ok", *alarms, ""]), headers=HEADERS)
+
+    async def alarms(self, _: Request) -> Response:
+        """Return 200 if nothing needs somebody, else 503 with a line for each thing that does."""
+        reason, alarms = await self._handoff.blocking(self._health.look)
+        found = [reason] if reason else alarms
+        return PlainTextResponse(
+            "\n".join([*(found or ["none"]), ""]), status_code=503 if found else 200, headers=HEADERS
+        )
 
 
 class _Server(uvicorn.Server):

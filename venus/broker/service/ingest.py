@@ -23,9 +23,10 @@ from venus.broker.service.answering import answering
 from venus.broker.service.holder import must_wait, wait_for_turn
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.outbox import Outbox
-from venus.broker.service.service_status import Standing
+from venus.broker.service.service_status import Standing, now_us
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
+from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import checked
 from venus.rpc.squeeze import Unsqueezer, check_frame
 from venus.wire import broker_pb2, broker_pb2_grpc
@@ -121,6 +122,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         if self.live.get(stream.business) is stream:
             del self.live[stream.business]
             del self.standing.producers[stream.business]
+            self.standing.reports.left(stream.business, SOURCE, now_us())
 
     @contextmanager
     def overruled(self, business: str, batch_no: int) -> Iterator[None]:
@@ -202,6 +204,8 @@ class ProducerStream:
             while True:
                 self._take_halves(frame)
                 self._take_decisions(frame)
+                if frame.HasField("report"):
+                    self._ingest.standing.reports.say(self.business, SOURCE, frame.report, now_us())
                 await self._ingest.unsaved.room()
                 frame = await self._next_frame()
                 if frame is grpc.aio.EOF:

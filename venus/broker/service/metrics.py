@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import psutil
@@ -10,6 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from venus.rpc.reports import decode
+from venus.standing import HELD_STATES, MOVING_STATES
 from venus.wire import broker_pb2
 
 #: name, help, and how to read it off a business's status.
@@ -51,6 +54,16 @@ def age_s(since_us: int, now_us: int) -> float:
     return max(0.0, (now_us - since_us) / 1e6) if since_us else 0.0
 
 
+def reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str, broker_pb2.Reported]]:
+    """Yield business, place and report of every adapter that has said anything."""
+    for business in status.businesses:
+        if business.HasField("source"):
+            yield business.business, "source", business.source
+        for consumer in business.consumers:
+            if consumer.HasField("reported"):
+                yield business.business, consumer.group, consumer.reported
+
+
 class StatusCollector(Collector):
     """One status, as metric families."""
 
@@ -71,6 +84,7 @@ class StatusCollector(Collector):
         yield self._oldest_half()
         yield from self._consumers()
         yield self._tables()
+        yield from self._reports()
         yield from self._counters()
 
     def _oldest_half(self) -> Metric:
@@ -106,6 +120,29 @@ class StatusCollector(Collector):
             if consumer.HasField("unaccounted_rows"):
                 unaccounted.add_metric([business, consumer.group], consumer.unaccounted_rows)
         yield unaccounted
+
+    def _reports(self) -> Iterable[Metric]:
+        """Return what the adapters say; `place` is source or the consumer group."""
+        labels = ["business", "place"]
+        paused = GaugeMetricFamily("venus_paused", "1 while the whole of it is paused", labels=labels)
+        held = GaugeMetricFamily(
+            "venus_tables_not_following", "Tables in a state that needs somebody", labels=[*labels, "state"]
+        )
+        waiting = GaugeMetricFamily(
+            "venus_quarantined_changes", "Refused changes that wait for somebody", labels=labels
+        )
+        age = GaugeMetricFamily(
+            "venus_report_unknown_seconds", "How long its adapter has been away, 0 while connected", labels=labels
+        )
+        for business, place, reported in reports(self._status):
+            standing = decode(reported.report)
+            paused.add_metric([business, place], float(standing.paused))
+            waiting.add_metric([business, place], standing.quarantined)
+            age.add_metric([business, place], age_s(reported.unknown_since_us, self._now_us))
+            states = Counter(t.state for t in standing.tables if t.state not in MOVING_STATES)
+            for state in sorted(states.keys() | set(HELD_STATES)):
+                held.add_metric([business, place, state], states[state])
+        return paused, held, waiting, age
 
     def _tables(self) -> Metric:
         family = CounterMetricFamily(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from venus.broker.core import Core
+from venus.broker.service.reported import Reports
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -14,14 +15,18 @@ ALARMS_MAX = 20
 ALARMED_MAX = 100
 
 
+def now_us() -> int:
+    """Return Unix microseconds."""
+    return time.time_ns() // 1000
+
+
 class Standing:
-    """Live producers, consumers' accounts and alarms, laid over the engine's status."""
+    """Live producers, adapters' reports and alarms, laid over the engine's status."""
 
     def __init__(self, engine: Core) -> None:
         self._engine = engine
         self.producers: dict[str, str] = {}
-        #: (business, group) -> how many changes the group said last that it cannot account for.
-        self.unaccounted: dict[tuple[str, str], int] = {}
+        self.reports = Reports()
         self._alarms: dict[str, list[str]] = {}
 
     def alarm(self, business: str, text: str) -> None:
@@ -40,8 +45,7 @@ class Standing:
     def forget(self, business: str) -> None:
         """Forget what consumers of a business said, and its alarms."""
         self._alarms.pop(business, None)
-        for key in [key for key in self.unaccounted if key[0] == business]:
-            del self.unaccounted[key]
+        self.reports.forget_business(business)
 
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Return the engine's status with what the service adds; reads the store, so not in the loop."""
@@ -49,10 +53,7 @@ class Standing:
         for entry in status.businesses:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))
-            for consumer in entry.consumers:
-                said = self.unaccounted.get((entry.business, consumer.group))
-                if said is not None:
-                    consumer.unaccounted_rows = said
+            self.reports.lay_over(entry, now_us())
         if not business:  # of a producer that has gone before it shipped anything
             known = {entry.business for entry in status.businesses}
             gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
@@ -72,12 +73,18 @@ class Health:
 
     def reason(self) -> str:
         """Return why the broker cannot do its work, or an empty string."""
+        return self.look()[0]
+
+    def look(self) -> tuple[str, list[str]]:
+        """Return why the broker cannot do its work, or an empty string; and the alarms, with which it can."""
         if self.stopping:
-            return "the broker is stopping"
+            return "the broker is stopping", []
         try:
             status = self._standing.status()
         except VenusError as error:
-            return str(error)
+            return str(error), []
         if status.free_bytes < self._free_bytes_min:
-            return f"{status.free_bytes >> 20} MiB free, writes are refused below {self._free_bytes_min >> 20} MiB"
-        return ""
+            room = f"{status.free_bytes >> 20} MiB free, writes are refused below {self._free_bytes_min >> 20} MiB"
+            return room, []
+        businesses = [f"{entry.business}: {alarm}" for entry in status.businesses for alarm in entry.alarms]
+        return "", [*status.alarms, *businesses]

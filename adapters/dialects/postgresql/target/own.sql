@@ -172,6 +172,10 @@ WHERE q.group_name = %(group)s AND (%(everything)s OR q.state IN ('HALTED', 'PAR
 -- count_open --
 SELECT count(*) FROM {own}.quarantine WHERE group_name = %(group)s AND state IN ('HALTED', 'PARKED')
 
+-- open_by_table --
+SELECT table_id, count(*) FROM {own}.quarantine WHERE group_name = %(group)s AND state IN ('HALTED', 'PARKED')
+GROUP BY table_id
+
 -- decide_quarantine --
 UPDATE {own}.quarantine SET state = %(state)s, reason = %(reason)s, decided_at = now()
 WHERE group_name = %(group)s AND id = ANY(%(ids)s)

@@ -1,0 +1,187 @@
+"""What does not follow is seen everywhere: status, metrics, health, page; and so is that it follows again.
+
+One broker, one `venus sync`, a SQLite source; the broker's own words are compared with those of `venus status`, which
+asks the databases.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.story.test_trouble import Running
+from tests.support.pipeline import Pipeline, with_password
+from tests.support.postgres import Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+#: Not UTF-8: SQLite keeps it as TEXT, and nobody can carry it.
+UNFIT = "INSERT INTO unfit VALUES (2, CAST(x'ff' AS TEXT))"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[Running]:
+    url = postgres_server.create_database()
+    folder = tmp_path_factory.mktemp("standing")
+    pipeline = Pipeline(folder=folder, source=f"sqlite:///{folder}/app.db", targets={"main": with_password(url)})
+    pipeline.configure()
+    made = Running(pipeline, postgres_server)
+    try:
+        made.write("CREATE TABLE steady (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
+        for table in ("unfit", "strict", "missed"):
+            made.new_table(table)
+        pipeline.venus("install-triggers")
+        pipeline.start_broker()
+        pipeline.venus("migrate", "--target", "main")
+        pipeline.start("sync", "sync")
+        made.healthy()
+        yield made
+    finally:
+        pipeline.close()
+        postgres_server.drop_database(url)
+
+
+def get(running: Running, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{running.pipeline.ports[1]}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def metric(running: Running, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", get(running, "/metrics")[1], re.MULTILINE)
+    return float(found[1]) if found else -1.0
+
+
+def page(running: Running) -> str:
+    """Return what a browser makes of the page; without one, what the page is made of."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        return get(running, "/status.json")[1]
+    done = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom",
+         f"http://127.0.0.1:{running.pipeline.ports[1]}/"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return done.stdout
+
+
+def in_all_places(running: Running, sentence: str, gauge: str) -> None:
+    """Wait until the broker says it, then look at every place."""
+    pipeline = running.pipeline
+    pipeline.until(lambda: sentence in get(running, "/health")[1], f"/health to say {sentence!r}", every_s=0.2)
+    code, health = get(running, "/health")
+    assert (code, health.splitlines()[0]) == (200, "degraded")
+    code, alarms = get(running, "/alarms")
+    assert code == 503
+    assert sentence in alarms
+    assert metric(running, gauge) == 1
+    assert metric(running, 'venus_alarms{business="main"}') == 1
+    (business,) = json.loads(get(running, "/status.json")[1])["businesses"]
+    assert [sentence in alarm for alarm in business["alarms"]] == [True]
+    assert sentence in page(running).replace("&gt;", ">").replace("&lt;", "<")
+    found = pipeline.ask("status", code=1)
+    assert [sentence in problem for problem in found["problems"]] == [True], found["problems"]
+
+
+def in_no_place(running: Running, gauge: str) -> None:
+    """Wait until the broker says nothing any more, then look at every place."""
+    running.healthy()
+    running.pipeline.until(lambda: get(running, "/health")[1] == "ok\n", "/health to say ok", every_s=0.2)
+    assert get(running, "/alarms") == (200, "none\n")
+    assert metric(running, gauge) == 0
+    assert metric(running, 'venus_alarms{business="main"}') == 0
+    assert 'role="alert"' not in page(running)
+
+
+def test_a_table_halted_at_the_source(running: Running) -> None:
+    gauge = 'venus_tables_not_following{business="main",place="source",state="HALTED"}'
+    running.write(UNFIT, "INSERT INTO steady VALUES (1, 'goes on')")
+    running.has("main", "steady", [(1, "goes on")])
+
+    in_all_places(running, "source: main.unfit is HALTED (cannot be carried: ", gauge)
+
+    running.write("UPDATE unfit SET v = 'two' WHERE id = 2")
+    running.has("main", "unfit", [(1, "one"), (2, "two")])
+    in_no_place(running, gauge)
+
+
+def test_a_table_halted_at_the_target(running: Running) -> None:
+    gauge = 'venus_tables_not_following{business="main",place="main/main",state="HALTED"}'
+    running.at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
+    running.write("INSERT INTO strict VALUES (2, 'bad')")
+
+    running.pipeline.until(lambda: "main.strict is HALTED" in get(running, "/alarms")[1], "the halt", every_s=0.2)
+    assert "1 refused changes wait; see `venus quarantine list --target main`" in get(running, "/alarms")[1]
+    assert metric(running, gauge) == 1
+    assert metric(running, 'venus_quarantined_changes{business="main",place="main/main"}') == 1
+    said = running.pipeline.ask("status", code=1)["problems"]
+    assert sorted(said) == sorted(get(running, "/alarms")[1].replace("main: target", "target").splitlines())
+    assert "main.strict is HALTED" in page(running)
+
+    running.at("main", "ALTER TABLE strict DROP CONSTRAINT no_bad")
+    running.pipeline.venus("quarantine", "retry", "--target", "main")
+    in_no_place(running, gauge)
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence", "gauge"),
+    [
+        (["steady"], "source: main.steady is PAUSED (paused by an operator); `venus resume main.steady` goes on",
+         'venus_tables_not_following{business="main",place="source",state="PAUSED"}'),
+        (["steady", "--target", "main"], "target main: main.steady is PAUSED (paused by an operator)",
+         'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}'),
+        (["--target", "main"], "target main: paused; `venus resume --target main` goes on",
+         'venus_paused{business="main",place="main/main"}'),
+    ],
+)  # fmt: skip
+def test_what_an_operator_has_paused(running: Running, what: list[str], sentence: str, gauge: str) -> None:
+    running.pipeline.venus("pause", *what)
+    in_all_places(running, sentence, gauge)
+
+    running.pipeline.venus("resume", *what)
+    in_no_place(running, gauge)
+
+
+def test_a_table_that_has_missed_changes(running: Running) -> None:
+    gauge = 'venus_tables_not_following{business="main",place="source",state="RESYNC"}'
+    trigger = triggers_of(running, "missed")[0]
+    running.write(f'DROP TRIGGER "{trigger}"')
+    running.pipeline.venus("install-triggers")
+
+    in_all_places(running, "source: main.missed is RESYNC", gauge)
+
+    running.pipeline.venus("resync", "missed")
+    in_no_place(running, gauge)
+
+
+def test_what_an_adapter_said_before_it_went_away_is_dated(running: Running) -> None:
+    away = 'venus_report_unknown_seconds{business="main",place="main/main"}'
+    running.pipeline.venus("pause", "steady", "--target", "main")
+    running.pipeline.until(lambda: "main.steady is PAUSED" in get(running, "/alarms")[1], "the pause", every_s=0.2)
+    assert metric(running, away) == 0
+
+    assert running.pipeline.stop("sync") == 0
+    running.pipeline.until(lambda: metric(running, away) > 1, "the adapter to be away", every_s=0.2)
+    assert re.search(r"main.steady is PAUSED .* \(as it was \d+ s ago: its adapter is away", get(running, "/alarms")[1])
+
+    running.pipeline.venus("resume", "steady", "--target", "main")
+    running.pipeline.start("sync", "sync")
+    in_no_place(running, 'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}')
+
+
+def triggers_of(running: Running, table: str) -> list[str]:
+    with closing(sqlite3.connect(running.pipeline.folder / "app.db")) as connection:
+        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", [table])
+        return [name for (name,) in found]

@@ -1,0 +1,175 @@
+"""What an adapter says of its tables: cut to size by the sender, refused by the broker if it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.broker.service.reported import REPORTS_MAX, Reports
+from venus.errors import ProtocolError
+from venus.rpc.reports import (
+    NAME_CHARACTERS_MAX,
+    REASON_CHARACTERS_MAX,
+    SOURCE,
+    TABLES_MAX,
+    check,
+    decode,
+    encode,
+    reported_problems,
+)
+from venus.standing import AdapterStanding, TableStanding, at_source, problems
+from venus.wire import broker_pb2
+
+SECOND_US = 1_000_000
+
+
+def table(number: int = 1, **changes: object) -> TableStanding:
+    return TableStanding(**{"table_id": number, "name": f"shop.t{number}", "state": "HALTED", **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_ordinary_is_not_told_and_what_needs_somebody_comes_first() -> None:
+    standing = AdapterStanding.of(
+        [table(1, state="ACTIVE"), table(2, state="CATCHUP"), table(3), table(4, quarantined=2)]
+    )
+
+    assert [t.table_id for t in standing.tables] == [3, 4, 2]
+    assert decode(encode(standing)) == standing
+
+
+def test_a_report_is_never_larger_than_the_broker_takes() -> None:
+    long = "\x00line\nline " * 1000
+    standing = AdapterStanding.of([table(n, name=f"{n}{long}", reason=long) for n in range(1, 1001)])
+
+    report = encode(standing)
+
+    check(report)
+    assert len(report.tables) == TABLES_MAX
+    assert report.tables_left_out == 1000 - TABLES_MAX
+    assert report.ByteSize() < 256 * 1024
+    assert f"source: {1000 - TABLES_MAX:,} more tables do not follow; `venus status` lists them" in problems(
+        decode(report)
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "x" * (NAME_CHARACTERS_MAX + 1)},
+        {"name": "a\nb"},
+        {"reason": "x" * (REASON_CHARACTERS_MAX + 1)},
+        {"reason": "\x1b[31m"},
+        {"state": ""},
+        {"state": "halted"},
+        {"state": "X" * 21},
+    ],
+)
+def test_a_report_that_is_too_large_or_unreadable_is_refused_and_not_kept(wrong: dict[str, str]) -> None:
+    report = broker_pb2.AdapterReport(
+        tables=[broker_pb2.TableReport(**{"table_id": 1, "name": "t", "state": "HALTED", **wrong})]  # type: ignore[arg-type]
+    )
+    reports = Reports()
+
+    with pytest.raises(ProtocolError, match="table 1"):
+        reports.say("b", SOURCE, report, 1)
+
+    entry = broker_pb2.BusinessStatus(business="b")
+    reports.lay_over(entry, 1)
+    assert not entry.alarms
+    assert not entry.HasField("source")
+
+
+def test_too_many_tables_are_refused() -> None:
+    one = broker_pb2.TableReport(table_id=1, name="t", state="HALTED")
+    with pytest.raises(ProtocolError, match="257 tables"):
+        check(broker_pb2.AdapterReport(tables=[one] * (TABLES_MAX + 1)))
+
+
+def status(*groups: str) -> broker_pb2.BusinessStatus:
+    return broker_pb2.BusinessStatus(
+        business="b", consumers=[broker_pb2.ConsumerStatus(group=group) for group in groups], alarms=["its own"]
+    )
+
+
+def test_reports_become_alarms_behind_the_brokers_own() -> None:
+    reports = Reports()
+    reports.say("b", SOURCE, encode(AdapterStanding.of([at_source(1, "t", "RESYNC", "why")])), 5)
+    reports.say("b", "b/eu", encode(AdapterStanding.of([], paused=True, quarantined=3)), 6)
+    reports.say("other", SOURCE, encode(AdapterStanding(paused=True)), 7)
+    entry = status("b/eu", "b/us")
+
+    reports.lay_over(entry, 10)
+
+    assert list(entry.alarms) == [
+        "its own",
+        "source: t is RESYNC (why); `venus resync t` reads it again",
+        "target eu: paused; `venus resume --target eu` goes on",
+        "target eu: 3 refused changes wait; see `venus quarantine list --target eu`",
+    ]
+    assert entry.reported_alarms == 3
+    assert [c.HasField("reported") for c in entry.consumers] == [True, False]
+    assert [group for group, _ in reported_problems(entry, 10)] == [SOURCE, "b/eu", "b/eu"]
+
+
+def test_what_was_said_by_one_who_has_left_is_dated_until_it_is_said_again() -> None:
+    reports = Reports()
+    report = encode(AdapterStanding.of([table()]))
+    reports.say("b", "b/eu", report, 1 * SECOND_US)
+    reports.left("b", "b/eu", 5 * SECOND_US)
+    reports.left("b", "b/eu", 6 * SECOND_US)
+    entry = status("b/eu")
+    reports.lay_over(entry, 65 * SECOND_US)
+
+    assert "(as it was 60 s ago: its adapter is away since)" in entry.alarms[-1]
+    assert entry.consumers[0].reported.reported_at_us == SECOND_US
+
+    reports.say("b", "b/eu", report, 70 * SECOND_US)
+    entry = status("b/eu")
+    reports.lay_over(entry, 71 * SECOND_US)
+    assert "ago" not in entry.alarms[-1]
+
+
+def test_groups_that_are_gone_are_forgotten_and_one_that_has_just_come_is_not() -> None:
+    reports = Reports()
+    paused = encode(AdapterStanding(paused=True))
+    reports.say("b", "b/gone", paused, 1)
+    reports.left("b", "b/gone", 2)
+    reports.say("b", "b/new", paused, 3)  # after the engine's part of the status was made
+    reports.lay_over(status(), 4)
+
+    entry = status("b/gone", "b/new")
+    reports.lay_over(entry, 5)
+
+    assert [c.HasField("reported") for c in entry.consumers] == [False, True]
+
+
+def test_only_so_many_adapters_are_remembered() -> None:
+    reports = Reports()
+    for number in range(REPORTS_MAX + 1):
+        reports.say(f"b{number}", SOURCE, encode(AdapterStanding(paused=True)), number)
+    found = []
+    for number in (0, 1, REPORTS_MAX):
+        entry = broker_pb2.BusinessStatus(business=f"b{number}")
+        reports.lay_over(entry, 1)
+        found.append(entry.HasField("source"))
+    assert found == [False, True, True]
+    reports.forget_business("b1")
+    entry = broker_pb2.BusinessStatus(business="b1")
+    reports.lay_over(entry, 1)
+    assert not entry.HasField("source")
+
+
+def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> None:
+    found = problems(
+        AdapterStanding.of(
+            [
+                at_source(1, "a", "PAUSED", "paused by an operator"),
+                at_source(2, "b", "PAUSED", "cannot be carried: row 5"),
+            ]
+        )
+    )
+
+    assert found == [
+        "source: a is PAUSED (paused by an operator); `venus resume a` goes on",
+        "source: b is HALTED (cannot be carried: row 5); "
+        "correct the row, or exclude the table; it is tried again by itself",
+    ]

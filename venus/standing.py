@@ -1,0 +1,95 @@
+"""Where an adapter's tables stand, and what of it needs somebody. The one place for both.
+
+`venus status` fills these from the databases that it asks; the broker keeps what the adapters report, and its page,
+metrics, health and alarms show that. All of them say the same sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ACTIVE = "ACTIVE"  # every change is taken over at once
+RESYNCING = "RESYNCING"  # is being made equal to the full data
+#: States in which a table moves by itself; every other needs somebody.
+MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
+#: How the reason of a table begins that is PAUSED at the source because of a row; it is tried again by itself.
+UNFIT = "cannot be carried: "
+#: Always in the metrics, so that a graph of one starts at zero rather than nowhere.
+HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStanding:
+    """A table at the source or at a target."""
+
+    table_id: int
+    name: str
+    state: str = ACTIVE
+    reason: str = ""
+    #: Changes of it that wait in quarantine.
+    quarantined: int = 0
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether there is nothing to say of it."""
+        return self.state == ACTIVE and not self.quarantined
+
+
+def at_source(table_id: int, name: str, state: str, reason: str) -> TableStanding:
+    """Return a table of the registry; one that stopped by itself is told from one that somebody paused."""
+    halted = state == "PAUSED" and reason.startswith(UNFIT)
+    return TableStanding(table_id=table_id, name=name, state="HALTED" if halted else state, reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterStanding:
+    """What one adapter knows: its tables that are not ordinary."""
+
+    paused: bool = False
+    tables: tuple[TableStanding, ...] = ()
+    #: Tables that are not ordinary either, and were too many to tell.
+    left_out: int = 0
+    #: Changes that wait in quarantine, of all tables.
+    quarantined: int = 0
+
+    @classmethod
+    def of(cls, tables: Iterable[TableStanding], *, paused: bool = False, quarantined: int = 0) -> AdapterStanding:
+        """Leave out what is ordinary; what needs somebody comes first."""
+        told = sorted((t for t in tables if not t.ordinary), key=lambda t: (t.state in MOVING_STATES, t.name))
+        return cls(paused=paused, tables=tuple(told), quarantined=quarantined)
+
+
+def problems(standing: AdapterStanding, target: str = "") -> list[str]:
+    """Return a sentence for each thing that needs somebody, with the way out; `target` empty = at the source."""
+    where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
+    found = [f"{where}: paused; `venus resume{at}` goes on"] if standing.paused else []
+    for table in standing.tables:
+        if table.state not in MOVING_STATES:
+            why = f" ({table.reason})" if table.reason else ""
+            found.append(f"{where}: {table.name} is {table.state}{why}; {_way_out(table, at)}".rstrip("; "))
+    if standing.left_out:
+        found.append(f"{where}: {standing.left_out:,} more tables do not follow; `venus status` lists them")
+    if standing.quarantined:
+        found.append(f"{where}: {standing.quarantined:,} refused changes wait; see `venus quarantine list{at}`")
+    return found
+
+
+def unaccounted_problem(rows: int, target: str) -> str:
+    """Say that changes are not at the target although its offset has passed them."""
+    return (
+        f"target {target}: {rows:,} changes below its offset are unaccounted for; "
+        f"`venus resync --all --target {target}` makes it equal to the full data"
+    )
+
+
+def _way_out(table: TableStanding, at: str) -> str:
+    """Say what somebody can do, unless the reason does; `at` names the target as an option, empty at the source."""
+    if "`venus " in table.reason:
+        return ""
+    if table.state == "HALTED":
+        at_source = "correct the row, or exclude the table; it is tried again by itself"
+        return f"`venus quarantine list{at}` shows the row" if at else at_source
+    if table.state == "PAUSED":
+        return f"`venus resume {table.name}{at}` goes on"
+    return f"`venus resync {table.name}{at}` reads it again" if table.state == "RESYNC" else ""
