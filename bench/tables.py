@@ -1,4 +1,4 @@
-"""Many small tables: what installing them, an empty migrate and their standing still cost.
+"""Many small tables: what installing them and an empty migrate take, and what they cost while idle.
 
 `python -m bench.tables [--tables 500] [--idle 20]`. Every command and process is the one that a user
 types. Seconds are wall time and, beside them, processor time: of the command with its children, and of the PostgreSQL
@@ -166,7 +166,7 @@ def report_costs(console: Console, count: int, costs: dict[str, Cost]) -> None:
 
 
 def report_idle(console: Console, count: int, shares: dict[str, float], arrived: list[float]) -> None:
-    """Print what standing still takes, and that a change still arrives at once."""
+    """Print what idling costs, and that a change still arrives at once."""
     said = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
     total = sum(shares.values())
     console.print(f"{count} idle tables, of a core: {said}; together {total:.1%} (goal {GOAL_IDLE_SHARE:.0%})")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import tenacity
 
+from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, Refused, VenusError
 from venus.rpc.subscriber import Subscriber
@@ -22,7 +23,6 @@ from venus.spark.lake import LakeTarget
 from venus.spark.lake_gather import Gathering, TableMisfit
 from venus.spark.lake_manifest import Manifest
 from venus.spark.lake_refresh import read_again, refresh
-from venus.standing import ACTIVE, RESYNCING, AdapterStanding, TableStanding
 
 logger = logging.getLogger(__name__)
 
@@ -200,11 +200,11 @@ class _Following:
         self._refreshed += 1
         return True
 
-    def _standing(self) -> AdapterStanding:
+    def _standing(self) -> AdapterCondition:
         resyncing = set(self._target.asked_resyncs())
-        return AdapterStanding.of(
+        return AdapterCondition.of(
             (
-                TableStanding(table_id=t.table_id, name=t.name, state=RESYNCING if t.table_id in resyncing else ACTIVE)
+                TableCondition(table_id=t.table_id, name=t.name, state=RESYNCING if t.table_id in resyncing else ACTIVE)
                 for t in self._manifest.tables.values()
             ),
             paused=self._target.paused,

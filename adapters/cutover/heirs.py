@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from venus.adapters.cutover.standing import Block
+from venus.adapters.cutover.readiness import Block
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under.naming import Placed

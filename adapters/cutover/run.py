@@ -21,7 +21,7 @@ from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.comparing import Comparing
 from venus.adapters.cutover.counters import Counter, always, set_counters
 from venus.adapters.cutover.legs import NotAtRest, Table, target_hash
-from venus.adapters.cutover.standing import Block, Standing, blocks, look, moved, pending
+from venus.adapters.cutover.readiness import Block, Readiness, blocks, look, moved, pending
 from venus.adapters.dialects.contract import Numbering, Source
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.registry import open_source
@@ -132,30 +132,30 @@ class _Cutover:
             raise Refused("\n".join(b.line for b in found), hint=hint or "mend that, then run the command again")
         self._blocks += [b for b in found if b not in self._blocks]
 
-    def _drained(self) -> Standing:
+    def _drained(self) -> Readiness:
         """Wait until nothing is on its way to the target."""
         end = time.monotonic() + self._wish.wait_s
         before: dict[str, int] | None = None
         while True:
-            standing = look(self._source, self._admin, self._target, self._session)
-            before = standing.counters if before is None else before
-            if standing.position is None:
-                raise Refused(blocks(standing)[0].line)
-            self._add(blocks(standing))
-            waits = pending(standing)
+            readiness = look(self._source, self._admin, self._target, self._session)
+            before = readiness.counters if before is None else before
+            if readiness.position is None:
+                raise Refused(blocks(readiness)[0].line)
+            self._add(blocks(readiness))
+            waits = pending(readiness)
             if not waits:
-                return standing
+                return readiness
             if self._blocks or time.monotonic() > end:
                 # where a change of theirs is at this moment does not say who writes; what has passed does
                 self._add(
-                    [*waits, *moved(before, standing.counters)],
+                    [*waits, *moved(before, readiness.counters)],
                     "stop the application's writes at the source; `venus status --watch` shows what is late",
                 )
-                return standing
+                return readiness
             self._report(f"waits: {waits[0].what}", 0, 0)
             time.sleep(LOOK_EVERY_S)
 
-    def _watch(self, before: Standing) -> None:
+    def _watch(self, before: Readiness) -> None:
         """See whether the source is at rest."""
         end = time.monotonic() + self._wish.quiet_s
         while (left := end - time.monotonic()) > 0:
@@ -166,12 +166,12 @@ class _Cutover:
 
     # -- what is proved --------------------------------------------------------------------------------------------
 
-    def _placed(self, standing: Standing) -> tuple[list[Placed], list[Placed]]:
+    def _placed(self, readiness: Readiness) -> tuple[list[Placed], list[Placed]]:
         """Return the tables in their newest versions, and those of them that VENUS has made."""
         newest = {(s.table_id, s.version): s for s in self._target.schemas(self._session)}
         found = [
             (self._target.place(newest[t.table_id, t.schema_version]), t.created)
-            for t in standing.tables
+            for t in readiness.tables
             if (t.table_id, t.schema_version) in newest
         ]
         placed = [(p, created) for p, created in found if not is_heartbeat(p.schema)]
@@ -206,7 +206,7 @@ class _Cutover:
 
     def _certificate(
         self, placed: Sequence[Placed], tables: Sequence[Compared], keys: Sequence[references.Found],
-        counters: Sequence[Counter], snapshot: broker_pb2.Snapshot | None, end: Standing,
+        counters: Sequence[Counter], snapshot: broker_pb2.Snapshot | None, end: Readiness,
     ) -> dict[str, Any]:  # fmt: skip
         settings, target = self._target.settings, self._target
         conversion = convert([p.schema for p in placed], settings, target.name, (), self._source.other_objects())
@@ -225,7 +225,7 @@ class _Cutover:
 
     # -- what is final ---------------------------------------------------------------------------------------------
 
-    def _mark(self, found: dict[str, Any], end: Standing) -> None:
+    def _mark(self, found: dict[str, Any], end: Readiness) -> None:
         """Stop VENUS at this target, in one transaction, if nothing has moved since the comparison."""
         target, session = self._target, self._session
         with transaction(session):
@@ -242,8 +242,8 @@ class _Cutover:
     def finish(self, found: dict[str, Any], *, resumed: bool = False) -> Outcome:
         """Put in force what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
         target, session = self._target, self._session
-        standing = look(self._source, self._admin, target, session)
-        placed, created = self._placed(standing)
+        readiness = look(self._source, self._admin, target, session)
+        placed, created = self._placed(readiness)
         self._report("puts the foreign keys in force", 0, 0)
         there, owed = references.present(session, placed), references.planned(placed, created)
         invalid = {f["name"] for f in found["foreign_keys"] if f["orphans"]}

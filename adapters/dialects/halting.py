@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import RegisteredTable, TableHalts
+from venus.conditions import UNFIT as UNFIT
 from venus.model import TableSchema
-from venus.standing import UNFIT as UNFIT
 
 #: What the reason of a table ends with that had missed changes before.
 _MISSED = "; before that RESYNC: "

@@ -13,9 +13,9 @@ from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.under.rowsql import RowSql
 from venus.adapters.under.target import ACTIVE, RESYNC, Position, PostgresTarget, TableState
 from venus.codec.layout import Layout
+from venus.conditions import RESYNCING, AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
-from venus.standing import RESYNCING, AdapterStanding, TableStanding
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Catalogue:
         """Return the tables that do not follow."""
         return [t for t in self.tables.values() if t.state != ACTIVE]
 
-    def standing(self) -> AdapterStanding:
+    def condition(self) -> AdapterCondition:
         """Return what the broker is told of this target."""
         return standing_of(
             self.tables.values(),
@@ -103,11 +103,11 @@ class Catalogue:
 
 def standing_of(
     tables: Iterable[TableState], *, paused: bool, quarantined: Mapping[int, int], resyncing: Container[int]
-) -> AdapterStanding:
+) -> AdapterCondition:
     """Return how a target's tables stand."""
-    return AdapterStanding.of(
+    return AdapterCondition.of(
         (
-            TableStanding(
+            TableCondition(
                 table_id=t.table_id,
                 name=t.source_name,
                 state=RESYNCING if t.table_id in resyncing and t.state == ACTIVE else t.state,

@@ -85,7 +85,7 @@ def piece_of(increment: broker_pb2.Increment) -> Piece:
         epoch=increment.epoch,
         committed_at_us=increment.committed_at_us,
         digest=increment.digest,
-        decided=increment.standing == broker_pb2.COMMITTED,
+        decided=increment.state == broker_pb2.COMMITTED,
         batch=batch,
     )
 
@@ -108,7 +108,7 @@ class Assembler:
 
     def arrive(self, increment: broker_pb2.Increment) -> None:
         """Take what the broker says next. Raises Withdrawn, after which everything has to begin again."""
-        match increment.standing:
+        match increment.state:
             case broker_pb2.DECIDED:
                 self._decide(increment)
             case broker_pb2.WITHDRAWN:

@@ -112,7 +112,7 @@ class Following:
         if self._defer:
             refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
         if self._subscriber is not None:
-            self._subscriber.report(self._catalogue.standing())
+            self._subscriber.report(self._catalogue.condition())
 
     def _subscribe(self) -> None:
         settings = self._target.settings.apply
@@ -132,16 +132,16 @@ class Following:
         if self._held.begin(self._session, self._catalogue, opened.log_start):
             self._reload()
         self._acknowledge()
-        self._subscriber.report(self._catalogue.standing())
+        self._subscriber.report(self._catalogue.condition())
         self._loop.begun(position.offset)
 
     def _acknowledge(self, unaccounted: int | None = None) -> None:
         assert self._subscriber is not None
-        self._told = self._standing()
+        self._told = self._positions()
         offset, kept = self._told
         self._subscriber.acknowledge(offset, kept=kept, unaccounted=unaccounted)
 
-    def _standing(self) -> tuple[int, int]:
+    def _positions(self) -> tuple[int, int]:
         """Return what is applied, and from where on the broker must keep the queue."""
         return self._catalogue.position.offset, self._held.kept(self._catalogue)
 
@@ -288,7 +288,7 @@ class Following:
             self._reload()
         self._tend_resyncs()
         self._account()
-        if self._told != self._standing():
+        if self._told != self._positions():
             self._acknowledge()  # a table follows again: nothing is kept for it any more, also on a quiet queue
         self._loop.tell(self._catalogue.held())
 

@@ -127,7 +127,7 @@ class StagedApply:
         catalogue = opened.catalogue
         kept = catalogue.kept(self._log_start)
         self._subscriber.acknowledge(catalogue.position.offset, kept=kept, unaccounted=missing)
-        self._subscriber.report(catalogue.standing())
+        self._subscriber.report(catalogue.condition())
 
     def _leave(self) -> None:
         if self._subscriber is not None:

@@ -50,7 +50,7 @@ def connect_producer(settings: Settings) -> Ingest:
     )
 
 
-def broker_standing(settings: Settings) -> BusinessStatus:
+def broker_status_of(settings: Settings) -> BusinessStatus:
     """Ask the broker how the business stands; one that it has never heard of has committed nothing."""
     with closing(Admin(_address(settings))) as admin:
         businesses = admin.status(settings.business.name).businesses
@@ -67,7 +67,7 @@ class Outside:
 
     source: Callable[[Settings], Source] = open_source
     ingest: Connect = connect_producer
-    standing: Callable[[Settings], BusinessStatus] = broker_standing
+    broker_status: Callable[[Settings], BusinessStatus] = broker_status_of
     monotonic: Callable[[], float] = time.monotonic
     owner: Callable[[], str] = lambda: uuid.uuid4().hex
 
@@ -126,7 +126,7 @@ def _has_committed(settings: Settings, outside: Outside, last_batch: BatchNo, st
     deadline = outside.monotonic() + GOODBYE_S
     while True:
         try:
-            status = outside.standing(settings)
+            status = outside.broker_status(settings)
         except Unavailable:
             return False  # the capture that is started then waits for it
         if status.last_batch >= last_batch:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from venus.conditions import AdapterCondition
 from venus.config import Settings
 from venus.model import Verdict
-from venus.standing import AdapterStanding
 from venus.wire.broker_pb2 import Decided, Half, HalfRef, InitAck
 
 
@@ -53,7 +53,7 @@ class Ingest(Protocol):
         """Return the halves that the broker asked about since the last call; never blocks."""
         ...
 
-    def report(self, standing: AdapterStanding) -> None:
+    def report(self, condition: AdapterCondition) -> None:
         """Tell the broker how the tables stand at the source; never blocks."""
         ...
 

@@ -16,9 +16,9 @@ from venus.adapters.upper.fills import Fills
 from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.reviews import judge
 from venus.adapters.upper.schemas import Schemas
+from venus.conditions import AdapterCondition, at_source
 from venus.errors import Diverged, Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, Verdict
-from venus.standing import AdapterStanding, at_source
 from venus.wire.broker_pb2 import HalfRef, InitAck
 
 logger = logging.getLogger(__name__)
@@ -90,9 +90,9 @@ class Session:
         self.confirmed = last.batch_no
 
 
-def standing_of(tables: Iterable[RegisteredTable]) -> AdapterStanding:
+def standing_of(tables: Iterable[RegisteredTable]) -> AdapterCondition:
     """Return which tables are not captured, and why."""
-    return AdapterStanding.of(at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables)
+    return AdapterCondition.of(at_source(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables)
 
 
 @dataclass(slots=True, kw_only=True)

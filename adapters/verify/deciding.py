@@ -54,19 +54,19 @@ def decide(subject: Subject, suspect: Suspect, history: History) -> Decision:
 
 
 def _judged(subject: Subject, suspect: Suspect, history: History, place: Place) -> Leg:
-    standing, row = suspect.standing, suspect.rows[place]
+    positions, row = suspect.positions, suspect.rows[place]
     if place is Place.TARGET:
-        assert standing.reached is not None
-        expected = history.at_offset(suspect.key, standing.reached.offset)
-        reason = standing.reached.held or (
-            f"the target is at offset {standing.reached.offset:,}, the full data at {history.pinned:,}"
+        assert positions.reached is not None
+        expected = history.at_offset(suspect.key, positions.reached.offset)
+        reason = positions.reached.held or (
+            f"the target is at offset {positions.reached.offset:,}, the full data at {history.pinned:,}"
         )
     else:
-        assert standing.next_sequence is not None
+        assert positions.next_sequence is not None
         if suspect.waiting:
             return Leg(place=place, reason="its change waits in the source's log")
-        expected = history.at_sequence(suspect.key, standing.next_sequence)
-        reason = f"the broker has not committed everything below Sequence {standing.next_sequence:,}"
+        expected = history.at_sequence(suspect.key, positions.next_sequence)
+        reason = f"the broker has not committed everything below Sequence {positions.next_sequence:,}"
     if expected is None:
         return Leg(place=place, reason=reason)
     return Leg(place=place, expected=expected, right=equal(subject.schema, expected.row, row))

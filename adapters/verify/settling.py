@@ -85,7 +85,7 @@ class Settling:
         """Whether a row is right, and the target, if it is looked at, has what the queue had when the row was."""
         if decision.reason or decision.difference:
             return False
-        goal, reached = goals.setdefault(suspect.key, self._history.end), suspect.standing.reached
+        goal, reached = goals.setdefault(suspect.key, self._history.end), suspect.positions.reached
         return reached is None or reached.offset >= goal
 
     def _learn(self, suspects: Seq[Suspect]) -> None:
@@ -97,7 +97,7 @@ class Settling:
             self._versions = full.versions(self._subject.schema.table_id)
         finally:
             full.close()
-        reached = [s.standing.reached.offset for s in suspects if s.standing.reached is not None]
+        reached = [s.positions.reached.offset for s in suspects if s.positions.reached is not None]
         first = min([self._snapshot.offset, *reached])
         if first < self._snapshot.offset:
             self._read_before(first)

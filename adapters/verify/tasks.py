@@ -62,7 +62,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Positions:
     """What the two snapshots say of where they stand; None for a place that was not looked at."""
 
     next_sequence: Sequence | None = None
@@ -75,7 +75,7 @@ class Suspect:
 
     key: Key
     rows: dict[Place, Row | None]
-    standing: Standing
+    positions: Positions
     waiting: bool = False
 
 
@@ -129,11 +129,11 @@ class Opened:
         both: list[tuple[Place, Reader | None]] = [(Place.TARGET, self.target), (Place.SOURCE, self.source)]
         return [(place, reader) for place, reader in both if reader is not None]
 
-    def begin(self, subject: Subject) -> Standing:
+    def begin(self, subject: Subject) -> Positions:
         """Open the snapshots."""
         for _, reader in self.readers:
             reader.begin(subject)
-        return Standing(
+        return Positions(
             next_sequence=self.source.next_sequence() if self.source else None,
             reached=self.target.reached(subject) if self.target else None,
         )
@@ -181,8 +181,8 @@ def compare_slice(task: Task) -> Compared:
     began = time.monotonic()
     try:
         sessions = opened(task.ends)
-        standing = sessions.begin(task.subject)
-        found = _compare(task, sessions, standing)
+        positions = sessions.begin(task.subject)
+        found = _compare(task, sessions, positions)
         sessions.end()
     except BaseException:
         close_opened()
@@ -192,7 +192,7 @@ def compare_slice(task: Task) -> Compared:
     return found
 
 
-def _compare(task: Task, sessions: Opened, standing: Standing) -> Compared:
+def _compare(task: Task, sessions: Opened, positions: Positions) -> Compared:
     subject, part = task.subject, task.part
     left, right = (sessions.side(place, subject, task.scanned) for place in (task.ends.left, task.ends.right))
     with ThreadPoolExecutor(2) as pool:  # two databases work at the same time
@@ -211,7 +211,7 @@ def _compare(task: Task, sessions: Opened, standing: Standing) -> Compared:
             for key in keys:
                 if not equal(subject.schema, here.get(key), there.get(key)):
                     values = {task.ends.left: here.get(key), task.ends.right: there.get(key)}
-                    suspects.append(Suspect(key=key, rows=values, standing=standing))
+                    suspects.append(Suspect(key=key, rows=values, positions=positions))
     return Compared(
         table_id=subject.schema.table_id, number=part.number, rows=rows, moved=left.moved + right.moved,
         suspects=tuple(_with_waiting(suspects, sessions.source, subject)),
@@ -239,17 +239,18 @@ def _with_waiting(suspects: Seq[Suspect], source: SourceReader | None, subject: 
     """Say of each suspect whether the log names it, in the snapshot that showed its row."""
     waiting = source.waiting(subject, [s.key for s in suspects]) if source and suspects else set()
     for s in suspects:
-        yield Suspect(key=s.key, rows=s.rows, standing=s.standing, waiting=s.key in waiting)
+        yield Suspect(key=s.key, rows=s.rows, positions=s.positions, waiting=s.key in waiting)
 
 
 def look_again(ends: Ends, subject: Subject, keys: Seq[Key]) -> list[Suspect]:
     """Read these keys once more, in one new snapshot of each database."""
     try:
         sessions = opened(ends)
-        standing = sessions.begin(subject)
+        positions = sessions.begin(subject)
         found = {place: found_rows(reader, subject, keys) for place, reader in sessions.readers}
         suspects = [
-            Suspect(key=k, rows={place: rows.get(k) for place, rows in found.items()}, standing=standing) for k in keys
+            Suspect(key=k, rows={place: rows.get(k) for place, rows in found.items()}, positions=positions)
+            for k in keys
         ]
         again = list(_with_waiting(suspects, sessions.source, subject))
         sessions.end()

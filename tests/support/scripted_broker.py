@@ -9,9 +9,9 @@ from __future__ import annotations
 from tests.support.ledger import fold
 from tests.support.scripted_source import Script
 from venus.codec.batch import Batch, decode, digest
+from venus.conditions import AdapterCondition
 from venus.errors import Diverged, Fenced, ProtocolError, Unavailable
 from venus.model import Verdict
-from venus.standing import AdapterStanding
 from venus.wire.broker_pb2 import COMMIT, ROLLBACK, Decided, Half, HalfRef, InitAck
 
 
@@ -137,7 +137,7 @@ class ScriptedProducer:
         self._check()
         return self.broker.last_batch
 
-    def report(self, standing: AdapterStanding) -> None:
+    def report(self, standing: AdapterCondition) -> None:
         self._check()
         self.reported = standing
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from venus.standing import AdapterStanding, TableStanding, problems, unaccounted_problem
+from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 
 #: A healthy idle source is captured once a heartbeat; so many may be late before somebody is told.
 HEARTBEATS_LATE = 3.0
@@ -46,10 +46,10 @@ class SourceView:
     tables: tuple[SourceTable, ...] = ()
 
     @property
-    def standing(self) -> AdapterStanding:
+    def condition(self) -> AdapterCondition:
         """Return how the tables stand, as the upper adapter reports it."""
-        return AdapterStanding.of(
-            TableStanding(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables
+        return AdapterCondition.of(
+            TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables
         )
 
 
@@ -148,10 +148,10 @@ class TargetView:
     tables: tuple[TargetTable, ...] = ()
 
     @property
-    def standing(self) -> AdapterStanding:
+    def condition(self) -> AdapterCondition:
         """Return how the tables stand, as the under adapter reports it."""
-        return AdapterStanding.of(
-            (TableStanding(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables),
+        return AdapterCondition.of(
+            (TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables),
             paused=self.paused,
             quarantined=self.open_quarantine,
         )
@@ -202,7 +202,7 @@ def source_problems(source: SourceView) -> list[str]:
     """Say what is wrong at the source."""
     if source.error:
         return [said("source", source.error)]
-    found = problems(source.standing)
+    found = problems(source.condition)
     if not source.tables:
         found.append("source: no table is captured; run `venus install-triggers`")
     return found
@@ -243,7 +243,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
         found.append(said(where, target.error))
     elif not target.loaded:
         return [f"{where}: not loaded yet; run `venus migrate --target {target.name}`"]
-    found += problems(target.standing, target.name)
+    found += problems(target.condition, target.name)
     if target.unaccounted_rows:
         found.append(unaccounted_problem(target.unaccounted_rows, target.name))
     if consumer is not None and not target.paused:

@@ -17,8 +17,8 @@ from venus.cli.overview import (
     TargetTable,
     TargetView,
 )
+from venus.conditions import at_source
 from venus.errors import VenusError
-from venus.standing import at_source
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable

@@ -171,7 +171,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "count": _U32,
         "epoch": _ANY,
         "committed_at_us": _TIME,
-        "standing": Number(0, 3),
+        "state": Number(0, 3),
     },
     "Opened": {"next_offset": _ANY, "log_start": _ANY, "epoch": _ANY, "kept": _ANY},
     "OpenSnapshotRequest": {

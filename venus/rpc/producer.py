@@ -14,6 +14,7 @@ from types import TracebackType
 
 import grpc
 
+from venus.conditions import AdapterCondition
 from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc import limits
@@ -23,7 +24,6 @@ from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
 from venus.rpc.sealed import produce
 from venus.rpc.squeeze import Squeezer
-from venus.standing import AdapterStanding
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -144,11 +144,11 @@ class Producer:
             self._check()
             return self._committed.batch_no if self._committed is not None else self._known
 
-    def report(self, standing: AdapterStanding) -> None:
+    def report(self, condition: AdapterCondition) -> None:
         """Tell the broker how the tables stand; queued."""
         with self._lock:
             self._check()
-            self._outgoing.set_report(encode(standing))
+            self._outgoing.set_report(encode(condition))
             self._work.notify()
 
     def take_reviews(self) -> list[broker_pb2.HalfRef]:

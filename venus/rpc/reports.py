@@ -1,13 +1,13 @@
-"""An adapter's standing on the wire: cut to size by whoever sends it, checked by whoever takes it."""
+"""An adapter's condition on the wire: cut to size by whoever sends it, checked by whoever takes it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 from venus.errors import ProtocolError
 from venus.rpc import limits
-from venus.standing import AdapterStanding, TableStanding, problems, unaccounted_problem
 from venus.wire import broker_pb2
 
 #: The place of a business's source among its consumer groups, none of which has an empty name.
@@ -18,13 +18,13 @@ REASON_CHARACTERS_MAX = limits.REPORTED_REASON_CHARS_MAX
 _STATE = re.compile(r"[A-Z_]{1,20}")
 
 
-def encode(standing: AdapterStanding) -> broker_pb2.AdapterReport:
+def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
     """Return the message; tables beyond the limit are counted, long texts are cut."""
-    told = standing.tables[:TABLES_MAX]
+    told = condition.tables[:TABLES_MAX]
     return broker_pb2.AdapterReport(
-        paused=standing.paused,
-        quarantined=standing.quarantined,
-        tables_left_out=standing.left_out + len(standing.tables) - len(told),
+        paused=condition.paused,
+        quarantined=condition.quarantined,
+        tables_left_out=condition.left_out + len(condition.tables) - len(told),
         tables=[
             broker_pb2.TableReport(
                 table_id=table.table_id,
@@ -38,14 +38,14 @@ def encode(standing: AdapterStanding) -> broker_pb2.AdapterReport:
     )
 
 
-def decode(report: broker_pb2.AdapterReport) -> AdapterStanding:
+def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
     """Return what a checked message says."""
-    return AdapterStanding(
+    return AdapterCondition(
         paused=report.paused,
         left_out=report.tables_left_out,
         quarantined=report.quarantined,
         tables=tuple(
-            TableStanding(
+            TableCondition(
                 table_id=table.table_id, name=table.name, state=table.state, reason=table.reason,
                 quarantined=table.quarantined,
             )

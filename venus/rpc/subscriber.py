@@ -17,6 +17,7 @@ import grpc
 
 from venus.codec.batch import digest
 from venus.codec.chunk import Chunk, Totals, decode_chunk
+from venus.conditions import AdapterCondition
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc import limits
@@ -26,7 +27,6 @@ from venus.rpc.errors import from_rpc_error
 from venus.rpc.reports import encode
 from venus.rpc.sealed import subscribe
 from venus.rpc.squeeze import Unsqueezer, check_frame
-from venus.standing import AdapterStanding
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -128,7 +128,7 @@ class Subscriber:
     def increments(self, timeout_s: float) -> list[broker_pb2.Increment]:
         """Return what has arrived, in offset order; [] when nothing came within the time.
 
-        A subscriber that asked for what is `ahead` looks at each one's `standing`.
+        A subscriber that asked for what is `ahead` looks at each one's `condition`.
         """
         assert not self._splits_left, "take the chunks first"
         with self._lock:
@@ -143,7 +143,7 @@ class Subscriber:
                     self._position = max(self._position, arrival)
                 elif isinstance(arrival, broker_pb2.Increment):
                     taken.append(arrival)
-                    if arrival.standing in _IN_THE_QUEUE:
+                    if arrival.state in _IN_THE_QUEUE:
                         self._position = arrival.base_offset + arrival.count
             self._arrived.clear()
             self._give_back(sum(map(cost, taken)))
@@ -170,11 +170,11 @@ class Subscriber:
             self._acknowledge, self._kept = max(self._acknowledge, offset), max(self._kept, kept)
             self._work.notify()
 
-    def report(self, standing: AdapterStanding) -> None:
+    def report(self, condition: AdapterCondition) -> None:
         """Tell the broker how the tables stand; queued."""
         with self._lock:
             self._check()
-            self._report = encode(standing)
+            self._report = encode(condition)
             self._work.notify()
 
     def close(self) -> None:
@@ -275,7 +275,7 @@ class Subscriber:
         for message in arrived:
             assert not isinstance(message, int)
             if isinstance(message, broker_pb2.Increment):
-                if message.standing not in _WITH_BODY:
+                if message.state not in _WITH_BODY:
                     continue
                 if message.HasField("squeezed"):
                     message.body = self._unsqueezer.body(message)

@@ -46,30 +46,30 @@ COMMIT: Verdict.ValueType  # 1
 ROLLBACK: Verdict.ValueType  # 2
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
-class _Standing:
+class _IncrementState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _StandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Standing.ValueType], _builtins.type):
+class _IncrementStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_IncrementState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    COMMITTED: _Standing.ValueType  # 0
-    AHEAD: _Standing.ValueType  # 1
+    COMMITTED: _IncrementState.ValueType  # 0
+    AHEAD: _IncrementState.ValueType  # 1
     """on disk but not decided: may be prepared, must not be shown to anybody; no time of commit yet"""
-    DECIDED: _Standing.ValueType  # 2
+    DECIDED: _IncrementState.ValueType  # 2
     """was sent ahead, and is committed; without its body"""
-    WITHDRAWN: _Standing.ValueType  # 3
+    WITHDRAWN: _IncrementState.ValueType  # 3
     """everything sent ahead from base_offset on and not decided will never be; nothing but base_offset"""
 
-class Standing(_Standing, metaclass=_StandingEnumTypeWrapper): ...
+class IncrementState(_IncrementState, metaclass=_IncrementStateEnumTypeWrapper): ...
 
-COMMITTED: Standing.ValueType  # 0
-AHEAD: Standing.ValueType  # 1
+COMMITTED: IncrementState.ValueType  # 0
+AHEAD: IncrementState.ValueType  # 1
 """on disk but not decided: may be prepared, must not be shown to anybody; no time of commit yet"""
-DECIDED: Standing.ValueType  # 2
+DECIDED: IncrementState.ValueType  # 2
 """was sent ahead, and is committed; without its body"""
-WITHDRAWN: Standing.ValueType  # 3
+WITHDRAWN: IncrementState.ValueType  # 3
 """everything sent ahead from base_offset on and not decided will never be; nothing but base_offset"""
-Global___Standing: _TypeAlias = Standing  # noqa: Y015
+Global___IncrementState: _TypeAlias = IncrementState  # noqa: Y015
 
 @_typing.final
 class ProducerFrame(_message.Message):
@@ -669,7 +669,7 @@ class Increment(_message.Message):
     COMMITTED_AT_US_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
-    STANDING_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     SQUEEZED_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     """change i has offset base_offset + i"""
@@ -679,7 +679,7 @@ class Increment(_message.Message):
     digest: _builtins.int
     body: _builtins.bytes
     """the producer's BatchBody, untouched"""
-    standing: Global___Standing.ValueType
+    state: Global___IncrementState.ValueType
     @_builtins.property
     def squeezed(self) -> Global___Squeezed:
         """instead of a large body"""
@@ -693,12 +693,12 @@ class Increment(_message.Message):
         committed_at_us: _builtins.int = ...,
         digest: _builtins.int = ...,
         body: _builtins.bytes = ...,
-        standing: Global___Standing.ValueType = ...,
+        state: Global___IncrementState.ValueType = ...,
         squeezed: Global___Squeezed | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["squeezed", b"squeezed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch", "squeezed", b"squeezed", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch", "squeezed", b"squeezed", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

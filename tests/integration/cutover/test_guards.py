@@ -20,8 +20,8 @@ from tests.support.whole_way import WholeWay
 from venus.adapters.cutover import references
 from venus.adapters.cutover import run as cutting
 from venus.adapters.cutover.counters import set_counters
+from venus.adapters.cutover.readiness import Readiness, look
 from venus.adapters.cutover.run import Wish, cutover
-from venus.adapters.cutover.standing import Standing, look
 from venus.adapters.under.control import resume
 from venus.adapters.under.load import full_sync
 from venus.errors import Refused
@@ -154,7 +154,7 @@ def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
 ) -> None:
     """A change is in the source's log, then undecided, then behind the broker's end: which one, is a matter of luck."""
 
-    def unlucky(*arguments: Any) -> Standing:
+    def unlucky(*arguments: Any) -> Readiness:
         app.execute("INSERT INTO parent (name) VALUES ('busy')")
         way.caught_up()
         return replace(look(*arguments), halves=1)

@@ -21,7 +21,7 @@ def clock() -> Clock:
 
 
 def tick(engine: Core, clock: Clock, seconds: float = 2.0) -> None:
-    """Let the storage thread do what it does each second."""
+    """Let the commit thread do what it does each second."""
     engines.wait_until(lambda: caught_up(engine))
     clock.now_s += seconds
     seen = clock.now_s

@@ -1,4 +1,4 @@
-"""The storage thread on a real store: groups, what is answered when, errors, and replay."""
+"""The commit thread on a real store: groups, what is answered when, errors, and replay."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
 from venus.broker.service.process import RunningBroker
+from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ProtocolError
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
-from venus.standing import AdapterStanding, TableStanding
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -89,7 +89,7 @@ def test_health_says_ok_or_why_not(start_broker: StartBroker) -> None:
 
 def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: RunningBroker) -> None:
     fill(broker.address, 1, 2)
-    standing = AdapterStanding.of([TableStanding(table_id=2, name="shop.items", state="RESYNC", reason="<why>")])
+    standing = AdapterCondition.of([TableCondition(table_id=2, name="shop.items", state="RESYNC", reason="<why>")])
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
         sender.report(standing)
@@ -102,7 +102,7 @@ def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: Runnin
         caught.value.close()
         gauge = f'venus_tables_not_following{{business="{BUSINESS}",place="source",state="RESYNC"}}'
         assert metric(get(broker, "/metrics"), gauge) == 1
-        sender.report(AdapterStanding())
+        sender.report(AdapterCondition())
         wait_for(lambda: get(broker, "/health") == "ok\n")
         assert metric(get(broker, "/metrics"), gauge) == 0
         assert get(broker, "/alarms") == "none\n"
@@ -116,9 +116,9 @@ def test_a_reader_of_somebody_elses_does_not_speak_for_the_group(broker: Running
     ):
         for one in (reader, guest):
             one.open(0, 0)
-        reader.report(AdapterStanding(paused=True))
+        reader.report(AdapterCondition(paused=True))
         wait_for(lambda: "target g: paused" in get(broker, "/health"))
-        guest.report(AdapterStanding())
+        guest.report(AdapterCondition())
         guest.acknowledge(1)
         guest.close()
         assert "target g: paused; `venus resume --target g` goes on\n" in get(broker, "/health")
@@ -130,7 +130,7 @@ def test_a_report_that_breaks_the_rules_ends_the_stream(broker: RunningBroker, m
     monkeypatch.setattr("venus.rpc.producer.encode", lambda _: wrong)
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
-        sender.report(AdapterStanding())
+        sender.report(AdapterCondition())
         with pytest.raises(ProtocolError, match="too long a text"):
             wait_for(lambda: sender.take_reviews() and None)
     assert get(broker, "/health") == "ok\n"

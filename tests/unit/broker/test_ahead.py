@@ -27,7 +27,7 @@ class NoStore:
 
 
 class Between:
-    """A business that the storage thread changes between a reader's two looks at it."""
+    """A business that the commit thread changes between a reader's two looks at it."""
 
     def __init__(self, business: Business, act: Callable[[], None]) -> None:
         self._business, self._act = business, act
@@ -82,7 +82,7 @@ class World:
             self.business.committed, _ = half.roll_back(state, self.rng.choice(state.halves).batch_no)
 
     def publish(self) -> None:
-        """As the storage thread does after its fsync; a reader may come in between."""
+        """As the commit thread does after its fsync; a reader may come in between."""
         self.business.visible_offset = self.business.committed.next_offset
         if self.rng.random() < 0.5:
             self.deliver()
@@ -106,7 +106,7 @@ class World:
             self.take(word)
 
     def take(self, word: Any) -> None:
-        match word.standing:
+        match word.state:
             case broker_pb2.AHEAD:
                 assert word.body == b"%d" % word.digest
                 self.undecided.append((word.base_offset, word.digest))

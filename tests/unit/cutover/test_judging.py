@@ -10,7 +10,7 @@ import pytest
 
 from venus.adapters.cutover.counters import next_number
 from venus.adapters.cutover.hashing import TableHash, laid_out
-from venus.adapters.cutover.standing import SourceTable, Standing, blocks, moved, pending
+from venus.adapters.cutover.readiness import Readiness, SourceTable, blocks, moved, pending
 from venus.adapters.under.target import Position, TableState
 from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns, to_columns
@@ -25,7 +25,7 @@ AT_TARGET = TableState(
     table_id=1, schema_version=1, namespace="s", name="t", source_name="s.t", state="ACTIVE", held_from=None, reason="",
     rows_applied=5, rows_quarantined=0, rows_skipped=0, rows_held=0, counted_from=Offset(0), created=True,
 )  # fmt: skip
-READY = Standing(
+READY = Readiness(
     target="a", source=(AT_SOURCE,), producer="p", halves=0, next_offset=7, committed={1: 5}, applied=True,
     position=Position(offset=Offset(7), epoch=1, last_sequence=9, control=0, paused=False), tables=(AT_TARGET,),
     open_quarantine=0, unaccounted=0,
@@ -39,7 +39,7 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "said", "remedy"),
+    ("readiness", "said", "remedy"),
     [
         (replace(READY, position=None), "has not been loaded", "venus migrate --target a"),
         (replace(READY, source=(replace(AT_SOURCE, state="RESYNC"),)), "missed changes", "venus resync s.t"),
@@ -56,14 +56,14 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
         (replace(BEHIND, applied=False), "nobody applies", "--apply-only --target a"),
     ],
 )  # fmt: skip
-def test_what_forbids_it_comes_with_the_command_that_mends_it(standing: Standing, said: str, remedy: str) -> None:
-    (block,) = blocks(standing)
+def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readiness, said: str, remedy: str) -> None:
+    (block,) = blocks(readiness)
     assert said in block.what
     assert remedy in block.remedy
 
 
 @pytest.mark.parametrize(
-    ("standing", "said"),
+    ("readiness", "said"),
     [
         (replace(READY, source=(replace(AT_SOURCE, log_rows=4),)), "4 changes wait at the source"),
         (replace(READY, source=(replace(AT_SOURCE, fill_done=False),)), "is being read"),
@@ -74,8 +74,8 @@ def test_what_forbids_it_comes_with_the_command_that_mends_it(standing: Standing
         (replace(READY, resyncing=("s.t",)), "catches up"),
     ],
 )
-def test_what_passes_by_itself_is_waited_for(standing: Standing, said: str) -> None:
-    (wait,) = pending(standing)
+def test_what_passes_by_itself_is_waited_for(readiness: Readiness, said: str) -> None:
+    (wait,) = pending(readiness)
     assert said in wait.what
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.broker.service.reported import REPORTS_MAX, Reports
+from venus.conditions import AdapterCondition, TableCondition, at_source, problems
 from venus.errors import ProtocolError
 from venus.rpc.reports import (
     NAME_CHARACTERS_MAX,
@@ -16,30 +17,29 @@ from venus.rpc.reports import (
     encode,
     reported_problems,
 )
-from venus.standing import AdapterStanding, TableStanding, at_source, problems
 from venus.wire import broker_pb2
 
 SECOND_US = 1_000_000
 
 
-def table(number: int = 1, **changes: object) -> TableStanding:
-    return TableStanding(**{"table_id": number, "name": f"shop.t{number}", "state": "HALTED", **changes})  # type: ignore[arg-type]
+def table(number: int = 1, **changes: object) -> TableCondition:
+    return TableCondition(**{"table_id": number, "name": f"shop.t{number}", "state": "HALTED", **changes})  # type: ignore[arg-type]
 
 
 def test_what_is_ordinary_is_not_told_and_what_needs_somebody_comes_first() -> None:
-    standing = AdapterStanding.of(
+    condition = AdapterCondition.of(
         [table(1, state="ACTIVE"), table(2, state="CATCHUP"), table(3), table(4, quarantined=2)]
     )
 
-    assert [t.table_id for t in standing.tables] == [3, 4, 2]
-    assert decode(encode(standing)) == standing
+    assert [t.table_id for t in condition.tables] == [3, 4, 2]
+    assert decode(encode(condition)) == condition
 
 
 def test_a_report_is_never_larger_than_the_broker_takes() -> None:
     long = "\x00line\nline " * 1000
-    standing = AdapterStanding.of([table(n, name=f"{n}{long}", reason=long) for n in range(1, 1001)])
+    condition = AdapterCondition.of([table(n, name=f"{n}{long}", reason=long) for n in range(1, 1001)])
 
-    report = encode(standing)
+    report = encode(condition)
 
     check(report)
     assert len(report.tables) == TABLES_MAX
@@ -92,9 +92,9 @@ def status(*groups: str) -> broker_pb2.BusinessStatus:
 
 def test_reports_become_alarms_behind_the_brokers_own() -> None:
     reports = Reports()
-    reports.say("b", SOURCE, encode(AdapterStanding.of([at_source(1, "t", "RESYNC", "why")])), 5)
-    reports.say("b", "b/eu", encode(AdapterStanding.of([], paused=True, quarantined=3)), 6)
-    reports.say("other", SOURCE, encode(AdapterStanding(paused=True)), 7)
+    reports.say("b", SOURCE, encode(AdapterCondition.of([at_source(1, "t", "RESYNC", "why")])), 5)
+    reports.say("b", "b/eu", encode(AdapterCondition.of([], paused=True, quarantined=3)), 6)
+    reports.say("other", SOURCE, encode(AdapterCondition(paused=True)), 7)
     entry = status("b/eu", "b/us")
 
     reports.lay_over(entry, 10)
@@ -112,7 +112,7 @@ def test_reports_become_alarms_behind_the_brokers_own() -> None:
 
 def test_what_was_said_by_one_who_has_left_is_dated_until_it_is_said_again() -> None:
     reports = Reports()
-    report = encode(AdapterStanding.of([table()]))
+    report = encode(AdapterCondition.of([table()]))
     reports.say("b", "b/eu", report, 1 * SECOND_US)
     reports.left("b", "b/eu", 5 * SECOND_US)
     reports.left("b", "b/eu", 6 * SECOND_US)
@@ -130,7 +130,7 @@ def test_what_was_said_by_one_who_has_left_is_dated_until_it_is_said_again() -> 
 
 def test_groups_that_are_gone_are_forgotten_and_one_that_has_just_come_is_not() -> None:
     reports = Reports()
-    paused = encode(AdapterStanding(paused=True))
+    paused = encode(AdapterCondition(paused=True))
     reports.say("b", "b/gone", paused, 1)
     reports.left("b", "b/gone", 2)
     reports.say("b", "b/new", paused, 3)  # after the engine's part of the status was made
@@ -145,7 +145,7 @@ def test_groups_that_are_gone_are_forgotten_and_one_that_has_just_come_is_not() 
 def test_only_so_many_adapters_are_remembered() -> None:
     reports = Reports()
     for number in range(REPORTS_MAX + 1):
-        reports.say(f"b{number}", SOURCE, encode(AdapterStanding(paused=True)), number)
+        reports.say(f"b{number}", SOURCE, encode(AdapterCondition(paused=True)), number)
     found = []
     for number in (0, 1, REPORTS_MAX):
         entry = broker_pb2.BusinessStatus(business=f"b{number}")
@@ -160,7 +160,7 @@ def test_only_so_many_adapters_are_remembered() -> None:
 
 def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> None:
     found = problems(
-        AdapterStanding.of(
+        AdapterCondition.of(
             [
                 at_source(1, "a", "PAUSED", "paused by an operator"),
                 at_source(2, "b", "PAUSED", "cannot be carried: row 5"),

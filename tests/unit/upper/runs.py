@@ -20,7 +20,7 @@ Deed = Callable[[ScriptedDatabase], None]
 
 @dataclass(slots=True)
 class Run:
-    """One process' life: both ends scripted, the clock standing still but for a second at each idle poll."""
+    """One process' life: both ends scripted, the clock still but for a second at each idle poll."""
 
     database: ScriptedDatabase
     broker: ScriptedBroker
@@ -43,7 +43,7 @@ class Run:
         return Outside(
             source=lambda settings: ScriptedSource(self.database, self.script, idle=self._idle),
             ingest=self._producer,
-            standing=lambda settings: BusinessStatus(last_batch=self.broker.last_batch),
+            broker_status=lambda settings: BusinessStatus(last_batch=self.broker.last_batch),
             monotonic=lambda: self.now,
         )
 

@@ -11,7 +11,7 @@ from venus.adapters.verify.findings import Fault, Kind
 from venus.adapters.verify.history import History, Step
 from venus.adapters.verify.rows import Row
 from venus.adapters.verify.target import Reached
-from venus.adapters.verify.tasks import Place, Standing, Suspect
+from venus.adapters.verify.tasks import Place, Positions, Suspect
 from venus.model import Column, LogicalType, Sequence, TableSchema
 from venus.model import Kind as Type
 
@@ -69,9 +69,9 @@ def random_queue(draw: random.Random, length: int) -> Queue:
 
 
 def suspect(source: Row | None, target: Row | None, *, sequence: int, offset: int, waiting: bool = False) -> Suspect:
-    standing = Standing(next_sequence=Sequence(sequence), reached=Reached(offset=offset))
+    positions = Positions(next_sequence=Sequence(sequence), reached=Reached(offset=offset))
     rows = {Place.SOURCE: source, Place.TARGET: target}
-    return Suspect(key=KEY, rows=rows, standing=standing, waiting=waiting)
+    return Suspect(key=KEY, rows=rows, positions=positions, waiting=waiting)
 
 
 def test_what_is_right_for_where_it_stands_is_never_reported() -> None:

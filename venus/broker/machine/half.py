@@ -3,7 +3,7 @@
 A half message is on disk but invisible. Its producer decides it; if it stays silent the broker reviews it, that is,
 asks again. What may happen to one half is the table `_NEXT`; a pair that is not in it is an error, and deciding
 twice the same way is not, because the answer to a decision may be lost. The functions below look (`accept`,
-`judge`) or step (`persist`, `commit`, `roll_back`, `raise_epoch`): the storage thread appends a log entry between
+`judge`) or step (`persist`, `commit`, `roll_back`, `raise_epoch`): the commit thread appends a log entry between
 the look and the step, and a replay after a crash runs the steps alone.
 """
 

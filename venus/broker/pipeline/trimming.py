@@ -1,4 +1,4 @@
-"""Trimming the queue and the log: retention.py decides how far, this removes it, in the storage thread."""
+"""Trimming the queue and the log: retention.py decides how far, this removes it, in the commit thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the storage thread does between its groups: acknowledgements are logged, leases end, the queue is trimmed.
+"""What the commit thread does between its groups: acknowledgements are logged, leases end, the queue is trimmed.
 
 All of it is put off and repeated without harm: after a crash, an acknowledgement that was not logged is given again by
 its consumer, and space that was not given back is given back later.
@@ -30,7 +30,7 @@ COMPACT_BYTES = 64 << 20
 
 
 class Upkeep:
-    """Called by the storage thread with each group, before it is written."""
+    """Called by the commit thread with each group, before it is written."""
 
     def __init__(
         self,

@@ -33,14 +33,14 @@ class Sent:
         if not self._waiting:
             return [increment]
         if self._waiting[0] == (increment.base_offset, increment.digest):
-            increment.standing = broker_pb2.DECIDED
+            increment.state = broker_pb2.DECIDED
             increment.ClearField("body")
             return [increment]
         return [self.withdrawal(), increment]
 
     def went(self, word: broker_pb2.Increment) -> None:
         """Note what is on its way."""
-        match word.standing:
+        match word.state:
             case broker_pb2.AHEAD:
                 self._waiting.append((word.base_offset, word.digest))
             case broker_pb2.WITHDRAWN:
@@ -64,7 +64,7 @@ class Sent:
 
     def withdrawal(self) -> broker_pb2.Increment:
         """Return the word that takes back what was sent ahead."""
-        return broker_pb2.Increment(base_offset=self.position, standing=broker_pb2.WITHDRAWN)
+        return broker_pb2.Increment(base_offset=self.position, state=broker_pb2.WITHDRAWN)
 
 
 def published(business: Business) -> Ahead:
@@ -100,7 +100,7 @@ def read(store: Store, buffer: Buffer, business: Business, sent: Sent, max_bytes
             break  # decided or withdrawn this moment, and trimmed: the next look says which
         increments.append(
             broker_pb2.Increment(
-                base_offset=offset, count=found.offsets, digest=found.digest, body=body, standing=broker_pb2.AHEAD
+                base_offset=offset, count=found.offsets, digest=found.digest, body=body, state=broker_pb2.AHEAD
             )
         )
         nbytes += found.nbytes

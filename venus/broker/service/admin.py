@@ -11,7 +11,7 @@ from venus.broker.core import Core
 from venus.broker.service.answering import answering
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Handoff
-from venus.broker.service.service_status import Standing
+from venus.broker.service.service_status import ServiceStatus
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -21,15 +21,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Admin(broker_pb2_grpc.AdminServicer):
     """Status, Decide, Forget."""
 
-    def __init__(self, engine: Core, handoff: Handoff, standing: Standing, ingest: Ingest) -> None:
-        self._engine, self._handoff, self._standing, self._ingest = engine, handoff, standing, ingest
+    def __init__(self, core: Core, handoff: Handoff, service_status: ServiceStatus, ingest: Ingest) -> None:
+        self._core, self._handoff, self._service_status, self._ingest = core, handoff, service_status, ingest
 
     async def Status(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StatusRequest, context: Context
     ) -> broker_pb2.BrokerStatus | None:
         """Say what stands where."""
         async with answering(context):
-            return await self._handoff.blocking(self._standing.status, request.business)
+            return await self._handoff.blocking(self._service_status.status, request.business)
         return None
 
     async def Decide(  # type: ignore[override]  # noqa: N802
@@ -41,7 +41,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
                 raise ProtocolError("an operator decides COMMIT or ROLLBACK")
             with self._ingest.overruled(request.business, request.batch_no):
                 return await asyncio.wrap_future(
-                    self._engine.producers.operator_decide(request.business, request.batch_no, request.verdict)
+                    self._core.producers.operator_decide(request.business, request.batch_no, request.verdict)
                 )
         return None
 
@@ -50,8 +50,8 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Drop a consumer group."""
         async with answering(context):
-            await self._handoff.blocking(self._engine.subscriptions.forget, request.business, request.group)
-            self._standing.reports.forget(request.business, request.group)
+            await self._handoff.blocking(self._core.subscriptions.forget, request.business, request.group)
+            self._service_status.reports.forget(request.business, request.group)
             return broker_pb2.Empty()
         return None
 
@@ -60,7 +60,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Remove a business for good."""
         async with answering(context):
-            await self._handoff.blocking(self._engine.forget_business, request.business)
-            self._standing.forget(request.business)
+            await self._handoff.blocking(self._core.forget_business, request.business)
+            self._service_status.forget(request.business)
             return broker_pb2.Empty()
         return None

@@ -19,7 +19,7 @@ from venus.broker.core import Core
 from venus.broker.queue.early_delivery import Sent
 from venus.broker.service.answering import answering
 from venus.broker.service.loop_bridge import Handoff
-from venus.broker.service.service_status import Standing, now_us
+from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.codec.chunk import Sealed
 from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.model import FULL
@@ -40,12 +40,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Delivery(broker_pb2_grpc.DeliveryServicer):
     """All consumers' streams, and snapshots."""
 
-    def __init__(self, engine: Core, handoff: Handoff, standing: Standing) -> None:
-        self.engine = engine
+    def __init__(self, core: Core, handoff: Handoff, service_status: ServiceStatus) -> None:
+        self.core = core
         self.handoff = handoff
-        self.standing = standing
+        self.service_status = service_status
         self._streams: set[ConsumerStream] = set()
-        engine.publisher.on_commit(lambda business, next_offset: handoff.post(self._committed, business, next_offset))
+        core.publisher.on_commit(lambda business, next_offset: handoff.post(self._committed, business, next_offset))
 
     def _committed(self, business: str, next_offset: int) -> None:
         for stream in self._streams:
@@ -64,7 +64,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             first = checked(await context.read(), "the first frame of a consumer")
             if first is grpc.aio.EOF or not first.HasField("open"):
                 raise ProtocolError("the first frame of a consumer must have open")
-            stream = ConsumerStream(self.engine, self.handoff, self.standing, context, first.open)
+            stream = ConsumerStream(self.core, self.handoff, self.service_status, context, first.open)
             self._streams.add(stream)
             try:
                 await stream.run(first)
@@ -76,20 +76,20 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         """Note that nobody speaks for a group any more; a successor may have come before its predecessor was gone."""
         who = (stream.business, stream.group)
         if not stream.transient and not any((s.business, s.group) == who and not s.transient for s in self._streams):
-            self.standing.reports.left(*who, now_us())
+            self.service_status.reports.left(*who, now_us())
 
     async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.OpenSnapshotRequest, context: Context
     ) -> broker_pb2.Snapshot | None:
         """Make a snapshot at a cut."""
         async with answering(context):
-            return await self.handoff.blocking(self.engine.full_data.open, request)
+            return await self.handoff.blocking(self.core.full_data.open, request)
         return None
 
     async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Send the chunks of one key range; the next one is read while one is on its way."""
         async with answering(context):
-            chunks = Chunks(self.engine, self.handoff, request)
+            chunks = Chunks(self.core, self.handoff, request)
             try:
                 while (chunk := await chunks.next()) is not None:
                     await context.write(chunk)
@@ -101,7 +101,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.SnapshotTotals | None:
         """Sum up what a load must have got."""
         async with answering(context):
-            return await self.handoff.blocking(self.engine.full_data.sums, request.snapshot_id)
+            return await self.handoff.blocking(self.core.full_data.sums, request.snapshot_id)
         return None
 
     async def RenewSnapshot(  # type: ignore[override]  # noqa: N802
@@ -109,7 +109,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Snapshot | None:
         """Start a lease anew."""
         async with answering(context):
-            return await self.handoff.blocking(self.engine.full_data.renew, request.snapshot_id)
+            return await self.handoff.blocking(self.core.full_data.renew, request.snapshot_id)
         return None
 
     async def CloseSnapshot(  # type: ignore[override]  # noqa: N802
@@ -117,7 +117,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Empty | None:
         """Let a snapshot go."""
         async with answering(context):
-            await self.handoff.blocking(self.engine.full_data.close, request.snapshot_id)
+            await self.handoff.blocking(self.core.full_data.close, request.snapshot_id)
             return broker_pb2.Empty()
         return None
 
@@ -125,8 +125,8 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
 class Chunks:
     """The chunks of a split, one read ahead of the caller."""
 
-    def __init__(self, engine: Core, handoff: Handoff, request: broker_pb2.ReadSplitRequest) -> None:
-        self._engine, self._handoff, self._request = engine, handoff, request
+    def __init__(self, core: Core, handoff: Handoff, request: broker_pb2.ReadSplitRequest) -> None:
+        self._core, self._handoff, self._request = core, handoff, request
         self._iterator: Iterator[Sealed] | None = None
         self._ahead: asyncio.Task[Sealed | None] | None = None
 
@@ -140,7 +140,7 @@ class Chunks:
 
     def _read(self) -> Sealed | None:
         if self._iterator is None:
-            self._iterator = iter(self._engine.full_data.read_split(self._request))
+            self._iterator = iter(self._core.full_data.read_split(self._request))
         return next(self._iterator, None)
 
     def close(self) -> None:
@@ -154,13 +154,13 @@ class ConsumerStream:
     """One consumer: a task that reads acknowledgements and credit, and the sender in `run`."""
 
     def __init__(
-        self, engine: Core, handoff: Handoff, standing: Standing, context: Context, wanted: broker_pb2.Open
+        self, core: Core, handoff: Handoff, service_status: ServiceStatus, context: Context, wanted: broker_pb2.Open
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as we were told
-        self._engine, self._handoff, self._context, self._wanted = engine, handoff, context, wanted
-        self._standing = standing
+        self._core, self._handoff, self._context, self._wanted = core, handoff, context, wanted
+        self._service_status = service_status
         self._tables = tuple(wanted.table_ids)
         self._credit = Credit(wanted.credit_bytes)
         self._position = wanted.offset
@@ -186,25 +186,25 @@ class ConsumerStream:
             request = broker_pb2.OpenSnapshotRequest(
                 business=self.business, table_ids=self._tables, splits=1, holder=self.group
             )
-            snapshot = await blocking(self._engine.full_data.open, request)
+            snapshot = await blocking(self._core.full_data.open, request)
             self._position = snapshot.offset
         try:
             await self._serve(first, snapshot)
         finally:
             if snapshot is not None:
-                self._handoff.behind(self._engine.full_data.close, snapshot.snapshot_id)
+                self._handoff.behind(self._core.full_data.close, snapshot.snapshot_id)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
         blocking = self._handoff.blocking
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
-        opened = await blocking(self._engine.subscriptions.check_position, self.business, self._position, epoch)
+        opened = await blocking(self._core.subscriptions.check_position, self.business, self._position, epoch)
         self.tail = max(self.tail, opened.next_offset)
         self._sent = Sent(self._position)
         attaching = asyncio.ensure_future(blocking(self._attach))
         reader: asyncio.Task[None] | None = None
         try:
             self._token = await asyncio.shield(attaching)
-            opened.kept = self._engine.subscriptions.kept(self.business, self.group, self._token)
+            opened.kept = self._core.subscriptions.kept(self.business, self.group, self._token)
             reader = asyncio.create_task(self._read(first))
             if snapshot is not None:
                 opened.snapshot.CopyFrom(snapshot)
@@ -220,13 +220,13 @@ class ConsumerStream:
     def _attach(self) -> int:
         wanted = self._wanted
         kept = wanted.kept if wanted.HasField("kept") else None
-        return self._engine.subscriptions.attach(
+        return self._core.subscriptions.attach(
             self.business, self.group, self._position, kept=kept, transient=wanted.transient
         )
 
     def _detach(self, attaching: asyncio.Future[int]) -> None:
         if not attaching.cancelled() and attaching.exception() is None:
-            self._handoff.behind(self._engine.subscriptions.detach, self.business, self.group, attaching.result())
+            self._handoff.behind(self._core.subscriptions.detach, self.business, self.group, attaching.result())
 
     # -- to the consumer -----------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class ConsumerStream:
                 split=split,
                 chunk_bytes=max(1, min(FRAME_BYTES, self._wanted.credit_bytes)),
             )
-            chunks = Chunks(self._engine, self._handoff, request)
+            chunks = Chunks(self._core, self._handoff, request)
             try:
                 while (sealed := await chunks.next()) is not None:
                     chunk = sealed.message()
@@ -249,7 +249,7 @@ class ConsumerStream:
                     await self._context.write(broker_pb2.DeliveryFrame(chunk=chunk))
                     if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
                         renewed = time.monotonic()
-                        await self._handoff.blocking(self._engine.full_data.renew, snapshot.snapshot_id)
+                        await self._handoff.blocking(self._core.full_data.renew, snapshot.snapshot_id)
             finally:
                 chunks.close()
 
@@ -273,9 +273,9 @@ class ConsumerStream:
             return self._frame_ahead() if self.ahead and self._credit.balance > 0 else None
         wanted = (self.business, self._position, min(FRAME_BYTES, self._credit.balance), self._tables)
         if self._follows:  # what was committed just now is in memory: no thread is worth it
-            result = self._engine.subscriptions.read(*wanted)
+            result = self._core.subscriptions.read(*wanted)
         else:
-            result = await self._handoff.blocking(self._engine.subscriptions.read, *wanted)
+            result = await self._handoff.blocking(self._core.subscriptions.read, *wanted)
         going: list[broker_pb2.Increment] = []
         left = len(result.increments)
         for increment in result.increments:
@@ -297,7 +297,7 @@ class ConsumerStream:
     def _frame_ahead(self) -> broker_pb2.DeliveryFrame | None:
         """Return half messages that may go before they are decided; they are in memory."""
         going: list[broker_pb2.Increment] = []
-        for increment in self._engine.subscriptions.read_ahead(
+        for increment in self._core.subscriptions.read_ahead(
             self.business, self._sent, min(FRAME_BYTES, self._credit.balance)
         ):
             if not self._go(going, [increment]):
@@ -332,15 +332,13 @@ class ConsumerStream:
         reports = frame.HasField("unaccounted_rows") or frame.HasField("report")
         if not frame.acknowledge and kept is None and not reports:
             return
-        current = self._engine.subscriptions.acknowledge(
-            self.business, self.group, self._token, frame.acknowledge, kept
-        )
+        current = self._core.subscriptions.acknowledge(self.business, self.group, self._token, frame.acknowledge, kept)
         if not current or self.transient:
             return  # a reader of somebody else's: what it says is not the group's
         if frame.HasField("unaccounted_rows"):
-            self._standing.reports.say_unaccounted(self.business, self.group, frame.unaccounted_rows)
+            self._service_status.reports.say_unaccounted(self.business, self.group, frame.unaccounted_rows)
         if frame.HasField("report"):
-            self._standing.reports.say(self.business, self.group, frame.report, now_us())
+            self._service_status.reports.say(self.business, self.group, frame.report, now_us())
 
     async def _read(self, frame: Any) -> None:
         try:
@@ -351,7 +349,7 @@ class ConsumerStream:
                     self.wake.set()
                 frame = await self._context.read()
                 if frame is None:
-                    self._engine.producers.count(self.business, "digest_mismatches", 1)
+                    self._core.producers.count(self.business, "digest_mismatches", 1)
                 frame = checked(frame, f"a frame of consumer group {self.group}")
                 if frame is grpc.aio.EOF:
                     break

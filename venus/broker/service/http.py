@@ -20,7 +20,7 @@ from starlette.routing import Route
 from venus.broker.service.http_guard import GuardedProtocol
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.metrics import registry
-from venus.broker.service.service_status import Health, Standing
+from venus.broker.service.service_status import Health, ServiceStatus
 from venus.errors import ConfigError, VenusError
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -35,8 +35,8 @@ STOP_TIMEOUT_S = 2
 class Pages:
     """The answers."""
 
-    def __init__(self, handoff: Handoff, standing: Standing, health: Health) -> None:
-        self._handoff, self._standing, self._health = handoff, standing, health
+    def __init__(self, handoff: Handoff, service_status: ServiceStatus, health: Health) -> None:
+        self._handoff, self._service_status, self._health = handoff, service_status, health
         self._page = resources.files("venus.broker.service").joinpath("status.html").read_text("utf-8")
 
     def app(self) -> Starlette:
@@ -58,7 +58,7 @@ class Pages:
     async def status(self, _: Request) -> Response:
         """Return the status as JSON: the Admin service's message, by protobuf's JSON mapping."""
         try:
-            status = await self._handoff.blocking(self._standing.status)
+            status = await self._handoff.blocking(self._service_status.status)
         except VenusError as error:
             return JSONResponse({"error": str(error), "hint": error.hint}, status_code=503, headers=HEADERS)
         body = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
@@ -68,7 +68,7 @@ class Pages:
     async def metrics(self, _: Request) -> Response:
         """Return the metrics in Prometheus' text format."""
         try:
-            status = await self._handoff.blocking(self._standing.status)
+            status = await self._handoff.blocking(self._service_status.status)
         except VenusError as error:
             return PlainTextResponse(f"{error}\n", status_code=503, headers=HEADERS)
         return Response(generate_latest(registry(status)), media_type=CONTENT_TYPE_LATEST, headers=HEADERS)

@@ -1,7 +1,7 @@
 """The service that receives: half messages and decisions of the upper adapters (VENUS 3.2, 3.3 figure 4).
 
-Every half message is hashed before the engine sees it; a damaged one is counted and asked for again. Answers wait
-until the engine has them on disk, and are coalesced: one frame says `halves_through` for everything that one fsync
+Every half message is hashed before the core sees it; a damaged one is counted and asked for again. Answers wait
+until the core has them on disk, and are coalesced: one frame says `halves_through` for everything that one fsync
 covered. When more is waiting for the disk than the buffer may hold, the stream is not read, and HTTP/2 does the rest.
 """
 
@@ -23,7 +23,7 @@ from venus.broker.service.answering import answering
 from venus.broker.service.holder import must_wait, wait_for_turn
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.outbox import Outbox
-from venus.broker.service.service_status import Standing, now_us
+from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.rpc.reports import SOURCE
@@ -67,11 +67,11 @@ class Ingest(broker_pb2_grpc.IngestServicer):
     """All producers' streams; one live producer for each business."""
 
     def __init__(
-        self, engine: Core, handoff: Handoff, standing: Standing, *, buffer_bytes_max: int, patience_s: float
+        self, core: Core, handoff: Handoff, service_status: ServiceStatus, *, buffer_bytes_max: int, patience_s: float
     ) -> None:
-        self.engine = engine
+        self.core = core
         self.handoff = handoff
-        self.standing = standing
+        self.service_status = service_status
         self.unsaved = Unsaved(buffer_bytes_max)
         self.live: dict[str, ProducerStream] = {}
         self._patience_s = patience_s
@@ -89,7 +89,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
                 await stream.run(first)
             finally:
                 self._leave(stream)
-                self.engine.producers.leave(init.business)
+                self.core.producers.leave(init.business)
 
     async def _admit(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
         """Let a producer in, one at a time. Raises Held while another one lives."""
@@ -100,12 +100,12 @@ class Ingest(broker_pb2_grpc.IngestServicer):
                     return await self._open(context, init)
 
     async def _open(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
-        answer = self.engine.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
+        answer = self.core.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
         try:
             stream = ProducerStream(self, context, init, await asyncio.wrap_future(answer))
             self._enter(stream)
         except BaseException:
-            self.engine.producers.leave(init.business)
+            self.core.producers.leave(init.business)
             raise
         return stream
 
@@ -114,15 +114,15 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         if older is not None and older.epoch > stream.epoch:
             raise Fenced(f"a newer producer of {stream.business} has taken over")
         self.live[stream.business] = stream
-        self.standing.producers[stream.business] = stream.producer
+        self.service_status.producers[stream.business] = stream.producer
         if older is not None:
             older.end(Fenced(f"{stream.producer} has taken over business {stream.business}"))
 
     def _leave(self, stream: ProducerStream) -> None:
         if self.live.get(stream.business) is stream:
             del self.live[stream.business]
-            del self.standing.producers[stream.business]
-            self.standing.reports.left(stream.business, SOURCE, now_us())
+            del self.service_status.producers[stream.business]
+            self.service_status.reports.left(stream.business, SOURCE, now_us())
 
     @contextmanager
     def overruled(self, business: str, batch_no: int) -> Iterator[None]:
@@ -152,16 +152,16 @@ class ProducerStream:
     def __init__(self, ingest: Ingest, context: Context, init: broker_pb2.Init, ack: broker_pb2.InitAck) -> None:
         self.business, self.producer, self.epoch = init.business, init.producer, ack.epoch
         self.init, self.since, self.heard_at = init, time.time(), time.monotonic()
-        self._ingest, self._engine, self._context = ingest, ingest.engine, context
+        self._ingest, self._core, self._context = ingest, ingest.core, context
         self.outbox = Outbox(ack)
         self.instead_of_fenced: Unavailable | None = None
         self._error: VenusError | None = None
         self._eof = False
         self._in_flight = 0
-        self._submitted = 0  # how many times something was handed to the engine
+        self._submitted = 0  # how many times something was handed to the core
         self._expected: int | None = None  # after a Resend or Throttle: nothing above this is taken
         self._void_through = 0  # submissions up to here were made before the newest Resend or Throttle
-        self._newest = max([ack.last_batch, *(half.batch_no for half in ack.undecided)])  # handed to the engine
+        self._newest = max([ack.last_batch, *(half.batch_no for half in ack.undecided)])  # handed to the core
         self._mismatches = 0
         self._unsqueezer = Unsqueezer()
 
@@ -187,7 +187,7 @@ class ProducerStream:
                     if frame.HasField("review"):
                         numbers = [half.batch_no for half in frame.review.halves]
                         await self._ingest.handoff.blocking(
-                            self._engine.producers.review_delivered, self.business, numbers
+                            self._core.producers.review_delivered, self.business, numbers
                         )
                 if self._error is not None:
                     raise self._error
@@ -205,7 +205,7 @@ class ProducerStream:
                 self._take_halves(frame)
                 self._take_decisions(frame)
                 if frame.HasField("report"):
-                    self._ingest.standing.reports.say(self.business, SOURCE, frame.report, now_us())
+                    self._ingest.service_status.reports.say(self.business, SOURCE, frame.report, now_us())
                 await self._ingest.unsaved.room()
                 frame = await self._next_frame()
                 if frame is grpc.aio.EOF:
@@ -246,7 +246,7 @@ class ProducerStream:
                 if half.batch_no == self._expected:
                     self._expected = None
         if skipped:
-            self._engine.producers.count(self.business, "skipped_halves", skipped)
+            self._core.producers.count(self.business, "skipped_halves", skipped)
         self._submit(good)
 
     def _intact(self, message: broker_pb2.Half) -> Shipped | None:
@@ -259,15 +259,15 @@ class ProducerStream:
 
     def _ask_again(self, reason: str) -> None:
         batch_no = self._newest + 1  # what is damaged cannot be trusted to say its own number
-        self._engine.producers.count(self.business, "digest_mismatches", 1)
+        self._core.producers.count(self.business, "digest_mismatches", 1)
         self._mismatches += 1
         if self._mismatches >= MISMATCHES_MAX:
             text = f"{self._mismatches} damaged half messages in a row from {self._context.peer()}"
-            self._ingest.standing.alarm(self.business, text)
+            self._ingest.service_status.alarm(self.business, text)
             raise DigestMismatch(text, hint="Look at the network between the upper adapter and the broker.")
         logger.warning("%s: half message %d: %s", self.business, batch_no, reason)
         self._rewind(batch_no)
-        self._engine.producers.count(self.business, "resends", 1)
+        self._core.producers.count(self.business, "resends", 1)
         self.outbox.resend(batch_no, reason)
 
     def _rewind(self, batch_no: int) -> None:
@@ -283,7 +283,7 @@ class ProducerStream:
         self._ingest.unsaved.add(nbytes)
         first = halves[0].batch_no
         self._hand_over(
-            self._engine.producers.halves(self.business, self.epoch, halves),
+            self._core.producers.halves(self.business, self.epoch, halves),
             lambda done, number: self._halves_done(done, number, first, nbytes),
         )
 
@@ -292,7 +292,7 @@ class ProducerStream:
             if decision.verdict == broker_pb2.UNKNOWN:
                 continue  # the local transaction goes on: the timer will ask again
             self._hand_over(
-                self._engine.producers.decide(
+                self._core.producers.decide(
                     self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
                 ),
                 self._decision_done,
@@ -304,7 +304,7 @@ class ProducerStream:
         number = self._submitted
         self._ingest.handoff.when_done(future, lambda done: self._settled(done, number, settle))
 
-    # -- from the engine, in the loop ----------------------------------------------------------------------------
+    # -- from the core, in the loop ----------------------------------------------------------------------------
 
     def _settled(self, done: Future[Any], number: int, settle: Callable[[Future[Any], int], None]) -> None:
         self._in_flight -= 1
@@ -312,11 +312,11 @@ class ProducerStream:
             settle(done, number)
         except (StoreFull, Overloaded) as error:
             self.outbox.throttle(STORE_FULL_RETRY_MS if isinstance(error, StoreFull) else OVERLOADED_RETRY_MS)
-            self._engine.producers.count(self.business, "throttles", 1)
+            self._core.producers.count(self.business, "throttles", 1)
         except VenusError as error:
             self.end(error)
         except Exception as error:
-            logger.exception("the engine failed for %s", self.business)
+            logger.exception("the core failed for %s", self.business)
             self.end(VenusError(f"the broker failed: {error!r}"))
         self.outbox.wake.set()
 
@@ -332,7 +332,7 @@ class ProducerStream:
         self.outbox.persisted(result.through)
         if self._expected is not None and self._expected <= result.through:
             self._expected = None
-        self._ingest.standing.clear(self.business)
+        self._ingest.service_status.clear(self.business)
         if result.resend_from is not None and number > self._void_through:
             self._rewind(result.resend_from)
             self.outbox.resend(result.resend_from, result.reason)

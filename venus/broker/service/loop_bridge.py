@@ -1,4 +1,4 @@
-"""From the engine's storage thread to the service's event loop, and back to a few threads for blocking reads.
+"""From the commit thread to the service's event loop, and back to a few threads for blocking reads.
 
 A wake-up of the loop costs a system call and a turn of the interpreter lock, so calls are collected: the first one
 wakes the loop, those that come until it runs ride along.
@@ -44,11 +44,11 @@ class Handoff:
             call(*args)
 
     def when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
-        """Run `call` in the loop when the engine has resolved the future."""
+        """Run `call` in the loop when the core has resolved the future."""
         future.add_done_callback(lambda done: self.post(call, done))
 
     async def blocking(self, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
-        """Run a blocking call in the pool; if it answers with a future of the engine, wait for that too."""
+        """Run a blocking call in the pool; if it answers with a future of the core, wait for that too."""
         answer = await self._loop.run_in_executor(self._pool, call, *args)
         return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
 

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from venus.conditions import HELD_STATES, MOVING_STATES
 from venus.rpc.reports import decode
-from venus.standing import HELD_STATES, MOVING_STATES
 from venus.wire import broker_pb2
 
 #: name, help, and how to read it off a business's status.
@@ -135,11 +135,11 @@ class StatusCollector(Collector):
             "venus_report_unknown_seconds", "How long its adapter has been away, 0 while connected", labels=labels
         )
         for business, place, reported in reports(self._status):
-            standing = decode(reported.report)
-            paused.add_metric([business, place], float(standing.paused))
-            waiting.add_metric([business, place], standing.quarantined)
+            service_status = decode(reported.report)
+            paused.add_metric([business, place], float(service_status.paused))
+            waiting.add_metric([business, place], service_status.quarantined)
             age.add_metric([business, place], age_s(reported.unknown_since_us, self._now_us))
-            states = Counter(t.state for t in standing.tables if t.state not in MOVING_STATES)
+            states = Counter(t.state for t in service_status.tables if t.state not in MOVING_STATES)
             for state in sorted(states.keys() | set(HELD_STATES)):
                 held.add_metric([business, place, state], states[state])
         return paused, held, waiting, age

@@ -1,4 +1,4 @@
-"""One broker process: the engine's storage thread, one event loop with gRPC and HTTP, and how they end.
+"""One broker process: the core's threads, one event loop with gRPC and HTTP, and how they end.
 
 A storage error is fatal at once (broker.md 0, number 11): no stream is ended politely, because nothing that this
 process could still say is certain; a supervisor starts it again and the log tells what is true.
@@ -20,13 +20,13 @@ from venus.broker.core import Core
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import Handoff
 from venus.broker.service.server import Limits, Service
-from venus.broker.service.service_status import Health, Standing
+from venus.broker.service.service_status import Health, ServiceStatus
 from venus.config import Broker, Settings
 from venus.errors import VenusError
 
 THREAD_TIMEOUT_S = 30.0
 DESCRIPTORS_MAX = 1 << 20
-#: The loop and the storage thread take turns: with the default of 5 ms one-row batches are half as fast.
+#: The loop and the commit thread take turns: with the default of 5 ms one-row batches are half as fast.
 SWITCH_INTERVAL_S = 0.0005
 
 
@@ -52,16 +52,16 @@ async def run(
 ) -> None:
     """Serve until `stop`; what was started is stopped in the opposite order, whatever happens."""
     loop = asyncio.get_running_loop()
-    engine = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal)
-    await loop.run_in_executor(None, engine.start)
+    core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal)
+    await loop.run_in_executor(None, core.start)
     handoff = Handoff(loop)
-    standing = Standing(engine)
-    health = Health(standing, free_bytes_min=broker.free_bytes_min)
-    service = Service(engine, handoff, standing, limits)
+    service_status = ServiceStatus(core)
+    health = Health(service_status, free_bytes_min=broker.free_bytes_min)
+    service = Service(core, handoff, service_status, limits)
     http: Http | None = None
     try:
         if broker.http:
-            http = Http(broker.http, Pages(handoff, standing, health))
+            http = Http(broker.http, Pages(handoff, service_status, health))
         port = await service.start(broker.listen)
         if http is not None:
             http.start()
@@ -74,7 +74,7 @@ async def run(
         if http is not None:
             await http.stop()
         await loop.run_in_executor(None, handoff.close)
-        await loop.run_in_executor(None, engine.stop)
+        await loop.run_in_executor(None, core.stop)
 
 
 def raise_descriptor_limit() -> None:

@@ -1,6 +1,6 @@
 """The broker asks: half messages that nobody decided are reviewed on the live stream of the current epoch (VENUS 3.3).
 
-The engine says which are due and counts only reviews that were delivered; without a producer nothing is sent, nothing
+`Producers` says which are due and counts only reviews that were delivered; without a producer nothing is sent, nothing
 is counted, and nothing is ever discarded.
 """
 
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 REVIEW_EVERY_S = 0.25
 
 
-async def ask_for_reviews(engine: Core, handoff: Handoff, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
+async def ask_for_reviews(core: Core, handoff: Handoff, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
     """Run for ever."""
     while True:
         await asyncio.sleep(every_s)
         try:
-            due = await handoff.blocking(engine.producers.due_reviews)
+            due = await handoff.blocking(core.producers.due_reviews)
         except VenusError as error:
             logger.warning("reviews: %s", error)
             continue

@@ -1,4 +1,4 @@
-"""What the service knows and the engine does not: who is connected, what consumers say, and the alarms of the wire."""
+"""What the service knows and the core does not: who is connected, what consumers say, and the alarms of the wire."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-class Standing:
-    """Live producers, adapters' reports and alarms, laid over the engine's status."""
+class ServiceStatus:
+    """Live producers, adapters' reports and alarms, laid over the core's status."""
 
-    def __init__(self, engine: Core) -> None:
-        self._engine = engine
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self.producers: dict[str, str] = {}
         self.reports = Reports()
         self._alarms: dict[str, list[str]] = {}
@@ -48,8 +48,8 @@ class Standing:
         self.reports.forget_business(business)
 
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
-        """Return the engine's status with what the service adds; reads the store, so not in the loop."""
-        status = self._engine.status(business)
+        """Return the core's status with what the service adds; reads the store, so not in the loop."""
+        status = self._core.status(business)
         for entry in status.businesses:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))
@@ -65,9 +65,9 @@ class Health:
     """Whether the broker serves, and why not."""
 
     def __init__(
-        self, standing: Standing, *, free_bytes_min: int, monotonic: Callable[[], float] = time.monotonic
+        self, service_status: ServiceStatus, *, free_bytes_min: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._standing = standing
+        self._service_status = service_status
         self._free_bytes_min = free_bytes_min
         self.stopping = False
 
@@ -80,7 +80,7 @@ class Health:
         if self.stopping:
             return "the broker is stopping", []
         try:
-            status = self._standing.status()
+            status = self._service_status.status()
         except VenusError as error:
             return str(error), []
         if status.free_bytes < self._free_bytes_min:

@@ -119,7 +119,7 @@ class Materialiser:
         return future
 
     def slow_down(self) -> None:
-        """Hold the storage thread while the full data is too far behind: producers wait, nothing is dropped."""
+        """Hold the commit thread while the full data is too far behind: producers wait, nothing is dropped."""
         with self._changed:
             if self._behind() > self._behind_bytes_max and not self._paused:
                 self._changed.wait_for(

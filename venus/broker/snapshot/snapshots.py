@@ -72,7 +72,7 @@ class _Reader:
 
 
 class Snapshots:
-    """All snapshots of a broker; thread-safe. `checkpoint` and `record` are the engine's."""
+    """All snapshots of a broker; thread-safe. `checkpoint` and `record` are its owner's."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class SourceTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Readiness:
     """Everything at one moment, asked in the order of a row's path, so that nothing hides between two answers."""
 
     target: str
@@ -68,7 +68,7 @@ class Standing:
         return {t.source_name: t.rows_applied + t.rows_quarantined + t.rows_skipped + t.rows_held for t in self.tables}
 
 
-def look(source: Source, admin: Admin, target: PostgresTarget, session: Session) -> Standing:
+def look(source: Source, admin: Admin, target: PostgresTarget, session: Session) -> Readiness:
     """Ask source, broker and target, one after the other."""
     backlog = source.backlog()
     tables = tuple(
@@ -85,7 +85,7 @@ def look(source: Source, admin: Admin, target: PostgresTarget, session: Session)
     states = tuple(target.tables(session)) if installed else ()
     sweeps = target.own_rows(session, "sweeps") if installed else []
     resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
-    return Standing(
+    return Readiness(
         target=target.name,
         source=tables,
         producer=own.producer if own else "",
@@ -102,29 +102,29 @@ def look(source: Source, admin: Admin, target: PostgresTarget, session: Session)
     )
 
 
-def blocks(standing: Standing) -> list[Block]:
+def blocks(readiness: Readiness) -> list[Block]:
     """Return what does not pass by itself. Pure."""
-    at = f"--target {standing.target}"
-    if standing.position is None:
-        return [Block(what=f"target {standing.target} has not been loaded", remedy=f"venus migrate {at}")]
-    found = [b for t in standing.source if (b := _source_block(t))]
-    captured, there = {t.name for t in standing.source}, {t.source_name for t in standing.tables}
+    at = f"--target {readiness.target}"
+    if readiness.position is None:
+        return [Block(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
+    found = [b for t in readiness.source if (b := _source_block(t))]
+    captured, there = {t.name for t in readiness.source}, {t.source_name for t in readiness.tables}
     found += [
         Block(what=f"{name} is captured and not at the target", remedy=f"start `venus sync`, or venus migrate {at}")
         for name in sorted(captured - there)
     ]
-    found += [Block(what=f"broker: {alarm}", remedy="venus status") for alarm in standing.alarms]
-    if standing.position.paused:
-        found.append(Block(what=f"target {standing.target} is paused", remedy=f"venus resume {at}"))
-    found += [b for t in standing.tables if (b := _table_block(t, at))]
-    if standing.open_quarantine:
-        what = f"{standing.open_quarantine:,} refused changes wait in quarantine"
+    found += [Block(what=f"broker: {alarm}", remedy="venus status") for alarm in readiness.alarms]
+    if readiness.position.paused:
+        found.append(Block(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
+    found += [b for t in readiness.tables if (b := _table_block(t, at))]
+    if readiness.open_quarantine:
+        what = f"{readiness.open_quarantine:,} refused changes wait in quarantine"
         remedy = f"venus quarantine list {at}, then venus quarantine retry, or skip --reason"
         found.append(Block(what=what, remedy=remedy))
-    if standing.unaccounted:
-        what = f"{standing.unaccounted:,} changes are unaccounted for"
+    if readiness.unaccounted:
+        what = f"{readiness.unaccounted:,} changes are unaccounted for"
         found.append(Block(what=what, remedy=f"venus resync --all {at}"))
-    return found + _missing_processes(standing)
+    return found + _missing_processes(readiness)
 
 
 def _source_block(table: SourceTable) -> Block | None:
@@ -148,38 +148,38 @@ def _table_block(table: TargetTable, at: str) -> Block | None:
     return Block(what=f"{table.source_name} is {table.state} at the target{why}", remedy=remedies[table.state])
 
 
-def _missing_processes(standing: Standing) -> list[Block]:
+def _missing_processes(readiness: Readiness) -> list[Block]:
     """Return what nobody is there to drain."""
     found = []
-    if not standing.producer and (standing.halves or any(t.log_rows or not t.fill_done for t in standing.source)):
+    if not readiness.producer and (readiness.halves or any(t.log_rows or not t.fill_done for t in readiness.source)):
         found.append(Block(what="changes wait at the source and nobody captures them", remedy="start `venus sync`"))
-    behind = standing.position is not None and standing.position.offset < standing.next_offset
-    if not standing.applied and behind:
+    behind = readiness.position is not None and readiness.position.offset < readiness.next_offset
+    if not readiness.applied and behind:
         what = "changes wait at the broker and nobody applies them"
-        found.append(Block(what=what, remedy=f"start `venus sync --apply-only --target {standing.target}`"))
+        found.append(Block(what=what, remedy=f"start `venus sync --apply-only --target {readiness.target}`"))
     return found
 
 
-def pending(standing: Standing) -> list[Block]:
+def pending(readiness: Readiness) -> list[Block]:
     """Return what passes by itself, if it is given time and the source is at rest. Pure."""
     found = []
-    for t in standing.source:
+    for t in readiness.source:
         if not t.fill_done:
             found.append(Block(what=f"{t.name} is being read for the first time, or again"))
         elif t.log_rows:
             found.append(Block(what=f"{t.name}: {t.log_rows:,} changes wait at the source"))
         elif t.blocked_s > _OPEN_S:
             found.append(Block(what=f"{t.name}: a transaction is open at the source for {t.blocked_s} s"))
-    if standing.halves:
-        what = f"{standing.halves} batches are undecided at the broker"
+    if readiness.halves:
+        what = f"{readiness.halves} batches are undecided at the broker"
         found.append(Block(what=what, remedy="venus half list, if that stays"))
-    position = standing.position
-    if position is not None and position.offset < standing.next_offset:
-        found.append(Block(what=f"the target is {standing.next_offset - position.offset:,} changes behind the broker"))
+    position = readiness.position
+    if position is not None and position.offset < readiness.next_offset:
+        found.append(Block(what=f"the target is {readiness.next_offset - position.offset:,} changes behind the broker"))
     found += [
         Block(what=f"{t.source_name} catches up at the target")
-        for t in standing.tables
-        if t.state == CATCHUP or (t.source_name in standing.resyncing and t.state == ACTIVE)
+        for t in readiness.tables
+        if t.state == CATCHUP or (t.source_name in readiness.resyncing and t.state == ACTIVE)
     ]
     return found
 

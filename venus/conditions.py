@@ -20,7 +20,7 @@ HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableStanding:
+class TableCondition:
     """A table at the source or at a target."""
 
     table_id: int
@@ -36,42 +36,42 @@ class TableStanding:
         return self.state == ACTIVE and not self.quarantined
 
 
-def at_source(table_id: int, name: str, state: str, reason: str) -> TableStanding:
+def at_source(table_id: int, name: str, state: str, reason: str) -> TableCondition:
     """Return a table of the registry; one that stopped by itself is told from one that somebody paused."""
     halted = state == "PAUSED" and reason.startswith(UNFIT)
-    return TableStanding(table_id=table_id, name=name, state="HALTED" if halted else state, reason=reason)
+    return TableCondition(table_id=table_id, name=name, state="HALTED" if halted else state, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterStanding:
+class AdapterCondition:
     """What one adapter knows: its tables that are not ordinary."""
 
     paused: bool = False
-    tables: tuple[TableStanding, ...] = ()
+    tables: tuple[TableCondition, ...] = ()
     #: Tables that are not ordinary either, and were too many to tell.
     left_out: int = 0
     #: Changes that wait in quarantine, of all tables.
     quarantined: int = 0
 
     @classmethod
-    def of(cls, tables: Iterable[TableStanding], *, paused: bool = False, quarantined: int = 0) -> AdapterStanding:
+    def of(cls, tables: Iterable[TableCondition], *, paused: bool = False, quarantined: int = 0) -> AdapterCondition:
         """Leave out what is ordinary; what needs somebody comes first."""
         told = sorted((t for t in tables if not t.ordinary), key=lambda t: (t.state in MOVING_STATES, t.name))
         return cls(paused=paused, tables=tuple(told), quarantined=quarantined)
 
 
-def problems(standing: AdapterStanding, target: str = "") -> list[str]:
+def problems(condition: AdapterCondition, target: str = "") -> list[str]:
     """Return a sentence for each thing that needs somebody, with the way out; `target` empty = at the source."""
     where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
-    found = [f"{where}: paused; `venus resume{at}` goes on"] if standing.paused else []
-    for table in standing.tables:
+    found = [f"{where}: paused; `venus resume{at}` goes on"] if condition.paused else []
+    for table in condition.tables:
         if table.state not in MOVING_STATES:
             why = f" ({table.reason})" if table.reason else ""
             found.append(f"{where}: {table.name} is {table.state}{why}; {_way_out(table, at)}".rstrip("; "))
-    if standing.left_out:
-        found.append(f"{where}: {standing.left_out:,} more tables do not follow; `venus status` lists them")
-    if standing.quarantined:
-        found.append(f"{where}: {standing.quarantined:,} refused changes wait; see `venus quarantine list{at}`")
+    if condition.left_out:
+        found.append(f"{where}: {condition.left_out:,} more tables do not follow; `venus status` lists them")
+    if condition.quarantined:
+        found.append(f"{where}: {condition.quarantined:,} refused changes wait; see `venus quarantine list{at}`")
     return found
 
 
@@ -83,7 +83,7 @@ def unaccounted_problem(rows: int, target: str) -> str:
     )
 
 
-def _way_out(table: TableStanding, at: str) -> str:
+def _way_out(table: TableCondition, at: str) -> str:
     """Say what somebody can do, unless the reason does; `at` names the target as an option, empty at the source."""
     if "`venus " in table.reason:
         return ""
