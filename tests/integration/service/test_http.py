@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -12,10 +15,13 @@ import pytest
 from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
+from venus.broker.pipeline.full_data import FullData
+from venus.broker.service.loop_bridge import Lane
 from venus.broker.service.process import RunningBroker
 from venus.conditions import AdapterCondition, TableCondition
-from venus.errors import ProtocolError
+from venus.errors import ProtocolError, Unavailable
 from venus.rpc.producer import Producer
+from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -131,7 +137,7 @@ def test_a_report_that_breaks_the_rules_ends_the_stream(broker: RunningBroker, m
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
         sender.report(AdapterCondition())
-        with pytest.raises(ProtocolError, match="too long a text"):
+        with pytest.raises(ProtocolError, match="must have 1 to 300"):
             wait_for(lambda: sender.take_reviews() and None)
     assert get(broker, "/health") == "ok\n"
 
@@ -149,3 +155,32 @@ def test_http_can_be_switched_off(start_broker: StartBroker) -> None:
     broker = start_broker(http="")
     assert broker.http_address == ""
     fill(broker.address, 1, 1)
+
+
+def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many loaders as there are threads for them wait for a snapshot; health, a decision and an increment do not."""
+    fill(broker.address, 1, 3)
+    go, waiting = threading.Event(), threading.Semaphore(0)
+
+    def slow(*_: object) -> broker_pb2.Snapshot:
+        waiting.release()
+        go.wait(30)
+        raise Unavailable("too late")
+
+    monkeypatch.setattr(FullData, "open", slow)
+    with ThreadPoolExecutor(8) as loaders, Snapshots(broker.address) as snapshots:
+        asked = [loaders.submit(snapshots.open, BUSINESS) for _ in range(8)]
+        for _ in range(Lane.FULL_DATA.threads):
+            assert waiting.acquire(timeout=30)
+        try:
+            began = time.monotonic()
+            assert get(broker, "/health").startswith("ok")
+            with Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
+                reader.open(0, 0)
+                take(reader, 3)
+            assert time.monotonic() - began < 10
+        finally:
+            go.set()
+        for each in asked:
+            with pytest.raises(Unavailable):
+                each.result(60)

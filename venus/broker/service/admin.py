@@ -10,7 +10,7 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.service.answering import answering
 from venus.broker.service.ingest import Ingest
-from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2, broker_pb2_grpc
@@ -21,15 +21,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Admin(broker_pb2_grpc.AdminServicer):
     """Status, Decide, Forget."""
 
-    def __init__(self, core: Core, handoff: Handoff, service_status: ServiceStatus, ingest: Ingest) -> None:
-        self._core, self._handoff, self._service_status, self._ingest = core, handoff, service_status, ingest
+    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, ingest: Ingest) -> None:
+        self._core, self._bridge, self._service_status, self._ingest = core, bridge, service_status, ingest
 
     async def Status(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StatusRequest, context: Context
     ) -> broker_pb2.BrokerStatus | None:
         """Say what stands where."""
         async with answering(context):
-            return await self._handoff.blocking(self._service_status.status, request.business)
+            return await self._bridge.blocking(Lane.CONTROL, self._service_status.status, request.business)
         return None
 
     async def Decide(  # type: ignore[override]  # noqa: N802
@@ -50,7 +50,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Drop a consumer group."""
         async with answering(context):
-            await self._handoff.blocking(self._core.subscriptions.forget, request.business, request.group)
+            await self._bridge.blocking(Lane.CONTROL, self._core.subscriptions.forget, request.business, request.group)
             self._service_status.reports.forget(request.business, request.group)
             return broker_pb2.Empty()
         return None
@@ -60,7 +60,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Remove a business for good."""
         async with answering(context):
-            await self._handoff.blocking(self._core.forget_business, request.business)
+            await self._bridge.blocking(Lane.FULL_DATA, self._core.forget_business, request.business)
             self._service_status.forget(request.business)
             return broker_pb2.Empty()
         return None

@@ -18,7 +18,7 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.queue.early_delivery import Sent
 from venus.broker.service.answering import answering
-from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.codec.chunk import Sealed
 from venus.errors import ProtocolError, Unavailable, VenusError
@@ -40,12 +40,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Delivery(broker_pb2_grpc.DeliveryServicer):
     """All consumers' streams, and snapshots."""
 
-    def __init__(self, core: Core, handoff: Handoff, service_status: ServiceStatus) -> None:
+    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus) -> None:
         self.core = core
-        self.handoff = handoff
+        self.bridge = bridge
         self.service_status = service_status
         self._streams: set[ConsumerStream] = set()
-        core.publisher.on_commit(lambda business, next_offset: handoff.post(self._committed, business, next_offset))
+        core.publisher.on_commit(lambda business, next_offset: bridge.post(self._committed, business, next_offset))
 
     def _committed(self, business: str, next_offset: int) -> None:
         for stream in self._streams:
@@ -64,7 +64,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             first = checked(await context.read(), "the first frame of a consumer")
             if first is grpc.aio.EOF or not first.HasField("open"):
                 raise ProtocolError("the first frame of a consumer must have open")
-            stream = ConsumerStream(self.core, self.handoff, self.service_status, context, first.open)
+            stream = ConsumerStream(self.core, self.bridge, self.service_status, context, first.open)
             self._streams.add(stream)
             try:
                 await stream.run(first)
@@ -83,13 +83,13 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Snapshot | None:
         """Make a snapshot at a cut."""
         async with answering(context):
-            return await self.handoff.blocking(self.core.full_data.open, request)
+            return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.open, request)
         return None
 
     async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Send the chunks of one key range; the next one is read while one is on its way."""
         async with answering(context):
-            chunks = Chunks(self.core, self.handoff, request)
+            chunks = Chunks(self.core, self.bridge, request)
             try:
                 while (chunk := await chunks.next()) is not None:
                     await context.write(chunk)
@@ -101,7 +101,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.SnapshotTotals | None:
         """Sum up what a load must have got."""
         async with answering(context):
-            return await self.handoff.blocking(self.core.full_data.sums, request.snapshot_id)
+            return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.sums, request.snapshot_id)
         return None
 
     async def RenewSnapshot(  # type: ignore[override]  # noqa: N802
@@ -109,7 +109,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Snapshot | None:
         """Start a lease anew."""
         async with answering(context):
-            return await self.handoff.blocking(self.core.full_data.renew, request.snapshot_id)
+            return await self.bridge.blocking(Lane.CONTROL, self.core.full_data.renew, request.snapshot_id)
         return None
 
     async def CloseSnapshot(  # type: ignore[override]  # noqa: N802
@@ -117,7 +117,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Empty | None:
         """Let a snapshot go."""
         async with answering(context):
-            await self.handoff.blocking(self.core.full_data.close, request.snapshot_id)
+            await self.bridge.blocking(Lane.CONTROL, self.core.full_data.close, request.snapshot_id)
             return broker_pb2.Empty()
         return None
 
@@ -125,17 +125,19 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
 class Chunks:
     """The chunks of a split, one read ahead of the caller."""
 
-    def __init__(self, core: Core, handoff: Handoff, request: broker_pb2.ReadSplitRequest) -> None:
-        self._core, self._handoff, self._request = core, handoff, request
+    def __init__(self, core: Core, bridge: LoopBridge, request: broker_pb2.ReadSplitRequest) -> None:
+        self._core, self._bridge, self._request = core, bridge, request
         self._iterator: Iterator[Sealed] | None = None
         self._ahead: asyncio.Task[Sealed | None] | None = None
 
     async def next(self) -> Sealed | None:
         """Return the next chunk, None at the end."""
         if self._ahead is None:
-            self._ahead = asyncio.create_task(self._handoff.blocking(self._read))
+            self._ahead = asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read))
         chunk = await self._ahead
-        self._ahead = asyncio.create_task(self._handoff.blocking(self._read)) if chunk is not None else None
+        self._ahead = (
+            asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read)) if chunk is not None else None
+        )
         return chunk
 
     def _read(self) -> Sealed | None:
@@ -154,12 +156,12 @@ class ConsumerStream:
     """One consumer: a task that reads acknowledgements and credit, and the sender in `run`."""
 
     def __init__(
-        self, core: Core, handoff: Handoff, service_status: ServiceStatus, context: Context, wanted: broker_pb2.Open
+        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, context: Context, wanted: broker_pb2.Open
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as we were told
-        self._core, self._handoff, self._context, self._wanted = core, handoff, context, wanted
+        self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
         self._service_status = service_status
         self._tables = tuple(wanted.table_ids)
         self._credit = Credit(wanted.credit_bytes)
@@ -180,27 +182,29 @@ class ConsumerStream:
 
     async def run(self, first: broker_pb2.ConsumerFrame) -> None:
         """Serve until the consumer leaves."""
-        blocking = self._handoff.blocking
+        blocking = self._bridge.blocking
         snapshot: broker_pb2.Snapshot | None = None
         if self._wanted.offset == FULL:
             request = broker_pb2.OpenSnapshotRequest(
                 business=self.business, table_ids=self._tables, splits=1, holder=self.group
             )
-            snapshot = await blocking(self._core.full_data.open, request)
+            snapshot = await blocking(Lane.FULL_DATA, self._core.full_data.open, request)
             self._position = snapshot.offset
         try:
             await self._serve(first, snapshot)
         finally:
             if snapshot is not None:
-                self._handoff.behind(self._core.full_data.close, snapshot.snapshot_id)
+                self._bridge.behind(self._core.full_data.close, snapshot.snapshot_id)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
-        blocking = self._handoff.blocking
+        blocking = self._bridge.blocking
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
-        opened = await blocking(self._core.subscriptions.check_position, self.business, self._position, epoch)
+        opened = await blocking(
+            Lane.INCREMENTS, self._core.subscriptions.check_position, self.business, self._position, epoch
+        )
         self.tail = max(self.tail, opened.next_offset)
         self._sent = Sent(self._position)
-        attaching = asyncio.ensure_future(blocking(self._attach))
+        attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
         reader: asyncio.Task[None] | None = None
         try:
             self._token = await asyncio.shield(attaching)
@@ -226,7 +230,7 @@ class ConsumerStream:
 
     def _detach(self, attaching: asyncio.Future[int]) -> None:
         if not attaching.cancelled() and attaching.exception() is None:
-            self._handoff.behind(self._core.subscriptions.detach, self.business, self.group, attaching.result())
+            self._bridge.behind(self._core.subscriptions.detach, self.business, self.group, attaching.result())
 
     # -- to the consumer -----------------------------------------------------------------------------------------
 
@@ -238,7 +242,7 @@ class ConsumerStream:
                 split=split,
                 chunk_bytes=max(1, min(FRAME_BYTES, self._wanted.credit_bytes)),
             )
-            chunks = Chunks(self._core, self._handoff, request)
+            chunks = Chunks(self._core, self._bridge, request)
             try:
                 while (sealed := await chunks.next()) is not None:
                     chunk = sealed.message()
@@ -249,7 +253,7 @@ class ConsumerStream:
                     await self._context.write(broker_pb2.DeliveryFrame(chunk=chunk))
                     if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
                         renewed = time.monotonic()
-                        await self._handoff.blocking(self._core.full_data.renew, snapshot.snapshot_id)
+                        await self._bridge.blocking(Lane.CONTROL, self._core.full_data.renew, snapshot.snapshot_id)
             finally:
                 chunks.close()
 
@@ -261,7 +265,7 @@ class ConsumerStream:
             frame = await self._next_frame()
             if frame is not None:
                 if is_large(frame):
-                    frame = await self._handoff.blocking(self._squeezer.increments, frame)
+                    frame = await self._bridge.blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
                 await self._context.write(frame)
             else:
                 await self.wake.wait()
@@ -275,7 +279,7 @@ class ConsumerStream:
         if self._follows:  # what was committed just now is in memory: no thread is worth it
             result = self._core.subscriptions.read(*wanted)
         else:
-            result = await self._handoff.blocking(self._core.subscriptions.read, *wanted)
+            result = await self._bridge.blocking(Lane.INCREMENTS, self._core.subscriptions.read, *wanted)
         going: list[broker_pb2.Increment] = []
         left = len(result.increments)
         for increment in result.increments:

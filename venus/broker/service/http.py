@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from venus.broker.service.http_guard import GuardedProtocol
-from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.metrics import registry
 from venus.broker.service.service_status import Health, ServiceStatus
 from venus.errors import ConfigError, VenusError
@@ -35,8 +35,8 @@ STOP_TIMEOUT_S = 2
 class Pages:
     """The answers."""
 
-    def __init__(self, handoff: Handoff, service_status: ServiceStatus, health: Health) -> None:
-        self._handoff, self._service_status, self._health = handoff, service_status, health
+    def __init__(self, bridge: LoopBridge, service_status: ServiceStatus, health: Health) -> None:
+        self._bridge, self._service_status, self._health = bridge, service_status, health
         self._page = resources.files("venus.broker.service").joinpath("status.html").read_text("utf-8")
 
     def app(self) -> Starlette:
@@ -58,7 +58,7 @@ class Pages:
     async def status(self, _: Request) -> Response:
         """Return the status as JSON: the Admin service's message, by protobuf's JSON mapping."""
         try:
-            status = await self._handoff.blocking(self._service_status.status)
+            status = await self._bridge.blocking(Lane.DETAILS, self._service_status.status)
         except VenusError as error:
             return JSONResponse({"error": str(error), "hint": error.hint}, status_code=503, headers=HEADERS)
         body = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
@@ -68,7 +68,7 @@ class Pages:
     async def metrics(self, _: Request) -> Response:
         """Return the metrics in Prometheus' text format."""
         try:
-            status = await self._handoff.blocking(self._service_status.status)
+            status = await self._bridge.blocking(Lane.DETAILS, self._service_status.status)
         except VenusError as error:
             return PlainTextResponse(f"{error}\n", status_code=503, headers=HEADERS)
         return Response(generate_latest(registry(status)), media_type=CONTENT_TYPE_LATEST, headers=HEADERS)
@@ -78,14 +78,14 @@ class Pages:
 
         A halted table is no reason to start a broker again: whoever restarts what is not healthy asks here.
         """
-        reason, alarms = await self._handoff.blocking(self._health.look)
+        reason, alarms = await self._bridge.blocking(Lane.CONTROL, self._health.look)
         if reason:
             return PlainTextResponse(f"{reason}\n", status_code=503, headers=HEADERS)
         return PlainTextResponse("\n".join(["degraded" if alarms else "ok", *alarms, ""]), headers=HEADERS)
 
     async def alarms(self, _: Request) -> Response:
         """Return 200 if nothing needs somebody, else 503 with a line for each thing that does."""
-        reason, alarms = await self._handoff.blocking(self._health.look)
+        reason, alarms = await self._bridge.blocking(Lane.CONTROL, self._health.look)
         found = [reason] if reason else alarms
         return PlainTextResponse(
             "\n".join([*(found or ["none"]), ""]), status_code=503 if found else 200, headers=HEADERS

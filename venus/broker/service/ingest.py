@@ -21,7 +21,7 @@ from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.service.answering import answering
 from venus.broker.service.holder import must_wait, wait_for_turn
-from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.outbox import Outbox
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.codec.batch import digest
@@ -67,10 +67,10 @@ class Ingest(broker_pb2_grpc.IngestServicer):
     """All producers' streams; one live producer for each business."""
 
     def __init__(
-        self, core: Core, handoff: Handoff, service_status: ServiceStatus, *, buffer_bytes_max: int, patience_s: float
+        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, *, buffer_bytes_max: int, patience_s: float
     ) -> None:
         self.core = core
-        self.handoff = handoff
+        self.bridge = bridge
         self.service_status = service_status
         self.unsaved = Unsaved(buffer_bytes_max)
         self.live: dict[str, ProducerStream] = {}
@@ -186,8 +186,8 @@ class ProducerStream:
                     await self._context.write(frame)
                     if frame.HasField("review"):
                         numbers = [half.batch_no for half in frame.review.halves]
-                        await self._ingest.handoff.blocking(
-                            self._core.producers.review_delivered, self.business, numbers
+                        await self._ingest.bridge.blocking(
+                            Lane.CONTROL, self._core.producers.review_delivered, self.business, numbers
                         )
                 if self._error is not None:
                     raise self._error
@@ -302,7 +302,7 @@ class ProducerStream:
         self._submitted += 1
         self._in_flight += 1
         number = self._submitted
-        self._ingest.handoff.when_done(future, lambda done: self._settled(done, number, settle))
+        self._ingest.bridge.when_done(future, lambda done: self._settled(done, number, settle))
 
     # -- from the core, in the loop ----------------------------------------------------------------------------
 

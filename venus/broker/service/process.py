@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from venus.broker.core import Core
 from venus.broker.service.http import Http, Pages
-from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.server import Limits, Service
 from venus.broker.service.service_status import Health, ServiceStatus
 from venus.config import Broker, Settings
@@ -54,14 +54,14 @@ async def run(
     loop = asyncio.get_running_loop()
     core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal)
     await loop.run_in_executor(None, core.start)
-    handoff = Handoff(loop)
+    bridge = LoopBridge(loop)
     service_status = ServiceStatus(core)
     health = Health(service_status, free_bytes_min=broker.free_bytes_min)
-    service = Service(core, handoff, service_status, limits)
+    service = Service(core, bridge, service_status, limits)
     http: Http | None = None
     try:
         if broker.http:
-            http = Http(broker.http, Pages(handoff, service_status, health))
+            http = Http(broker.http, Pages(bridge, service_status, health))
         port = await service.start(broker.listen)
         if http is not None:
             http.start()
@@ -73,7 +73,7 @@ async def run(
         await service.stop()
         if http is not None:
             await http.stop()
-        await loop.run_in_executor(None, handoff.close)
+        await loop.run_in_executor(None, bridge.close)
         await loop.run_in_executor(None, core.stop)
 
 

@@ -11,7 +11,7 @@ import logging
 
 from venus.broker.core import Core
 from venus.broker.service.ingest import Ingest
-from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.errors import VenusError
 
 logger = logging.getLogger(__name__)
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 REVIEW_EVERY_S = 0.25
 
 
-async def ask_for_reviews(core: Core, handoff: Handoff, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
+async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
     """Run for ever."""
     while True:
         await asyncio.sleep(every_s)
         try:
-            due = await handoff.blocking(core.producers.due_reviews)
+            due = await bridge.blocking(Lane.CONTROL, core.producers.due_reviews)
         except VenusError as error:
             logger.warning("reviews: %s", error)
             continue

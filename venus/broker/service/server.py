@@ -13,7 +13,7 @@ from venus.broker.core import Core
 from venus.broker.service.admin import Admin
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.ingest import Ingest
-from venus.broker.service.loop_bridge import Handoff
+from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.reviews import ask_for_reviews
 from venus.broker.service.service_status import ServiceStatus
 from venus.errors import ConfigError
@@ -42,8 +42,8 @@ class Limits:
 class Service:
     """The server and the tasks that belong to it."""
 
-    def __init__(self, core: Core, handoff: Handoff, service_status: ServiceStatus, limits: Limits) -> None:
-        self._core, self._handoff = core, handoff
+    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, limits: Limits) -> None:
+        self._core, self._bridge = core, bridge
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
@@ -54,11 +54,11 @@ class Service:
         # after this a connection that says nothing has been closed
         patience_s = limits.keepalive_s + limits.keepalive_timeout_s + PATIENCE_MARGIN_S
         self.ingest = Ingest(
-            core, handoff, service_status, buffer_bytes_max=limits.buffer_bytes_max, patience_s=patience_s
+            core, bridge, service_status, buffer_bytes_max=limits.buffer_bytes_max, patience_s=patience_s
         )
-        self.delivery = Delivery(core, handoff, service_status)
+        self.delivery = Delivery(core, bridge, service_status)
         self._health = health.aio.HealthServicer()
-        admin = Admin(core, handoff, service_status, self.ingest)
+        admin = Admin(core, bridge, service_status, self.ingest)
         services = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
         self._server.add_generic_rpc_handlers([handlers(name, servicer) for name, servicer in services.items()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -77,7 +77,7 @@ class Service:
         await self._server.start()
         for name in ("", *NAMES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._reviews = asyncio.create_task(ask_for_reviews(self._core, self._handoff, self.ingest))
+        self._reviews = asyncio.create_task(ask_for_reviews(self._core, self._bridge, self.ingest))
         return port
 
     async def stop(self) -> None:
