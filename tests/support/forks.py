@@ -35,12 +35,16 @@ class Victim:
 
     def run(self, *words: object) -> bool:
         """Return whether it was killed before it came to its end."""
+        code = self.code(*words)
+        assert code in (0, -signal.SIGKILL), code
+        return code != 0
+
+    def code(self, *words: object) -> int:
+        """Return the exit code of a run, or the number of the signal that ended it, negative."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(*words, file=self._process.stdin, flush=True)
-        code = int(self._process.stdout.readline())
-        assert code in (0, -signal.SIGKILL), code
-        return code != 0
+        return int(self._process.stdout.readline())
 
     def __enter__(self) -> Victim:
         return self

@@ -22,7 +22,7 @@ from typing import Any
 from venus.broker.machine.state import Business, Materialised, decode_materialised, decode_schema
 from venus.broker.snapshot import splits
 from venus.broker.snapshot.chunks import Chunks
-from venus.broker.store import keys
+from venus.broker.store import keys, seal
 from venus.broker.store import rocks as stores
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
@@ -102,7 +102,11 @@ class Snapshots:
         for _, value in store.scan_prefix(keys.STATE, keys.PIN):
             record = json.loads(value)
             pin = Pin(**(record | {"plan": tuple(map(tuple, record.get("plan", ())))}))
-            if (self._directory / pin.directory).is_dir():
+            broken = seal.broken(self._directory / pin.directory)
+            if broken:
+                logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
+                self._record(pin.snapshot_id, None)
+            else:
                 # its holder could not renew it while the broker was off: the lease starts over
                 until = self._clock_us() + pin.lease_s * 10**6
                 self._pins[pin.snapshot_id] = replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until)

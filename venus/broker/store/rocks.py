@@ -17,6 +17,7 @@ import gc
 import os
 import shutil
 import signal
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,8 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from venus.broker.store import keys
+from venus.broker.store import files, keys, seal
+from venus.broker.store.witness import Witness
 from venus.errors import Corruption, StorageError
 
 _OPEN_FILES_MAX = 256
@@ -54,10 +56,6 @@ _COUNTED_AT_ONCE = 4096
 KILL_AT_WRITE = "VENUS_KILL_AT_WRITE"
 
 _AGAIN = "start the broker again"
-_CORRUPT_HINT = (
-    "keep {path} for a closer look, give the broker an empty data_dir, and run `venus resync --all`: "
-    "the source still has every row"
-)
 
 WriteHook = Callable[[str], None]
 
@@ -119,8 +117,10 @@ class Store:
         options = _options(memory)
         families = {name: _family_options(name, memory) for name in keys.FAMILIES}
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
-        if not read_only:
+        self._witness = None if read_only else Witness(path, time.monotonic)
+        if self._witness is not None:
             path.mkdir(parents=True, exist_ok=True)
+            self._witness.check_files()
         try:
             self._db: Any = Rdict(str(path), options, column_families=families, access_type=access)
             self._views: dict[str, Any] = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
@@ -129,6 +129,33 @@ class Store:
             _refuse_to_open(path, error)
         self._no_cache = ReadOptions()
         self._no_cache.fill_cache(False)  # type: ignore[call-arg]  # the stub lacks the argument
+        self._bear_witness()
+
+    @property
+    def sequence(self) -> int:
+        """How many keys were ever written; RocksDB's sequence number."""
+        return int(self._db.latest_sequence_number())
+
+    def _bear_witness(self) -> None:
+        if self._witness is not None:
+            try:
+                self._witness.check_sequence(self.sequence)
+            except Corruption:
+                self.close()
+                raise
+            self._sync()
+
+    def _sync(self) -> None:
+        """Bring what was written to the disk, and let the witness note it."""
+        sequence = self.sequence  # before the fsync: another thread writes meanwhile
+        if self._witness is not None:
+            self._witness.look(self._oldest_log)
+        self._db.flush_wal(True)
+        if self._witness is not None:
+            self._witness.note(sequence)
+
+    def _oldest_log(self) -> int:
+        return int(self._db.property_int_value("rocksdb.min-log-number-to-keep"))
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -149,7 +176,7 @@ class Store:
             if hook is not None:
                 hook("written")
             if durable:
-                self._db.flush_wal(True)
+                self._sync()
         except Exception as error:
             raise _wrapped(self.path, error, "write") from error
         if hook is not None:
@@ -168,6 +195,7 @@ class Store:
         maker = Checkpoint(self._db)
         try:
             maker.create_checkpoint(str(path))
+            seal.put(path)
         except Exception as error:
             raise _wrapped(self.path, error, "make a checkpoint of") from error
         finally:
@@ -328,15 +356,21 @@ class Store:
         self._views.clear()
         self._handles.clear()
         db, self._db = self._db, None
-        if db is not None:
-            try:
-                db.close()
-            except Exception as error:
-                raise _wrapped(self.path, error, "close") from error
-            finally:
-                del db
-                if not self._read_only:  # one that is only read has no lock, and the broker goes on meanwhile
-                    gc.collect()  # a reference left in a cycle would keep the lock file
+        if db is None:
+            return
+        sequence: int | None = None
+        try:
+            sequence = int(db.latest_sequence_number())
+            db.close()
+        except Exception as error:
+            sequence = None
+            raise _wrapped(self.path, error, "close") from error
+        finally:
+            del db
+            if not self._read_only:  # one that is only read has no lock, and the broker goes on meanwhile
+                gc.collect()  # a reference left in a cycle would keep the lock file
+            if self._witness is not None:
+                self._witness.close(sequence)
 
     def _cursor(self, family: str, *, fill_cache: bool) -> Any:
         view = self._views[family]
@@ -398,7 +432,7 @@ def _family_options(name: str, memory: _Memory) -> Options:
 def _wrapped(path: Path, error: Exception, verb: str) -> StorageError:
     text = str(error)
     if "Corruption" in text or "checksum mismatch" in text:
-        return Corruption(f"cannot {verb} {path}: {text}", hint=_CORRUPT_HINT.format(path=path))
+        return Corruption(f"cannot {verb} {path}: {text}", hint=files.CORRUPT_HINT.format(path=path))
     return StorageError(
         f"cannot {verb} {path}: {text}",
         hint="see to the disk, then start the broker again: nothing acknowledged is lost",

@@ -1,0 +1,111 @@
+"""Every file of a data directory, damaged one byte at a time: what is served never changes by it."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.damaged_store import KILLED, REFUSED, SAME, STOPPED
+from tests.support.forks import Victim
+
+MODULE = "tests.support.damaged_store"
+#: The product tells a start-up that failed in one line; nothing else is written in these.
+NOT_READ = ("LOG", "LOCK")
+#: Never read either, but large, and RocksDB keeps them with the data.
+HARDLY_READ = "OPTIONS"
+#: Damage: what, at which byte, which bit.
+Damage = tuple[str, int, int]
+
+
+@pytest.fixture(scope="module", params=[KILLED, STOPPED])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a data directory as a broker left it: killed, or stopped."""
+    place = tmp_path_factory.mktemp(request.param)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else place) as memory:
+        path = Path(memory) / "data"  # each of many copies is synced several times
+        subprocess.run([sys.executable, "-m", MODULE, "build", str(path), request.param], check=True, timeout=120)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def wanted(store: Path) -> list[str]:
+    """Return what an undamaged one serves."""
+    command = [sys.executable, "-m", MODULE, "serve", str(store), str(store.parent)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
+
+
+def files(store: Path) -> list[Path]:
+    return sorted(f for f in store.rglob("*") if f.is_file() and not f.name.startswith(NOT_READ))
+
+
+def record_starts(content: bytes) -> list[int]:
+    """Return where the records of a manifest or a log of less than 32 KiB begin."""
+    found, at = [], 0
+    while at + 7 <= len(content):
+        found.append(at)
+        at += 7 + struct.unpack_from("<H", content, at + 4)[0]
+    return found
+
+
+def cuts(file: Path) -> list[Damage]:
+    """Cut a file at several places, at every record if it has records, and remove it."""
+    content = file.read_bytes()
+    places = {0, len(content) - 1}
+    if file.name.startswith("MANIFEST") or file.suffix == ".log":
+        places |= set(record_starts(content))
+    return [("cut", at, 0) for at in sorted(places) if 0 <= at < len(content)] + [("missing", 0, 0)]
+
+
+def every_flip(file: Path) -> Iterator[Damage]:
+    stride = 61 if file.name.startswith(HARDLY_READ) else 1
+    return (("flip", at, at % 8) for at in range(0, file.stat().st_size, stride))
+
+
+def some_flips(file: Path) -> Iterator[Damage]:
+    chance, size = random.Random(7), file.stat().st_size
+    lengths: list[int] = []
+    if file.name.startswith("MANIFEST") or file.suffix == ".log":
+        starts = record_starts(file.read_bytes())
+        lengths = [start + at for start in {*starts[:1], *starts[-3:]} for at in (4, 5, 6)]
+    places = {*lengths, *(chance.randrange(size) for _ in range(min(size, 2)))}
+    return (("flip", at, bit) for at in sorted(places) for bit in ((2,) if at in lengths else (at % 8,)))
+
+
+def changed(store: Path, wanted: list[str], damages: list[tuple[Path, Damage]]) -> list[tuple[str, Damage, int]]:
+    """Return which damages neither left what is served alone nor were refused in words."""
+    found: list[tuple[str, Damage, int]] = []
+    scratch = store.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
+    with Victim(MODULE) as victim:
+        for file, damage in damages:
+            name = file.relative_to(store)
+            code = victim.code(store, *wanted, scratch, name, *damage)
+            if code not in (SAME, REFUSED):
+                found.append((str(name), damage, code))
+    return found
+
+
+@pytest.mark.fault
+def test_some_damage_to_each_file_changes_nothing_that_is_served(store: Path, wanted: list[str]) -> None:
+    damages = [(file, each) for file in files(store) for each in (*some_flips(file), *cuts(file))]
+    assert len({file for file, _ in damages}) > 15
+
+    assert changed(store, wanted, damages) == []
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(3600)
+def test_no_flipped_byte_of_any_file_changes_what_is_served(store: Path, wanted: list[str]) -> None:
+    damages = [(file, each) for file in files(store) for each in every_flip(file)]
+    assert len(damages) > 10_000
+
+    assert changed(store, wanted, damages) == []

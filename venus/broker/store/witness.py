@@ -1,0 +1,204 @@
+"""A witness beside a store: how much of it has been on disk, so that an older state is not taken for the newest.
+
+A file that is cut off at the end of a record, or that is missing as a whole, looks like a store that never had more.
+So what has been made durable is noted in a file of its own: RocksDB's sequence number (it counts every key ever
+written), the bytes of the manifest, the numbers and sizes of the write-ahead logs. The note is written behind the
+fsync of what it says and is not synced itself: after a power failure it may be older than the store, never newer.
+
+There are two slots, written in turn, so a torn or damaged note leaves the one before it. A store without a witness
+(of an older VENUS) is taken as it is and has one from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from venus.broker.store import files
+
+logger = logging.getLogger(__name__)
+
+#: Whether there is another manifest is looked at so often at most; whether it has grown, with each fsync.
+LOOK_EVERY_S = 1.0
+_SLOT_BYTES = 4096
+_FIXED = struct.Struct(">QQQH")  # digest of what follows, generation, sequence number, bytes of the JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What was on disk of the manifest and of the logs that are still needed; sizes of closed logs only."""
+
+    manifest: int
+    nbytes: int
+    digest: int
+    logs: tuple[tuple[int, int], ...]
+
+    def encode(self) -> bytes:
+        """Return what is stored."""
+        return json.dumps([self.manifest, self.nbytes, self.digest, self.logs], separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """One note of the witness."""
+
+    generation: int
+    sequence: int
+    files: Files
+
+
+class Witness:
+    """The witness of one store; used by the one thread that makes writes durable."""
+
+    def __init__(self, store: Path, monotonic: Callable[[], float]) -> None:
+        self._store = store
+        self._monotonic = monotonic
+        self._looked_at = float("-inf")
+        self._files: Files | None = None
+        self._hash = xxhash.xxh3_64()
+        self._hashed = self._hashed_of = 0
+        self._manifest = store
+        self._last = latest(store)
+        self._generation = self._last.generation if self._last is not None else 0
+        self._fd = -1
+
+    def check_files(self) -> None:
+        """Compare the files with the last note, before the store is opened. Raises Corruption."""
+        check_files(self._store, self._last)
+
+    def check_sequence(self, sequence: int) -> None:
+        """Compare an open store with the last note. Raises Corruption."""
+        check_sequence(self._store, self._last, sequence)
+
+    def look(self, needed_from: Callable[[], int]) -> None:
+        """Look at the files if the manifest has grown; what is found may be noted behind the next fsync of the logs.
+
+        `needed_from` tells the number of the oldest log that is still needed.
+        """
+        now = self._monotonic()
+        if now - self._looked_at < LOOK_EVERY_S and not self._has_grown():
+            return
+        self._looked_at = now
+        found = files.manifest(self._store)
+        assert found is not None, "an open store has a manifest"
+        self._read_manifest(found)
+        first = needed_from()  # behind the manifest: a log that is needed no more by then goes only after more in there
+        logs = sorted(entry for entry in files.logs(self._store).items() if entry[0] >= first)
+        closed = (*logs[:-1], *((number, 0) for number, _ in logs[-1:]))
+        self._files = Files(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=closed)
+
+    def _has_grown(self) -> bool:
+        try:
+            return os.stat(self._manifest).st_size != self._hashed
+        except FileNotFoundError:
+            return True
+
+    def note(self, sequence: int) -> None:
+        """Note what is on disk: everything up to this sequence number has been synced."""
+        if self._files is None:
+            return
+        self._generation += 1
+        content = self._files.encode()
+        body = _FIXED.pack(0, self._generation, sequence, len(content))[8:] + content
+        if len(body) + 8 > _SLOT_BYTES:
+            return  # so many logs are never there at once; the note before stays true
+        if self._fd < 0:
+            self._fd = os.open(witness_path(self._store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        slot = xxhash.xxh3_64_intdigest(body).to_bytes(8, "big") + body
+        os.pwrite(self._fd, slot, self._generation % 2 * _SLOT_BYTES)
+
+    def close(self, sequence: int | None) -> None:
+        """Note how a store was left that has been closed; None = it did not end well."""
+        found = files.manifest(self._store) if sequence is not None and self._files is not None else None
+        if found is not None and sequence is not None:
+            self._read_manifest(found)
+            self._files = Files(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=())
+            self.note(sequence)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read_manifest(self, found: files.Manifest) -> None:
+        if self._hashed_of != found.number:
+            self._hash, self._hashed, self._hashed_of = xxhash.xxh3_64(), 0, found.number
+            self._manifest = found.path
+        with found.path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > self._hashed:
+                file.seek(self._hashed)
+                more = file.read()
+                os.fsync(file.fileno())
+                self._hash.update(more)
+                self._hashed += len(more)
+
+
+def witness_path(store: Path) -> Path:
+    """Return where the witness of a store is."""
+    return store.with_name(f"{store.name}.witness")
+
+
+def latest(store: Path) -> Note | None:
+    """Return the newest note that is whole."""
+    try:
+        content = witness_path(store).read_bytes()
+    except FileNotFoundError:
+        return None
+    found = [note for at in (0, _SLOT_BYTES) if (note := _decode(content[at : at + _SLOT_BYTES])) is not None]
+    if not found:
+        logger.warning("%s is not readable: how new the store must be is not known", witness_path(store))
+    return max(found, key=lambda note: note.generation, default=None)
+
+
+def _decode(slot: bytes) -> Note | None:
+    if len(slot) < _FIXED.size:
+        return None
+    digest, generation, sequence, size = _FIXED.unpack_from(slot)
+    end = _FIXED.size + size
+    if end > len(slot) or xxhash.xxh3_64_intdigest(slot[8:end]) != digest:
+        return None
+    number, nbytes, of_manifest, logs = json.loads(slot[_FIXED.size : end])
+    known = Files(manifest=number, nbytes=nbytes, digest=of_manifest, logs=tuple((n, size) for n, size in logs))
+    return Note(generation=generation, sequence=sequence, files=known)
+
+
+def check_files(store: Path, note: Note | None) -> None:
+    """Compare the files of a store with a note. Raises Corruption."""
+    found = files.check(store)
+    if note is None:
+        return
+    if found is None:
+        raise files.damaged(store, "it is empty, and its witness says that it was not")
+    if found.number < note.files.manifest:
+        raise files.damaged(store, f"CURRENT names {found.path.name}, there was MANIFEST-{note.files.manifest:06d}")
+    if found.number > note.files.manifest:
+        return  # RocksDB has begun a new one, which holds all that the old one did
+    _check_manifest(store, found, note.files)
+
+
+def _check_manifest(store: Path, found: files.Manifest, known: Files) -> None:
+    content = found.path.read_bytes()
+    if len(content) < known.nbytes:
+        raise files.damaged(store, f"{found.path.name} has {len(content)} bytes, it had {known.nbytes}")
+    if xxhash.xxh3_64_intdigest(content[: known.nbytes]) != known.digest:
+        raise files.damaged(store, f"{found.path.name} is not what was written")
+    if len(content) > known.nbytes:
+        return  # a table was written since, and the logs behind it may be gone
+    logs = files.logs(store)
+    for number, size in known.logs:
+        if logs.get(number, -1) < size:
+            state = f"has {logs[number]} bytes, it had {size}" if number in logs else "is missing"
+            raise files.damaged(store, f"{number:06d}.log {state}")
+
+
+def check_sequence(store: Path, note: Note | None, sequence: int) -> None:
+    """Compare an open store's sequence number with a note. Raises Corruption."""
+    if note is not None and sequence < note.sequence:
+        raise files.damaged(
+            store, f"it ends at write {sequence}, write {note.sequence} was on disk: the end is missing"
+        )
