@@ -29,10 +29,13 @@ from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
 from venus.broker.queue.buffer import Buffer
 from venus.broker.service.broker_status import StatusReport
+from venus.broker.snapshot import scrub, vouching
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
+from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store import keys
+from venus.broker.store.privacy import make_private
 from venus.broker.store.rocks import Store, WriteHook
 from venus.broker.store.space import Space
 from venus.config import Broker
@@ -92,7 +95,7 @@ class Core:
 
     def _open_store(self) -> None:
         settings = self._settings
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+        make_private(self._data_dir)
         self.store = Store(self._data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
         self.space = Space(self._data_dir, settings.free_bytes_min)
         self.buffer = Buffer(settings.buffer_bytes_max)
@@ -102,6 +105,7 @@ class Core:
 
     def _make_full_data(self) -> None:
         self.scavenger = Scavenger(self.store, forget_below=self._forget_below, monotonic=self._monotonic)
+        self.scrub = Scrub(self.store, businesses=self.catalogue.stored, clock_us=self._clock_us)
         self.materialiser = Materialiser(
             self.store,
             self.buffer,
@@ -109,6 +113,7 @@ class Core:
             behind_bytes_max=self._settings.buffer_bytes_max,
             monotonic=self._monotonic,
             scavenger=self.scavenger,
+            scrub=self.scrub,
             on_fatal=self._fail,
         )
         self.snapshots = Snapshots(
@@ -180,8 +185,9 @@ class Core:
             now=self._monotonic(),
         )
         for business in found:
-            for table_id in business.materialised.floors:
-                self.scavenger.notice(business, table_id)
+            self.scavenger.load(business)
+            scrub.load(self.store, business)
+        vouching.vouch_for_all(self.store, found)
         self.catalogue.load(self.store, found)
         self.snapshots.load(self.store)
 

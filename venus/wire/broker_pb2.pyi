@@ -1328,6 +1328,7 @@ class BusinessStatus(_message.Message):
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     REPORTED_ALARMS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    LAST_SCRUB_AT_US_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1345,6 +1346,8 @@ class BusinessStatus(_message.Message):
     """of the queue, kept for held tables alone: the most of any consumer group"""
     reported_alarms: _builtins.int
     """so many of the alarms, the last ones, are what adapters have reported"""
+    last_scrub_at_us: _builtins.int
+    """when everything that is stored had last been read and found sound"""
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
     @_builtins.property
@@ -1383,10 +1386,11 @@ class BusinessStatus(_message.Message):
         held_bytes: _builtins.int = ...,
         reported_alarms: _builtins.int = ...,
         source: Global___Reported | None = ...,
+        last_scrub_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_sequence", b"last_sequence", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -127,6 +127,34 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     engine.stop()
 
 
+def test_tombstones_from_before_a_restart_go_too(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = engines.make(tmp_path, clock)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 30))
+    producer.commit([(b"%08d" % n, None) for n in range(20)])
+    caught_up(engine)
+    engine.stop()
+
+    clock.now_s += 2 * DAY_S
+    engine = engines.make(tmp_path, clock)
+    Producer(engine, source_last_batch=2).commit(engines.rows(100, 1))
+    clock.now_s += 2 * DAY_S
+
+    engines.wait_until(lambda: len(stored(engine)) == 11)
+    assert engine.scavenger._known == {}, "a table without tombstones is not read again and again"
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock)
+    assert engine.scavenger._known == {}
+    Producer(engine, source_last_batch=3).commit([(b"%08d" % 25, None)])
+    caught_up(engine)
+    engine.stop()
+    engine = engines.make(tmp_path, clock)
+    assert len(engine.scavenger._known) == 1
+    engine.stop()
+
+
 def settle(engine: Core) -> None:
     """Let the materialising thread have a few idle rounds."""
     rounds = threading.Semaphore(0)

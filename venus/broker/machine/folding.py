@@ -142,3 +142,9 @@ def garbage(values: Sequence[bytes], floor: int, forget_below: int) -> list[int]
     dead = (heads["sequence"] <= floor) | (((heads["flags"] & TOMBSTONE) != 0) & (heads["sequence"] < forget_below))
     found: list[int] = np.flatnonzero(dead).tolist()
     return found
+
+
+def has_tombstones(values: Sequence[bytes], forget_below: int) -> bool:
+    """Whether some values are tombstones that must be kept: at or above `forget_below`."""
+    heads = np.frombuffer(b"".join([value[:HEAD_BYTES] for value in values]), dtype=HEAD)
+    return bool((((heads["flags"] & TOMBSTONE) != 0) & (heads["sequence"] >= forget_below)).any())

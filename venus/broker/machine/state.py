@@ -26,8 +26,8 @@ from venus.broker.machine.retention import Mark
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.machine.steps import Step
 from venus.broker.store import keys
+from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Batch, Store
-from venus.errors import Corruption
 from venus.model import Verdict
 
 _HALF = struct.Struct(">QQIQqQ")
@@ -125,6 +125,8 @@ class Business:
     materialised: Materialised = field(default_factory=Materialised)
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
     is_forgotten: bool = False  # the materialising thread leaves it alone
+    forgotten_below: dict[int, int] = field(default_factory=dict)  # table: older tombstones may be physically gone
+    scrubbed_at_us: int = 0  # when the last pass over everything that is stored ended
 
     def __post_init__(self) -> None:
         self.log = Log(self.number)
@@ -267,7 +269,7 @@ def read_body(store: Store, business: Business, index: int) -> bytes:
     """Read the body of a PREPARE from the log, past the cache: readers of old bodies read each once."""
     value = store.get(keys.RLOG, keys.log_key(business.number, index), fill_cache=False)
     if value is None:
-        raise Corruption(f"{store.path}: entry {index} of {business.name}'s log is missing")
+        raise damaged(store.path, f"entry {index} of {business.name}'s log is missing")
     return body_of(value)
 
 

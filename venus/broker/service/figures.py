@@ -61,6 +61,7 @@ def business_status(
         log_bytes=business.nbytes - business.nbytes_trimmed + sum(found.nbytes for found in state.halves),
         last_committed_at_us=business.committed_at_us,
         last_captured_at_us=business.captured_at_us,
+        last_scrub_at_us=business.scrubbed_at_us,
         halves=halves,
         consumers=consumers,
         tables=_tables(business),

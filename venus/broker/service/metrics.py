@@ -26,6 +26,7 @@ BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], flo
     ("venus_last_sequence", "Sequence of the newest committed change", lambda b: b.last_sequence),
     ("venus_last_committed_seconds", "Unix time of the newest commit", lambda b: b.last_committed_at_us / 1e6),
     ("venus_last_captured_seconds", "Unix time of the newest cut at the source", lambda b: b.last_captured_at_us / 1e6),
+    ("venus_last_scrub_seconds", "Unix time of the end of the last scrub", lambda b: b.last_scrub_at_us / 1e6),
     ("venus_producer_connected", "1 while a producer is connected", lambda b: float(bool(b.producer))),
     ("venus_halves", "Half messages without a decision", lambda b: len(b.halves)),
     ("venus_alarms", "Alarms that stand", lambda b: len(b.alarms)),

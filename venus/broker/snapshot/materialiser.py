@@ -20,7 +20,9 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.state import Business, Materialised, read_body
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
+from venus.broker.snapshot import sums
 from venus.broker.snapshot.scavenger import Scavenger
+from venus.broker.snapshot.scrub import Scrub
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.broker.store.space import Space
@@ -55,6 +57,7 @@ class Materialiser:
         behind_bytes_max: int,
         monotonic: Callable[[], float],
         scavenger: Scavenger,
+        scrub: Scrub,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._store = store
@@ -63,6 +66,7 @@ class Materialiser:
         self._behind_bytes_max = behind_bytes_max
         self._monotonic = monotonic
         self._scavenger = scavenger
+        self._scrub = scrub
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
         self._pending: set[Business] = set()
@@ -170,6 +174,7 @@ class Materialiser:
                         self._pending.discard(business)
         self._serve_wanted()
         self._scavenger.step(busy=bool(self._pending))
+        self._scrub.step(busy=bool(self._pending))
 
     def _let_go(self) -> None:
         with self._changed:
@@ -183,6 +188,7 @@ class Materialiser:
             wanted.future.set_exception(Unavailable(f"business {wanted.business.name!r} is being forgotten"))
         for business, future in leaving:
             self._scavenger.forget(business)
+            self._scrub.forget(business)
             future.set_result(None)
 
     def _set_paused(self, paused: bool) -> None:
@@ -269,13 +275,14 @@ class Materialiser:
             effect = folding.fold(section, prefix, floor, None if blind else _looking(self._store, overlay))
             if effect.clear:
                 batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
+                sums.forget(batch, business, section.table_id)
             batch.put_many(keys.ROW, effect.keys, effect.values)
             if not blind:
                 overlay.update(zip(effect.keys, effect.values, strict=True))
             if effect.floor != floor:
                 floors = {**floors, section.table_id: effect.floor}
             if effect.floor != floor or section.is_deleted:
-                self._scavenger.notice(business, section.table_id)
+                self._scavenger.notice(business, section.table_id, batch)
             stale += effect.stale
         return floors, stale
 

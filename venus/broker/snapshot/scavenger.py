@@ -1,18 +1,21 @@
 """Removing what the full data does not need any more: rows under a table's floor, and old tombstones.
 
 TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has passed them and a day is over.
-Here both are removed for good, a run of keys at a time, while there is nothing better to do.
+Here both are removed for good, a run of keys at a time, while there is nothing better to do. What is known of a table
+- whether it has tombstones, which of them are gone - is kept in the store, in the batches that it speaks of.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from venus.broker.machine import folding
 from venus.broker.machine.state import Business
+from venus.broker.snapshot import sums
 from venus.broker.store import keys
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import Batch, Store
 
 RUN_ROWS_MAX = 5000
 RUN_BYTES_MAX = 2 << 20
@@ -29,6 +32,7 @@ class _Pass:
     floor: int
     forget_below: int
     at: bytes
+    tombstones: bool = False  # whether some are left, or came meanwhile
 
 
 class Scavenger:
@@ -40,13 +44,22 @@ class Scavenger:
         self._store = store
         self._forget_below = forget_below
         self._monotonic = monotonic
-        self._known: dict[tuple[Business, int], float] = {}  # table: when its last pass began
+        self._known: dict[tuple[Business, int], float] = {}  # table with tombstones: when its last pass began
         self._pass: _Pass | None = None
         self._skipped = 0
 
-    def notice(self, business: Business, table_id: int) -> None:
-        """Note that a table has tombstones, or rows under its floor."""
-        self._known.setdefault((business, table_id), self._monotonic())
+    def load(self, business: Business) -> None:
+        """Take up what an earlier broker knew; a table that nothing is known of may have tombstones."""
+        for table_id in load(self._store, business):
+            self._known[business, table_id] = self._monotonic() - PASS_EVERY_S
+
+    def notice(self, business: Business, table_id: int, batch: Batch) -> None:
+        """Note that a table has tombstones, or rows under its floor; `batch` brings them."""
+        if self._pass is not None and (self._pass.business, self._pass.table_id) == (business, table_id):
+            self._pass.tombstones = True
+        if (business, table_id) not in self._known:
+            self._known[business, table_id] = self._monotonic()
+            self._keep(business, table_id, batch, tombstones=True)
 
     def forget(self, business: Business) -> None:
         """Leave the tables of a business alone."""
@@ -80,17 +93,44 @@ class Scavenger:
         return _Pass(business, table_id, floor, forget_below, prefix)
 
     def _run(self, run: _Pass) -> bool:
-        stop = keys.after_prefix(keys.row_prefix(run.business.number, run.table_id))
+        business, table_id = run.business, run.table_id
+        stop = keys.after_prefix(keys.row_prefix(business.number, table_id))
         found, values, done = self._store.range(keys.ROW, run.at, stop, rows_max=RUN_ROWS_MAX, bytes_max=RUN_BYTES_MAX)
         dead = folding.garbage(values, run.floor, run.forget_below) if values else []
+        run.tombstones = run.tombstones or folding.has_tombstones(values, run.forget_below)
+        batch = self._store.batch()
         if dead:
-            batch = self._store.batch()
             for i in dead:
                 batch.delete(keys.ROW, found[i])
-            self._store.write(batch, durable=False)
-            run.business.count("scavenged_rows", len(dead))
+            sums.subtract(self._store, batch, business, table_id, [(found[i], values[i]) for i in dead])
+            business.forgotten_below[table_id] = max(business.forgotten_below.get(table_id, 0), run.forget_below)
+            business.count("scavenged_rows", len(dead))
         if done:
-            run.business.scavenged[run.table_id] = run.floor
-        else:
+            business.scavenged[table_id] = run.floor
+            if not run.tombstones:
+                del self._known[business, table_id]
+        if dead or done:
+            self._keep(business, table_id, batch, tombstones=(business, table_id) in self._known)
+            self._store.write(batch, durable=False)
+        if not done:
             run.at = found[-1] + b"\x00"
         return done
+
+    def _keep(self, business: Business, table_id: int, batch: Batch, *, tombstones: bool) -> None:
+        record = {
+            "tombstones": tombstones,
+            "floor": business.scavenged.get(table_id, 0),
+            "forgotten": business.forgotten_below.get(table_id, 0),
+        }
+        batch.put(keys.STATE, keys.scavenged_key(business.number, table_id), json.dumps(record).encode())
+
+
+def load(store: Store, business: Business) -> set[int]:
+    """Take up what is removed of a business's tables; return those that may have tombstones, or rows under a floor."""
+    found = set(business.tables)
+    for key, value in store.scan_prefix(keys.STATE, keys.scavenged_prefix(business.number)):
+        table_id, record = int.from_bytes(key[-4:], "big"), json.loads(value)
+        business.scavenged[table_id], business.forgotten_below[table_id] = record["floor"], record["forgotten"]
+        if not record["tombstones"]:
+            found.discard(table_id)
+    return found

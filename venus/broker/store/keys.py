@@ -27,6 +27,11 @@ CONSUMER = b"consumer/"
 PIN = b"pin/"
 MATERIALISED = b"materialised/"
 FORMAT = b"format"
+SCAVENGED = b"scavenged/"
+SUM = b"sum/"
+SCRUBBED = b"scrubbed/"
+#: What the scrub has found to be wrong; a store that has it is not served from.
+FINDING = b"finding"
 #: The highest number that a business ever had.
 NUMBER = b"number"
 
@@ -108,7 +113,8 @@ def number_prefix(business: int) -> bytes:
 
 def state_prefixes(business: int) -> list[bytes]:
     """Return what the keys of a business start with in the family of its state."""
-    return [kind + _NUMBER.pack(business) for kind in (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED)]
+    kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED)
+    return [kind + _NUMBER.pack(business) for kind in kinds]
 
 
 def pin_key(snapshot_id: str) -> bytes:
@@ -119,6 +125,26 @@ def pin_key(snapshot_id: str) -> bytes:
 def materialised_key(business: int) -> bytes:
     """Return where the full data says how far it has come."""
     return MATERIALISED + _NUMBER.pack(business)
+
+
+def scavenged_prefix(business: int) -> bytes:
+    """Return the prefix of what the scavenger knows of a business's tables."""
+    return SCAVENGED + _NUMBER.pack(business)
+
+
+def scavenged_key(business: int, table_id: int) -> bytes:
+    """Return where the scavenger says what it has removed of a table."""
+    return SCAVENGED + _TABLE.pack(business, table_id)
+
+
+def sum_prefix(business: int, table_id: int) -> bytes:
+    """Return the prefix of the sums of a table's segments."""
+    return SUM + _TABLE.pack(business, table_id)
+
+
+def scrubbed_key(business: int) -> bytes:
+    """Return where the scrub says when its last pass ended."""
+    return SCRUBBED + _NUMBER.pack(business)
 
 
 def after_prefix(prefix: bytes) -> bytes:

@@ -1,0 +1,146 @@
+"""The scrub: what start-up cannot look for is found by reading everything, and keeps the broker from serving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Clock, Errors, Producer
+from venus.broker.core import Core
+from venus.broker.snapshot import materialiser, rowscan, scavenger
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.errors import Corruption
+from venus.model import ChangeKind
+
+pytestmark = pytest.mark.integration
+DAY_S = 86_400.0
+PREFIX = keys.row_prefix(1, 1)
+Damage = Callable[[Store, Any], None]
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rowscan, "RUN_ROWS_MAX", 5)
+    monkeypatch.setattr(materialiser, "IDLE_S", 0.005)
+
+
+def scrubbed(engine: Core, clock: Clock) -> None:
+    """Wait for the end of a pass that begins now."""
+    before = engines.status(engine).last_scrub_at_us
+    clock.now_s += 2 * DAY_S
+    engines.wait_until(lambda: engines.status(engine).last_scrub_at_us > before)
+
+
+def filled(path: Path, clock: Clock) -> Core:
+    """Fill a store whose queue is trimmed then, so that only the sums know the rows."""
+    engine = engines.make(path, clock, retain_bytes=0)
+    producer = Producer(engine)
+    for n in range(10):
+        producer.commit(engines.rows(n * 10, 10, b"first"))
+    producer.commit(engines.rows(0, 40, b"second"))
+
+    def trimmed() -> bool:
+        clock.now_s += 1
+        return engines.status(engine).log_start == 140
+
+    engines.wait_until(trimmed)
+    return engine
+
+
+def missing(store: Store, batch: Any) -> None:
+    batch.delete(keys.ROW, PREFIX + b"%08d" % 77)
+
+
+def older(store: Store, batch: Any) -> None:
+    key = PREFIX + b"%08d" % 3
+    batch.put(keys.ROW, key, (4).to_bytes(8, "big") + (store.get(keys.ROW, key) or b"")[8:])
+
+
+def under_another_key(store: Store, batch: Any) -> None:
+    batch.put(keys.ROW, PREFIX + b"%08d" % 55, store.get(keys.ROW, PREFIX + b"%08d" % 56) or b"")
+
+
+def a_later_one(store: Store, batch: Any) -> None:
+    key = PREFIX + b"%08d" % 3
+    batch.put(keys.ROW, key, (4000).to_bytes(8, "big") + (store.get(keys.ROW, key) or b"")[8:])
+
+
+def all_rows(store: Store, batch: Any) -> None:
+    batch.delete_range(keys.ROW, PREFIX, keys.after_prefix(PREFIX))
+
+
+@pytest.mark.parametrize("damage", [missing, older, under_another_key, a_later_one, all_rows])
+def test_rows_that_change_by_themselves_are_found(tmp_path: Path, damage: Damage) -> None:
+    clock, errors = Clock(), Errors()
+    filled(tmp_path, clock).stop()
+    engine = engines.make(tmp_path, clock, errors, retain_bytes=0)
+    scrubbed(engine, clock)
+    batch = engine.store.batch()
+    damage(engine.store, batch)
+    engine.store.write(batch, durable=True)
+
+    clock.now_s += 2 * DAY_S
+    engines.wait_until(lambda: bool(errors.fatal))
+    engine.stop()
+
+    assert isinstance(errors.fatal[0], Corruption)
+    assert "main, table 1" in str(errors.fatal[0])
+    with pytest.raises(Corruption, match="main, table 1"):
+        engines.make(tmp_path, clock)  # it does not serve again only because it was started again
+
+
+def test_a_damaged_body_and_a_row_that_the_queue_knows_better_are_found(tmp_path: Path) -> None:
+    for harm in ("body", "row"):
+        clock, errors = Clock(), Errors()
+        path = tmp_path / harm
+        engine = engines.make(path, clock, errors)
+        producer = Producer(engine)
+        for n in range(40):
+            producer.commit(engines.rows(n * 10, 10, b"payload"))
+        scrubbed(engine, clock)
+        batch = engine.store.batch()
+        if harm == "body":
+            key = keys.log_key(1, 30)
+            content = bytearray(engine.store.get(keys.RLOG, key) or b"")
+            content[-1] ^= 1
+            batch.put(keys.RLOG, key, bytes(content))
+        else:
+            batch.delete(keys.ROW, PREFIX + b"%08d" % 155)
+        engine.store.write(batch, durable=True)
+        clock.now_s += 2 * DAY_S
+        engines.wait_until(lambda errors=errors: bool(errors.fatal))  # type: ignore[misc]
+        assert isinstance(errors.fatal[0], Corruption)
+        engine.stop()
+
+
+def test_changes_of_every_kind_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scavenger, "PASS_EVERY_S", 60.0)
+    clock, errors = Clock(), Errors()
+    engine = filled(tmp_path, clock)
+    for life in range(3):
+        producer = Producer(engine, source_last_batch=engines.status(engine).last_batch)
+        scrubbed(engine, clock)
+        producer.commit([(b"%08d" % n, None) for n in range(life * 3, 60, 7)])
+        producer.commit(engines.rows(5 * life, 30, b"life"))
+        scrubbed(engine, clock)
+        producer.commit(engines.rows(300 + life, 120, b"more"))
+        begin = producer.sequence + 1
+        producer.commit([], markers=[(ChangeKind.SWEEP_BEGIN, 0)])
+        producer.commit(engines.rows(0, 50, b"swept"))
+        producer.commit([], markers=[(ChangeKind.SWEEP_END, begin)])
+        scrubbed(engine, clock)
+        if life == 1:
+            producer.commit(engines.rows(10, 20, b"anew"), markers=[(ChangeKind.TRUNCATE, 0)])
+        scrubbed(engine, clock)
+        scrubbed(engine, clock)
+        assert engines.status(engine).counters["scavenged_rows"] > 0
+        engine.stop()
+        engine = engines.make(tmp_path, clock, errors, retain_bytes=0)
+    assert engine.status(BUSINESS).businesses[0].last_scrub_at_us
+    assert errors.fatal == []
+    engine.stop()

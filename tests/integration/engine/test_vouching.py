@@ -1,0 +1,168 @@
+"""The column families vouch for each other: a store with a part of the data gone is not served from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Producer
+from venus.broker.machine import state
+from venus.broker.machine.state import Business
+from venus.broker.snapshot import offline
+from venus.broker.store import keys
+from venus.broker.store.rocks import Batch, Store
+from venus.cli.app import run
+from venus.errors import Corruption
+
+pytestmark = pytest.mark.integration
+Damage = Callable[[Store, Batch, Business], None]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Ten batches, deletions among the newest, one half message undecided."""
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    for n in range(8):
+        producer.commit(engines.rows(n * 10, 20, b"v%d" % n))
+    producer.commit([(b"%08d" % n, None) for n in range(5)])
+    producer.commit(engines.rows(0, 3, b"again"))
+    producer.send(producer.next_half(engines.rows(500, 3)))
+    engines.wait_until(lambda: engines.status(engine).materialised_offset == 168)
+    engine.stop()
+    return tmp_path
+
+
+def harm(data: Path, damage: Damage) -> None:
+    store = Store(data / "db")
+    (business,) = state.load_all(store, 6.0)
+    business.log.find_end(store)
+    batch = store.batch()
+    damage(store, batch, business)
+    store.write(batch, durable=True)
+    store.close()
+
+
+def log_end(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete(keys.RLOG, keys.log_key(1, business.log.end - 1))
+
+
+def log_start(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete(keys.RLOG, keys.log_key(1, 1))
+
+
+def an_undecided_body(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete(keys.RLOG, keys.log_key(1, business.applying.halves[0].index))
+
+
+def an_undecided_half(store: Store, batch: Batch, business: Business) -> None:
+    """Only its entry in the log is left."""
+    batch.delete_range(keys.STATE, keys.HALF, keys.after_prefix(keys.HALF))
+
+
+def family(name: str) -> Damage:
+    def damage(store: Store, batch: Batch, business: Business) -> None:
+        batch.delete_range(name, b"", b"\xff")
+
+    damage.__name__ = name
+    return damage
+
+
+def queue_end(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete(keys.QUEUE, keys.queue_key(1, 165))
+
+
+def queue_middle(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete(keys.QUEUE, keys.queue_key(1, 40))
+
+
+def queue_start(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete(keys.QUEUE, keys.queue_key(1, 0))
+
+
+def the_record_of_the_business(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete(keys.STATE, keys.core_key(1))
+
+
+def the_offset_of_the_full_data(store: Store, batch: Batch, business: Business) -> None:
+    later = business.materialised.encode().replace(b'"offset": 168', b'"offset": 160')
+    batch.put(keys.STATE, keys.materialised_key(1), later)
+
+
+def newest_rows(store: Store, batch: Batch, business: Business) -> None:
+    prefix = keys.row_prefix(1, 1)
+    batch.delete_range(keys.ROW, prefix + b"%08d" % 0, prefix + b"%08d" % 3)
+
+
+def tombstones(store: Store, batch: Batch, business: Business) -> None:
+    prefix = keys.row_prefix(1, 1)
+    batch.delete_range(keys.ROW, prefix + b"%08d" % 3, prefix + b"%08d" % 5)
+
+
+def older_rows(store: Store, batch: Batch, business: Business) -> None:
+    key = keys.row_prefix(1, 1) + b"%08d" % 2
+    value = store.get(keys.ROW, key)
+    assert value is not None
+    batch.put(keys.ROW, key, (3).to_bytes(8, "big") + value[8:])
+
+
+def the_columns(store: Store, batch: Batch, business: Business) -> None:
+    batch.delete_range(keys.STATE, keys.SCHEMA, keys.after_prefix(keys.SCHEMA))
+
+
+DAMAGES: list[Damage] = [
+    log_end, log_start, an_undecided_body, an_undecided_half, queue_end, queue_middle, queue_start,
+    the_record_of_the_business, the_offset_of_the_full_data, newest_rows, tombstones, older_rows, the_columns,
+    *(family(name) for name in keys.FAMILIES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_store_that_lost_a_part_is_refused(data: Path, damage: Damage) -> None:
+    harm(data, damage)
+
+    with pytest.raises(Corruption) as refused:
+        engines.make(data)
+
+    assert "\n" not in str(refused.value)
+    assert "resync --all" in refused.value.hint
+    assert any(found.finding for found in offline.check(data))
+
+
+def test_a_sound_store_is_served_and_checks(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.make(data)
+    assert engine.status(BUSINESS).businesses[0].next_offset == 168
+    monkeypatch.chdir(data.parent)
+    (data.parent / "venus.toml").write_text(f'[broker]\ndata_dir = "{data}"\n')
+    command = [sys.executable, "-m", "venus.cli", "broker", "--check"]  # the lock is one of processes
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert refused.returncode == 3
+    assert "a broker runs on" in refused.stderr
+    engine.stop()
+
+    assert run(["broker", "--check"]) == 0
+    shown = capsys.readouterr().out
+    assert "ok    main shop.t1: 90 records in the full data" in shown
+    assert "everything is as it was written" in shown
+
+    harm(data, older_rows)
+    assert run(["broker", "--check"]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_check_without_data_is_told_where_it_looked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "venus.toml").write_text('[broker]\ndata_dir = "nowhere"\n')
+
+    assert run(["broker", "--check"]) == 2
+
+    assert "nowhere has no broker's data" in capsys.readouterr().err

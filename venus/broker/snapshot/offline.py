@@ -1,0 +1,122 @@
+"""A broker's data directory, read as a whole while no broker runs on it: `venus broker --check`.
+
+Nothing is written but RocksDB's own message log. Findings are collected, not raised: whoever asks wants all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from venus.broker.machine import state
+from venus.broker.machine.state import Business
+from venus.broker.queue import places
+from venus.broker.snapshot import rowscan, scavenger, scrub, vouching
+from venus.broker.store import keys, seal, witness
+from venus.broker.store.format import FORMAT
+from venus.broker.store.rocks import Store
+from venus.errors import ConfigError, Corruption, Refused
+
+_CACHE_BYTES = 48 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One thing that was checked; `finding` is empty if nothing is wrong with it."""
+
+    what: str
+    seen: str = ""
+    finding: str = ""
+
+
+def check(data_dir: Path) -> Iterator[Checked]:
+    """Check everything in a data directory. Raises ConfigError, Refused if a broker runs on it."""
+    path = data_dir / "db"
+    if not path.is_dir():
+        raise ConfigError(f"{data_dir} has no broker's data", hint="Correct broker.data_dir.")
+    with _locked(path):
+        try:
+            note = witness.latest(path)
+            witness.check_files(path, note)
+            store = Store(path, read_only=True, cache_bytes=_CACHE_BYTES)
+            witness.check_sequence(path, note, store.sequence)
+        except Corruption as found:
+            yield Checked(what="files", finding=str(found))
+            return
+        yield Checked(what="files", seen=f"as its witness has them, up to write {store.sequence}")
+        try:
+            yield from _content(store)
+        finally:
+            store.close()
+    yield from _snapshots(data_dir / "snapshots")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise Refused(
+            f"a broker runs on {path.parent}", hint="Stop it first; while it runs it checks by itself."
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _content(store: Store) -> Iterator[Checked]:
+    found = store.get(keys.STATE, keys.FORMAT)
+    if found != FORMAT:
+        shown = (found or b"no").decode(errors="replace")
+        yield Checked(
+            what="layout", finding=f"{store.path} has layout {shown}: start a broker on it once to bring it up"
+        )
+        return
+    try:
+        businesses = list(state.load_all(store, 1.0))
+        for business in businesses:
+            business.log.find_end(store)
+            places.load_tail(store, business)
+            scavenger.load(store, business)
+        vouching.vouch_for_all(store, businesses)
+    except Corruption as error:
+        yield Checked(what="column families", finding=str(error))
+        return
+    yield Checked(what="column families", seen=f"tell the same of {len(businesses)} businesses")
+    for business in businesses:
+        yield from _business(store, business)
+
+
+def _business(store: Store, business: Business) -> Iterator[Checked]:
+    reached = business.committed.next_offset
+    queue = f"log and queue, offsets {business.log_start} to {reached}, full data at {business.materialised.offset}"
+    yield _checked(business.name, scrub.queue(store, business, rows_of_batch=0), queue)
+    try:
+        tables = rowscan.tables(store, business)
+    except Corruption as error:
+        yield Checked(what=business.name, finding=str(error))
+        return
+    for table_id in tables:
+        figures = business.tables[table_id]
+        name = f"{business.name} {figures.namespace}.{figures.name}"
+        yield _checked(name, rowscan.table(store, business, table_id, keep=False), "{} records in the full data")
+
+
+def _checked(what: str, pieces: Iterator[int], seen: str) -> Checked:
+    try:
+        rows = sum(pieces)
+    except Corruption as error:
+        return Checked(what=what, finding=str(error))
+    return Checked(what=what, seen=seen.format(rows))
+
+
+def _snapshots(directory: Path) -> Iterator[Checked]:
+    for found in sorted(directory.iterdir()) if directory.is_dir() else ():
+        broken = seal.broken(found)
+        finding = f"{found}: {broken}; a broker drops it, and its loader opens a new one" if broken else ""
+        yield Checked(what=f"snapshot {found.name}", seen="as it was made", finding=finding)

@@ -1,0 +1,115 @@
+"""Reading everything that is stored, slowly, to find what start-up cannot look for (broker.md 2).
+
+The log's bodies must hash to their digests, the queue be without gaps, the full data have every change that the queue
+still has, each row lie under its own key, and each segment have the rows it had (`sums`). It runs in the materialising
+thread, which alone writes rows, in small steps while there is nothing better to do. A finding is kept in the store
+and is Corruption: the broker stops, and does not start again on that store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from venus.broker.machine.state import Business, read_body
+from venus.broker.snapshot import newness, rowscan
+from venus.broker.snapshot.vouching import records
+from venus.broker.store import keys
+from venus.broker.store.files import damaged
+from venus.broker.store.rocks import Store
+from venus.errors import Corruption
+
+#: A pass begins so long after the one before.
+PASS_EVERY_S = 24 * 3600.0
+#: While batches keep coming, one step in so many rounds of the materialiser; else one in each.
+BUSY_EVERY = 50
+#: A step ends behind so many bytes of bodies, or looked-up rows.
+_STEP_BYTES, _STEP_ROWS = 1 << 20, 2000
+_ROWS_OF_BATCH = 1000
+
+
+class Scrub:
+    """Used by the materialising thread alone."""
+
+    def __init__(self, store: Store, *, businesses: Callable[[], list[Business]], clock_us: Callable[[], int]) -> None:
+        self._store = store
+        self._businesses = businesses
+        self._clock_us = clock_us
+        self._pass: Iterator[int] | None = None
+        self._business: Business | None = None
+        self._skipped = 0
+
+    def forget(self, business: Business) -> None:
+        """Leave a business alone."""
+        if self._business is business:
+            self._pass = self._business = None
+
+    def step(self, *, busy: bool) -> None:
+        """Do a bounded piece of work. Raises Corruption for a finding, which is kept."""
+        self._skipped += 1
+        if busy and self._skipped < BUSY_EVERY:
+            return
+        self._skipped = 0
+        try:
+            self._go_on()
+        except Corruption as found:
+            batch = self._store.batch()
+            batch.put(keys.STATE, keys.FINDING, str(found).encode())
+            self._store.write(batch, durable=True)
+            raise
+
+    def _go_on(self) -> None:
+        if self._pass is None:
+            self._business = self._due()
+            if self._business is None:
+                return
+            self._pass = whole(self._store, self._business, keep=True)
+        assert self._business is not None
+        if next(self._pass, None) is not None:
+            return
+        self._pass = None
+        self._business.scrubbed_at_us = self._clock_us()
+        batch = self._store.batch()
+        batch.put(keys.STATE, keys.scrubbed_key(self._business.number), b"%d" % self._business.scrubbed_at_us)
+        self._store.write(batch, durable=False)
+
+    def _due(self) -> Business | None:
+        before = self._clock_us() - int(PASS_EVERY_S * 1e6)
+        due = [b for b in self._businesses() if b.scrubbed_at_us <= before and b.materialised.offset]
+        return min(due, key=lambda business: business.scrubbed_at_us, default=None)
+
+
+def load(store: Store, business: Business) -> None:
+    """Take up when the last pass ended."""
+    business.scrubbed_at_us = int(store.get(keys.STATE, keys.scrubbed_key(business.number)) or 0)
+
+
+def whole(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
+    """Check everything of a business, a piece at a time; each tells how many rows it met. Raises Corruption.
+
+    `keep` writes the sums of what is found; without it, nothing is written.
+    """
+    yield from queue(store, business, rows_of_batch=_ROWS_OF_BATCH)
+    for table_id in rowscan.tables(store, business):
+        yield from rowscan.table(store, business, table_id, keep=keep)
+
+
+def queue(store: Store, business: Business, *, rows_of_batch: int) -> Iterator[int]:
+    """Check log and queue, and the full data against `rows_of_batch` rows of each batch, 0 = all. Raises Corruption."""
+    at, nbytes, rows = business.log_start, 0, 0
+    for place in records(store, business, at):
+        if place.base_offset != at and at >= business.log_start:
+            raise damaged(store.path, f"{business.name}: the queue has a gap at offset {at}")
+        at = place.next_offset
+        try:
+            body = read_body(store, business, place.index)
+        except Corruption:
+            if place.base_offset < business.log_start:
+                continue  # it was trimmed meanwhile
+            raise
+        if place.next_offset <= business.materialised.offset:
+            rows += newness.check(store, business, place, body, rows_max=rows_of_batch)
+        nbytes += place.nbytes
+        if nbytes >= _STEP_BYTES or rows >= _STEP_ROWS:
+            yield rows
+            nbytes = rows = 0
+    yield rows

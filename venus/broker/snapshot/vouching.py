@@ -1,0 +1,237 @@
+"""What the column families say of each other when a broker starts: none may be older than the others.
+
+Files can be damaged so that RocksDB opens them without a word, with a part of the data gone (store/files.py looks
+for the ways that are known). But the log, the queue, the state and the full data tell the same story, written in the
+same batches; here they are held against each other. A scan of the queue's records is the only thing that grows with
+the store: about 1 us for each batch that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from venus.broker.log.entry import EntryKind
+from venus.broker.machine import queue_index
+from venus.broker.machine.envelope import parse
+from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.state import Business, read_body
+from venus.broker.snapshot import newness
+from venus.broker.store import keys
+from venus.broker.store.files import damaged
+from venus.broker.store.rocks import Store
+from venus.model import Verdict
+
+Offsets = npt.NDArray[np.int64]
+
+#: So many batches of the queue are compared at the start; the scrub compares all of them.
+PLACES_MAX = 1_000_000
+#: So many of the newest batches, and so many from all over the queue, are looked for in log and full data.
+NEWEST, SPREAD = 4, 12
+_RUN_PLACES = 20_000
+#: Where a record of the queue has what is compared; see queue_index.py.
+_RECORD = np.dtype(
+    [("index", ">u8"), ("count", ">u4"), ("skipped", "V56"), ("digest", ">u8"), ("nbytes", ">u4"), ("before", ">u8")]
+)
+
+
+def vouch_for_all(store: Store, businesses: Iterable[Business]) -> None:
+    """Check a store that has been loaded and replayed. Raises Corruption."""
+    found = list(businesses)
+    _check_finding(store)
+    _check_strangers(store, {business.number for business in found})
+    for business in found:
+        vouch(store, business)
+
+
+def vouch(store: Store, business: Business) -> None:
+    """Check one business. Raises Corruption."""
+    try:
+        _check_log(store, business)
+        _check_halves(store, business)
+        _check_queue(store, business)
+        _check_full_data(store, business)
+        _check_tables(business)
+        for place in _sample(store, business):
+            newness.check(store, business, place, read_body(store, business, place.index))
+    except _Contradiction as found:
+        raise damaged(store.path, f"{business.name}: {found}") from None
+
+
+class _Contradiction(Exception):
+    """Two parts of a store that do not fit."""
+
+
+def _expect(fits: bool, what: str) -> None:
+    if not fits:
+        raise _Contradiction(what)
+
+
+def _check_finding(store: Store) -> None:
+    found = store.get(keys.STATE, keys.FINDING)
+    if found is not None:
+        raise damaged(store.path, found.decode(errors="replace"))
+
+
+def _check_strangers(store: Store, known: set[int]) -> None:
+    """Look for businesses that have data and no record."""
+    for family in (keys.RLOG, keys.QUEUE, keys.ROW):
+        at = b""
+        while (found := next(store.scan(family, at, b"", limit=1), None)) is not None:
+            number = int.from_bytes(found[0][:4], "big")
+            if number not in known:
+                raise damaged(store.path, f"{family} has data of business {number}, which state does not know")
+            at = keys.queue_key(number + 1, 0)
+
+
+def _check_log(store: Store, business: Business) -> None:
+    log, prefix = business.log, keys.log_key(business.number, 0)[:4]
+    _expect(log.end > log.applied, f"the log ends before entry {log.end}, entry {log.applied} was applied")
+    oldest = next(store.scan(keys.RLOG, prefix, keys.after_prefix(prefix), limit=1), None)
+    start = keys.log_index(oldest[0]) if oldest is not None else log.end
+    _expect(start == min(log.start, log.end), f"the log starts at entry {start}, not at {log.start}")
+
+
+def _check_halves(store: Store, business: Business) -> None:
+    state = business.committed
+    wanted = state.last_batch + 1
+    for found in state.halves:
+        _expect(found.batch_no == wanted, f"half message {wanted} is missing before {found.batch_no}")
+        _expect(found.index < business.log.end, f"half message {found.batch_no} is beyond the log's end")
+        wanted += 1
+    known = [(found.batch_no, found.index) for found in state.halves]
+    logged = _undecided(store, business)
+    _expect(known == logged, f"the log has {len(logged)} undecided half messages, the state has {len(known)}")
+
+
+def _undecided(store: Store, business: Business) -> list[tuple[int, int]]:
+    """Return the half messages that the log has no decision on: number and index. All are behind the queue's end."""
+    prefix = keys.queue_key(business.number, 0)[:4]
+    newest = store.before(keys.QUEUE, keys.after_prefix(prefix))
+    start = business.log.start
+    if newest is not None and newest[0][:4] == prefix:
+        start = max(start, queue_index.decode(0, newest[1]).index + 1)
+    found: list[tuple[int, int]] = []
+    for index, entry in business.log.entries(store, start, business.log.applied + 1):
+        if entry.kind is EntryKind.PREPARE:
+            found.append((parse(entry.body).batch_no, index))
+        elif entry.kind is EntryKind.DECIDE:
+            decided, record = entry.record["batch_no"], entry.record
+            rolled_back = record["verdict"] == Verdict.ROLLBACK
+            found = [f for f in found if (f[0] < decided if rolled_back else f[0] > decided)]
+    return found
+
+
+def _check_queue(store: Store, business: Business) -> None:
+    """Look for a gap between the records of the queue, from its start to its end."""
+    state = business.committed
+    first = _first_to_compare(store, business)
+    at = business.log_start if first is None else first
+    after: int | None = None
+    newest: Placed | None = None
+    for bases, found, values in runs(store, business, at):
+        after = _check_run(bases, found, at, after)
+        newest = queue_index.decode(int(bases[-1]), values[-1])
+        at = newest.next_offset
+    _expect(at == state.next_offset, f"the queue ends at offset {at}, {state.next_offset} is the next one")
+    if newest is not None:
+        last = newest.batch_no
+        _expect(last == state.last_batch, f"the queue ends with batch {last}, not {state.last_batch}")
+        _expect(newest.after == business.nbytes, "the queue's bytes are not those of the state")
+
+
+def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int | None) -> int:
+    """Check a run of records that starts at offset `at`, behind `after` bytes; return the bytes behind it."""
+    ends = bases + found["count"].astype(np.int64)
+    _expect(int(bases[0]) == at, f"the queue has a gap at offset {at}")
+    _expect(bool((bases[1:] == ends[:-1]).all()), f"the queue has a gap behind offset {at}")
+    before = found["before"].astype(np.int64)
+    sums = before + found["nbytes"].astype(np.int64)
+    joined = after is None or int(before[0]) == after
+    _expect(joined and bool((before[1:] == sums[:-1]).all()), f"the queue's bytes do not add up behind offset {at}")
+    return int(sums[-1])
+
+
+def runs(store: Store, business: Business, offset: int) -> Iterator[tuple[Offsets, npt.NDArray[np.void], list[bytes]]]:
+    """Walk the records of a queue from an offset on: base offsets, what is compared, whole records."""
+    at, end = keys.queue_key(business.number, offset), keys.queue_key(business.number + 1, 0)
+    done = False
+    while not done:
+        found, values, done = store.range(keys.QUEUE, at, end, rows_max=_RUN_PLACES, bytes_max=8 << 20)
+        if not found:
+            return
+        bases = np.array([keys.queue_offset(key) for key in found], dtype=np.int64)
+        size = _RECORD.itemsize
+        records = np.frombuffer(b"".join([value[:size] for value in values]), dtype=_RECORD)
+        yield bases, records, values
+        at = found[-1] + b"\0"
+
+
+def records(store: Store, business: Business, offset: int) -> Iterator[Placed]:
+    """Walk the batches of a queue from an offset on; nothing is held open between two of them."""
+    for bases, _, values in runs(store, business, offset):
+        yield from map(queue_index.decode, bases.tolist(), values)
+
+
+def _first_to_compare(store: Store, business: Business) -> int | None:
+    """Return where to begin in a queue that is too long to be compared as a whole."""
+    kept = business.committed.next_offset - business.log_start
+    if kept <= PLACES_MAX:
+        return None
+    held = store.at_or_before(keys.QUEUE, keys.queue_key(business.number, business.committed.next_offset - PLACES_MAX))
+    return keys.queue_offset(held[0]) if held is not None else None
+
+
+def _check_full_data(store: Store, business: Business) -> None:
+    reached, state = business.materialised, business.committed
+    _expect(
+        business.log_start <= reached.offset <= state.next_offset,
+        f"the full data is at offset {reached.offset}, the queue has {business.log_start} to {state.next_offset}",
+    )
+    _expect(
+        reached.sequence <= state.last_sequence, f"the full data is at Sequence {reached.sequence}, beyond the queue"
+    )
+    _expect(reached.nbytes <= business.nbytes, "the full data has more bytes than the queue ever had")
+    prefix = keys.queue_key(business.number, 0)[:4]
+    held = store.before(keys.QUEUE, keys.queue_key(business.number, reached.offset))
+    if held is None or held[0][:4] != prefix:
+        _expect(reached.offset == business.log_start, "the full data is ahead of the queue")
+        return
+    place = queue_index.decode(keys.queue_offset(held[0]), held[1])
+    fits = (place.next_offset, place.after) == (reached.offset, reached.nbytes)
+    _expect(
+        fits and place.last_sequence <= reached.sequence,
+        f"the full data is at offset {reached.offset}, Sequence {reached.sequence}, where no batch ends",
+    )
+
+
+def _check_tables(business: Business) -> None:
+    described = {table_id for table_id, _ in business.schemas}
+    for table_id, figures in business.tables.items():
+        _expect(
+            figures.last_sequence <= business.committed.last_sequence,
+            f"table {table_id} is at Sequence {figures.last_sequence}, beyond the queue",
+        )
+        _expect(table_id in described or not figures.changes, f"table {table_id} has changes and no columns")
+
+
+def _sample(store: Store, business: Business) -> Iterator[Placed]:
+    """Return the newest batches of the full data, and some from all over the queue."""
+    start, end = business.log_start, business.materialised.offset
+    wanted = [start + (end - start) * i // SPREAD for i in range(SPREAD)] if end > start else []
+    seen: set[int] = set()
+    at = end
+    for _ in range(NEWEST):
+        held = store.before(keys.QUEUE, keys.queue_key(business.number, at))
+        if at > start and held is not None:
+            at = keys.queue_offset(held[0])
+            wanted.append(at)
+    for offset in wanted:
+        found = store.at_or_before(keys.QUEUE, keys.queue_key(business.number, offset))
+        if found is not None and found[0][:4] == keys.queue_key(business.number, 0)[:4]:
+            base = keys.queue_offset(found[0])
+            if base not in seen:
+                seen.add(base)
+                yield queue_index.decode(base, found[1])
