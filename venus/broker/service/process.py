@@ -21,6 +21,7 @@ from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.server import Limits, Service
 from venus.broker.service.service_status import Health, ServiceStatus
+from venus.broker.store import privacy
 from venus.config import Broker, Settings
 from venus.errors import VenusError
 
@@ -98,6 +99,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     broker = settings.broker
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    os.umask(privacy.UMASK)  # RocksDB makes its files itself
 
     def ready(addresses: Addresses) -> None:
         page = f", status page http://{addresses.http}/" if addresses.http else ""
