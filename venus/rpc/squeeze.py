@@ -93,7 +93,10 @@ class Unsqueezer:
             )
         self._room.begin(message.squeezed.size)
         try:
-            self._stream.write(block)
+            # The writer stops where its input ends, also with up to one zstd block (128 KiB) still to come out; a byte
+            # that is written apart finds an empty buffer of _WRITE_BYTES, which takes that and its own block.
+            self._stream.write(memoryview(block)[:-1])
+            self._stream.write(memoryview(block)[-1:])
             body = self._room.end()
         except (zstandard.ZstdError, _NoRoomError) as error:
             self._stream = None

@@ -155,3 +155,20 @@ def test_a_connection_goes_on_behind_a_bomb() -> None:
     with pytest.raises(DigestMismatch):  # the stream is broken: only a new one goes on
         receiver.body(bomb(1 << 20, said=1 << 20, number=1))
     assert receiver.body(bomb(1 << 20, said=1 << 20)) == bytes(1 << 20)
+
+
+@pytest.mark.parametrize("kind", ["noise", "hexadecimal", "zeros"])
+@pytest.mark.parametrize("around", range(1, 5))
+def test_bodies_come_out_whole_at_every_border(around: int, kind: str) -> None:
+    """The decompressor writes a MiB at a time; what is left behind the last one must come out too."""
+    chance = random.Random(around)
+    sender, receiver = Squeezer(), Unsqueezer()
+    for extra in (-131_073, -131_072, -1, 0, 1, 17, 274, 1000, 65_536, 131_071, 131_072, 131_073):
+        size = (around << 20) + extra
+        body = {
+            "noise": lambda size=size: chance.randbytes(size),
+            "hexadecimal": lambda size=size: chance.randbytes(size // 2 + 1).hex().encode()[:size],
+            "zeros": lambda size=size: bytes(size),
+        }[kind]()
+        frame = sender.halves(broker_pb2.ProducerFrame(halves=[broker_pb2.Half(batch_no=1, body=body)]), 0)
+        assert receiver.body(frame.halves[0]) == body
