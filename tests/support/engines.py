@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,11 @@ import xxhash
 
 from tests.support.stored import plain_rows
 from venus.broker.core import Core
-from venus.broker.machine.state import Business
+from venus.broker.machine.state import Business, Materialised, decode_materialised
 from venus.broker.pipeline import commit_thread
+from venus.broker.store import keys, space
+from venus.broker.store.rocks import Store
+from venus.broker.store.space import FreeBytes
 from venus.codec.chunk import Chunk, decode_chunk
 from venus.codec.packed import Packed
 from venus.config import Broker
@@ -21,6 +26,7 @@ from venus.wire import broker_pb2, change_pb2
 
 BUSINESS = "main"
 WAIT_S = 60.0
+MATERIALISE = "venus-materialise"
 Changes = Sequence[tuple[bytes, bytes | None]]
 
 
@@ -38,6 +44,43 @@ class Clock:
         return self.now_s
 
 
+class Disk:
+    """The free bytes that an engine sees: plenty, until a test says less."""
+
+    def __init__(self) -> None:
+        self.free = 1 << 40
+        #: For the materialising thread there is no room: the full data stays behind, everything else goes on.
+        self.holds_full_data = False
+        #: How often each thread has looked, by its name.
+        self.looks: Counter[str] = Counter()
+
+    def __call__(self, _path: Path) -> int:
+        self.looks[threading.current_thread().name] += 1
+        return 0 if self.holds_full_data and threading.current_thread().name == MATERIALISE else self.free
+
+    def wait_for_rounds(self, count: int = 3) -> None:
+        """Wait until the materialising thread, which looks once a round, has done so many whole ones from now on."""
+        seen = self.looks[MATERIALISE]
+        wait_until(lambda: self.looks[MATERIALISE] > seen + count)
+
+
+class Gate:
+    """A write hook that holds the materialising thread in front of its next write."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self.held = threading.Event()
+
+    def __call__(self, moment: str) -> None:
+        if moment == "before" and threading.current_thread().name == MATERIALISE and not self._open.is_set():
+            self.held.set()
+            assert self._open.wait(WAIT_S)
+
+    def open(self) -> None:
+        """Let it go on for good."""
+        self._open.set()
+
+
 class Errors:
     """What the engine said before it stopped."""
 
@@ -49,9 +92,10 @@ class Errors:
 
 
 def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, **options: Any) -> Core:
-    """Start an engine with small limits. `on_write` and `watermark` are its hooks, everything else a setting."""
+    """Start an engine with small limits. `on_write`, `watermark`, `free_bytes` are its hooks, all else a setting."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
     watermark: Callable[[Business], int] = options.pop("watermark", commit_thread.alone)
+    free_bytes: FreeBytes = options.pop("free_bytes", space.free_bytes)
     clock = clock or Clock()
     settings = Broker(**{"free_bytes_min": 1 << 20, "cache_bytes": 16 << 20, **options})
     engine = Core(
@@ -62,9 +106,22 @@ def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, *
         on_fatal=errors or Errors(),
         on_write=on_write,
         watermark=watermark,
+        free_bytes=free_bytes,
     )
     engine.start()
     return engine
+
+
+def full_data_from_the_start(path: Path, *, met_before: bool) -> None:
+    """Let the next engine here make the full data of its first business anew; `met_before`: it knows these rows."""
+    store = Store(path / "db")
+    key = keys.materialised_key(1)
+    reached = decode_materialised(store.get(keys.STATE, key))
+    start = Materialised(sequence=reached.sequence, floors=reached.floors) if met_before else Materialised()
+    batch = store.batch()
+    batch.put(keys.STATE, key, start.encode())
+    store.write(batch, durable=True)
+    store.close()
 
 
 def rows(first: int, count: int, payload: bytes = b"x") -> list[tuple[bytes, bytes | None]]:

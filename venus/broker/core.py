@@ -34,10 +34,10 @@ from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.snapshots import Snapshots
-from venus.broker.store import keys
+from venus.broker.store import keys, space
 from venus.broker.store.privacy import make_private
 from venus.broker.store.rocks import Store, WriteHook
-from venus.broker.store.space import Space
+from venus.broker.store.space import FreeBytes, Space
 from venus.config import Broker
 from venus.errors import StorageError
 
@@ -57,6 +57,7 @@ class Core:
         on_fatal: Callable[[BaseException], None],
         on_write: WriteHook | None = None,
         watermark: Callable[[Business], int] = commit_thread.alone,
+        free_bytes: FreeBytes = space.free_bytes,
     ) -> None:
         self._data_dir = data_dir
         self._settings = settings
@@ -65,6 +66,7 @@ class Core:
         self._on_fatal = on_fatal
         self._on_write = on_write
         self._watermark = watermark
+        self._free_bytes = free_bytes
         self._started_at_us = clock_us()
 
     def start(self) -> None:
@@ -97,7 +99,7 @@ class Core:
         settings = self._settings
         make_private(self._data_dir)
         self.store = Store(self._data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
-        self.space = Space(self._data_dir, settings.free_bytes_min)
+        self.space = Space(self._data_dir, settings.free_bytes_min, self._free_bytes)
         self.buffer = Buffer(settings.buffer_bytes_max)
         self.catalogue = Catalogue(
             lambda number, name: Business(number, name, Reviews(first_s=settings.review_after_s))

@@ -188,15 +188,15 @@ def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engines.make(tmp_path, errors=(errors := engines.Errors()))
-    step = engine.materialiser.step
-    monkeypatch.setattr(engine.materialiser, "step", lambda business, **_: False)
+def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path) -> None:
+    disk = engines.Disk()
+    engine = engines.make(tmp_path, errors=(errors := engines.Errors()), free_bytes=disk)
+    disk.holds_full_data = True
     filled(engine)
     engine.producers.leave(BUSINESS)
     settle(engine)
     engine.forget_business(BUSINESS)
-    monkeypatch.setattr(engine.materialiser, "step", step)
+    disk.holds_full_data = False
     filled(engine, "other")
     assert len(engines.full_data(engine, business="other")) == 500
     assert not errors.fatal

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,17 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from tests.support.stored import HEAD
 from venus.broker.core import Core
-from venus.broker.machine.state import Business, Materialised, decode_materialised
+from venus.broker.machine import state
+from venus.broker.machine.state import Business, decode_materialised
+from venus.broker.queue import places
+from venus.broker.queue.buffer import Buffer
 from venus.broker.snapshot import materialiser
+from venus.broker.snapshot.materialiser import Materialiser
+from venus.broker.snapshot.scavenger import Scavenger
+from venus.broker.snapshot.scrub import Scrub
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
+from venus.broker.store.space import Space
 from venus.model import ChangeKind
 
 DAY_S = 86_400.0
@@ -37,16 +43,6 @@ def stored(engine: Core, table_id: int = 1) -> dict[bytes, bytes]:
     return {key[len(prefix) :]: value for key, value in engine.store.scan_prefix(keys.ROW, prefix)}
 
 
-def again_from_the_start(engine: Core) -> None:
-    """Let the materialiser meet every batch once more, with its rows already there."""
-    business = the_business(engine)
-    caught_up(engine)
-    reached = business.materialised
-    business.materialised = Materialised(sequence=reached.sequence, floors=reached.floors)
-    engine.materialiser.notice(business)
-    caught_up(engine)
-
-
 def test_batches_that_come_twice_change_nothing(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
@@ -58,7 +54,10 @@ def test_batches_that_come_twice_change_nothing(tmp_path: Path) -> None:
     caught_up(engine)
     before = stored(engine)
 
-    again_from_the_start(engine)
+    engine.stop()
+    engines.full_data_from_the_start(tmp_path, met_before=True)
+    engine = engines.make(tmp_path)
+    caught_up(engine)
 
     assert stored(engine) == before
     assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 35
@@ -105,7 +104,8 @@ def test_rows_under_a_floor_are_removed_for_good(tmp_path: Path) -> None:
 
 def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Path) -> None:
     clock = Clock()
-    engine = engines.make(tmp_path, clock)
+    disk = engines.Disk()
+    engine = engines.make(tmp_path, clock, free_bytes=disk)
     producer = Producer(engine)
     slow = engine.subscriptions.attach(BUSINESS, "slow", 0)
     producer.commit(engines.rows(0, 30))
@@ -113,11 +113,11 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     caught_up(engine)
     clock.now_s += 2 * DAY_S
     producer.commit(engines.rows(100, 1))
-    settle(engine)
+    disk.wait_for_rounds()
     assert len(stored(engine)) == 31  # the slow consumer has not seen the deletions
 
     engine.subscriptions.acknowledge(BUSINESS, "slow", slow, 51)
-    settle(engine)
+    disk.wait_for_rounds()
     assert len(stored(engine)) == 31  # nobody can say yet that a day is over since the last of them
     clock.now_s += 2 * DAY_S
 
@@ -155,34 +155,10 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path) -> None:
     engine.stop()
 
 
-def settle(engine: Core) -> None:
-    """Let the materialising thread have a few idle rounds."""
-    rounds = threading.Semaphore(0)
-    step = engine.scavenger.step
-
-    def counted(*, busy: bool) -> None:
-        step(busy=busy)
-        rounds.release()
-
-    engine.scavenger.step = counted  # type: ignore[method-assign]
-    try:
-        for _ in range(3):
-            assert rounds.acquire(timeout=WAIT_S)
-    finally:
-        engine.scavenger.step = step  # type: ignore[method-assign]
-
-
 def test_producers_wait_while_the_full_data_is_too_far_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(materialiser, "THROTTLE_WAIT_S", WAIT_S)
-    gate = threading.Event()
-    engine = engines.make(tmp_path, buffer_bytes_max=50_000)
-    step = engine.materialiser.step
-
-    def slow(business: Business, *, one_batch: bool = False) -> bool:
-        gate.wait(WAIT_S)
-        return step(business, one_batch=one_batch)
-
-    monkeypatch.setattr(engine.materialiser, "step", slow)
+    gate = engines.Gate()
+    engine = engines.make(tmp_path, buffer_bytes_max=50_000, on_write=gate)
     producer = Producer(engine)
     for n in range(5):
         producer.commit(engines.rows(n * 10, 10, b"w" * 1000))
@@ -191,7 +167,7 @@ def test_producers_wait_while_the_full_data_is_too_far_behind(tmp_path: Path, mo
         late.result(0.5)
     assert any("behind" in alarm for alarm in engine.status(BUSINESS).businesses[0].alarms)
 
-    gate.set()
+    gate.open()
 
     assert late.result(WAIT_S).through == 6
     caught_up(engine)
@@ -199,21 +175,34 @@ def test_producers_wait_while_the_full_data_is_too_far_behind(tmp_path: Path, mo
 
 
 def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
-    engine = engines.make(tmp_path)
+    disk = engines.Disk()
+    engine = engines.make(tmp_path, free_bytes=disk)
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 10))
     producer.send(message)
-    engine.space._probe = lambda _path: (1 << 20) - 1
+    disk.free = (1 << 20) - 1
     producer.decide(message)
-    engines.wait_until(lambda: engine.materialiser.paused)
+    disk.wait_for_rounds()
     assert the_business(engine).materialised.offset == 0
 
-    engine.space._probe = lambda _path: 1 << 30
+    disk.free = 1 << 30
 
     caught_up(engine)
-    assert not engine.materialiser.paused
     assert len(engines.full_data(engine)) == 10
     engine.stop()
+
+
+class Asking(Buffer):
+    """The materialiser's buffer, with nothing in it; the first look is when a step has begun."""
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        super().__init__(1 << 20)
+        self._asks = [ask]
+
+    def get(self, key: tuple[int, int]) -> bytes | None:
+        if self._asks:
+            self._asks.pop()()
+        return None
 
 
 def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,23 +212,35 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     producer = Producer(engine)
     cut = [producer.next_half(engines.rows(n, 10, b"c" * 80), cut=2, cut_end=n == 3) for n in range(4)]
     cut[0] = engines.half(1, 1, engines.rows(0, 10, b"c" * 80))
+    producer.send(*cut)
+    producer.decide(cut[-1])
+    caught_up(engine)
+    engine.stop()
+    engines.full_data_from_the_start(tmp_path, met_before=False)
+
+    store, errors = Store(tmp_path / "db"), engines.Errors()
+    (business,) = state.load_all(store, 60.0)
+    places.load_tail(store, business)
+    everything, business.visible_offset = business.visible_offset, 10
     asked: list[Future[None]] = []
-    work = engine.materialiser._batch
 
-    def asking(business: Business, *args: Any, **options: Any) -> Any:
-        if not asked:
-            asked.append(engine.materialiser.checkpoint(business, tmp_path / "copy"))
-            producer.send(*cut[1:])
-            producer.decide(cut[-1])
-        return work(business, *args, **options)
+    def ask() -> None:
+        asked.append(tested.checkpoint(business, tmp_path / "copy"))
+        business.visible_offset = everything
 
-    monkeypatch.setattr(engine.materialiser, "_batch", asking)
-    producer.send(cut[0])
-    producer.decide(cut[0])
+    clock = Clock()
+    tested = Materialiser(
+        store, Asking(ask), Space(tmp_path, 0), behind_bytes_max=1 << 30, monotonic=clock.monotonic,
+        scavenger=Scavenger(store, forget_below=lambda _: 0, monotonic=clock.monotonic),
+        scrub=Scrub(store, businesses=list, clock_us=clock.clock_us), on_fatal=errors,
+    )  # fmt: skip
+    tested.start([business])
     engines.wait_until(lambda: bool(asked))
     asked[0].result(WAIT_S)
+    tested.stop()
+    store.close()
 
     copy = Store(tmp_path / "copy", read_only=True)
-    assert decode_materialised(copy.get(keys.STATE, keys.materialised_key(1))).offset == 40
+    assert decode_materialised(copy.get(keys.STATE, keys.materialised_key(1))).offset == everything == 40
     copy.close()
-    engine.stop()
+    assert not errors.fatal

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -305,12 +306,15 @@ def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Core, monkeypa
 
 def test_a_snapshot_that_is_asked_for_while_the_broker_stops_is_no_failure(tmp_path: Path) -> None:
     errors = engines.Errors()
-    engine = engines.make(tmp_path, errors=errors)
+    disk = engines.Disk()
+    engine = engines.make(tmp_path, errors=errors, free_bytes=disk)
+    disk.holds_full_data = True  # so that the snapshot waits
     Producer(engine).commit(engines.rows(0, 10))
-    engine.materialiser.stop()
-
-    with pytest.raises(Unavailable):
-        open_snapshot(engine)
-
-    engine.stop()
+    with ThreadPoolExecutor(1, "asks") as asks:
+        asked = asks.submit(open_snapshot, engine)
+        wait_until(lambda: disk.looks["asks_0"] > 0)
+        disk.wait_for_rounds(1)
+        engine.stop()
+        with pytest.raises(Unavailable):
+            asked.result(engines.WAIT_S)
     assert errors.fatal == []

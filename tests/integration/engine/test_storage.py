@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocksdict import Rdict
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Errors, Producer
 from venus.broker.machine import machine, state
 from venus.broker.machine.state import load_all
-from venus.broker.store import keys
+from venus.broker.store import keys, rocks
 from venus.broker.store.rocks import Store
 from venus.errors import (
     Overloaded,
@@ -146,11 +147,11 @@ class Recorder:
         return getattr(self._inner, name)
 
 
-def test_an_answer_comes_after_the_log_is_on_disk(tmp_path: Path) -> None:
+def test_an_answer_comes_after_the_log_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(rocks, "Rdict", lambda *given, **options: Recorder(Rdict(*given, **options), steps))
     engine = engines.make(tmp_path)
     producer = Producer(engine)
-    steps: list[str] = []
-    engine.store._db = Recorder(engine.store._db, steps)
     message = producer.next_half(engines.rows(0, 1))
 
     for ask in (
