@@ -1,0 +1,86 @@
+"""What import contracts do not say by themselves: who must be in one, and that no package's parts go in a circle."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from configparser import ConfigParser
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_CONTRACTS = ("importlinter:contract:pure", "importlinter:contract:pure_but_for_its_neighbours")
+#: "Pure." of a whole module; not "Pure, but for `read`", and not "`History` is pure".
+_CLAIM = re.compile(
+    r"(?:\bPure\b|[,;] (?:and )?pure\b)(?! but|, but| bookkeeping)|\bwithout any I/O\b|\bas pure functions\b"
+)
+
+#: Circles of siblings that are known: the list may only get shorter.
+KNOWN_CIRCLES: dict[str, AbstractSet[str]] = {
+    # the core makes the status report, and the servers are made of the core's parts
+    "venus.broker": {"core", "service"},
+    # commands look at the parts of a pipeline by what other commands open; imports inside functions
+    "venus.cli": {"install", "lakes", "probes", "targets"},
+}
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Return each module's name and docstring."""
+    folders = {"venus": "venus", "adapters": "venus.adapters", "spark": "venus.spark", "migrations": "venus.migrations"}
+    for folder, package in folders.items():
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            parts = file.relative_to(ROOT / folder).with_suffix("").parts
+            if parts[0] not in ("adapters", "spark", "migrations", "wire"):
+                name = ".".join([package, *parts]).removesuffix(".__init__")
+                yield name, ast.get_docstring(ast.parse(file.read_text())) or ""
+
+
+def test_what_says_that_it_is_pure_is_held_to_it() -> None:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    held = [name for contract in _CONTRACTS for name in config[contract]["source_modules"].split()]
+    claimed = [name for name, docstring in modules() if _CLAIM.search(docstring)]
+
+    assert len(held) == len(set(held))
+    assert set(claimed) - set(held) == set(), "claim it, and no contract holds them to it"
+    assert set(held) - set(claimed) == set(), "are held to it, and do not say so"
+
+
+def circles(edges: Mapping[str, AbstractSet[str]]) -> list[set[str]]:
+    """Return the groups of nodes that reach each other."""
+    reached = {node: set(edges[node]) for node in edges}
+    for through in edges:
+        for node in edges:
+            if through in reached[node]:
+                reached[node] |= reached[through]
+    groups = {frozenset({node} | {n for n in reached[node] if node in reached[n]}) for node in edges}
+    return [set(group) for group in groups if len(group) > 1]
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("venus", cache_dir=None)  # it has been seen to show imports that were gone
+
+
+def test_the_parts_of_a_package_do_not_go_in_a_circle(graph: grimp.ImportGraph) -> None:
+    found: dict[str, AbstractSet[str]] = {}
+    for package in sorted(m for m in graph.modules if graph.find_children(m)):
+        parts = graph.find_children(package)
+        inside = {module: part for part in parts for module in graph.find_descendants(part) | {part}}
+        edges: dict[str, set[str]] = {part: set() for part in parts}
+        for module, part in inside.items():
+            targets = graph.find_modules_directly_imported_by(module)
+            edges[part] |= {inside[target] for target in targets if target in inside} - {part}
+        for circle in circles(edges):
+            found[package] = {part.removeprefix(f"{package}.") for part in circle}
+
+    assert found == KNOWN_CIRCLES
