@@ -13,7 +13,8 @@ import xxhash
 
 from tests.support.stored import plain_rows
 from venus.broker.core import Core
-from venus.broker.machine.state import Business, Materialised, decode_materialised
+from venus.broker.machine.business import Business, Materialised
+from venus.broker.machine.records import decode_materialised, encode_materialised
 from venus.broker.pipeline import commit_thread
 from venus.broker.store import keys, space
 from venus.broker.store.rocks import Store
@@ -119,7 +120,7 @@ def full_data_from_the_start(path: Path, *, met_before: bool) -> None:
     reached = decode_materialised(store.get(keys.STATE, key))
     start = Materialised(sequence=reached.sequence, floors=reached.floors) if met_before else Materialised()
     batch = store.batch()
-    batch.put(keys.STATE, key, start.encode())
+    batch.put(keys.STATE, key, encode_materialised(start))
     store.write(batch, durable=True)
     store.close()
 

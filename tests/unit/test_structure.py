@@ -21,8 +21,6 @@ _CLAIM = re.compile(
 
 #: Circles of siblings that are known: the list may only get shorter.
 KNOWN_CIRCLES: dict[str, AbstractSet[str]] = {
-    # the core makes the status report, and the servers are made of the core's parts
-    "venus.broker": {"core", "service"},
     # commands look at the parts of a pipeline by what other commands open; imports inside functions
     "venus.cli": {"install", "lakes", "probes", "targets"},
 }

@@ -11,10 +11,10 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from venus.broker.machine import retention
+from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.consumers import kept_for
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.machine.state import Business
 from venus.broker.pipeline import commit_thread
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
@@ -28,12 +28,12 @@ from venus.broker.pipeline.recovery import recover
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
 from venus.broker.queue.buffer import Buffer
-from venus.broker.service.broker_status import StatusReport
 from venus.broker.snapshot import scrub, vouching
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.status.broker_status import StatusReport
 from venus.broker.store import keys, space
 from venus.broker.store.privacy import make_private
 from venus.broker.store.rocks import Store, WriteHook

@@ -11,7 +11,7 @@ from tests.integration.engine.test_retention import tick
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer, status
 from venus.broker.core import Core
-from venus.broker.machine.state import load_all
+from venus.broker.machine.records import load_all
 from venus.broker.store.rocks import Store
 from venus.errors import Refused, SnapshotExpired
 from venus.wire import broker_pb2

@@ -12,8 +12,9 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
 from tests.support.stored import HEAD
 from venus.broker.core import Core
-from venus.broker.machine import state
-from venus.broker.machine.state import Business, decode_materialised
+from venus.broker.machine import records
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import decode_materialised
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.snapshot import materialiser
@@ -219,7 +220,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     engines.full_data_from_the_start(tmp_path, met_before=False)
 
     store, errors = Store(tmp_path / "db"), engines.Errors()
-    (business,) = state.load_all(store, 60.0)
+    (business,) = records.load_all(store, 60.0)
     places.load_tail(store, business)
     everything, business.visible_offset = business.visible_offset, 10
     asked: list[Future[None]] = []

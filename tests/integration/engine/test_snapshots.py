@@ -14,7 +14,7 @@ import pytest
 from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
-from venus.broker.machine.state import Materialised
+from venus.broker.machine.business import Materialised
 from venus.broker.snapshot import splits
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store.rocks import Store

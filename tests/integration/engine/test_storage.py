@@ -12,8 +12,9 @@ from rocksdict import Rdict
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Errors, Producer
-from venus.broker.machine import machine, state
-from venus.broker.machine.state import load_all
+from venus.broker.machine import machine
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import load_all
 from venus.broker.store import keys, rocks
 from venus.broker.store.rocks import Store
 from venus.errors import (
@@ -107,7 +108,7 @@ def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
     wanted = derived(store)
     (business,) = load_all(store, 6.0)
 
-    blank = state.Business(business.number, business.name, business.reviews)
+    blank = Business(business.number, business.name, business.reviews)
     batch = store.batch()
     batch.delete_range(keys.QUEUE, b"", b"\xff")
     for prefix in (keys.HALF, keys.TABLE, keys.SCHEMA, keys.CONSUMER, keys.CORE):

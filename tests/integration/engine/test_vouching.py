@@ -11,8 +11,9 @@ import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
-from venus.broker.machine import state
-from venus.broker.machine.state import Business
+from venus.broker.machine import records
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import encode_materialised
 from venus.broker.snapshot import offline
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
@@ -40,7 +41,7 @@ def data(tmp_path: Path) -> Path:
 
 def harm(data: Path, damage: Damage) -> None:
     store = Store(data / "db")
-    (business,) = state.load_all(store, 6.0)
+    (business,) = records.load_all(store, 6.0)
     business.log.find_end(store)
     batch = store.batch()
     damage(store, batch, business)
@@ -90,7 +91,7 @@ def the_record_of_the_business(store: Store, batch: Batch, business: Business) -
 
 
 def the_offset_of_the_full_data(store: Store, batch: Batch, business: Business) -> None:
-    later = business.materialised.encode().replace(b'"offset": 168', b'"offset": 160')
+    later = encode_materialised(business.materialised).replace(b'"offset": 168', b'"offset": 160')
     batch.put(keys.STATE, keys.materialised_key(1), later)
 
 

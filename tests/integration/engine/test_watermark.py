@@ -12,7 +12,7 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, WAIT_S, Producer
 from venus.broker.core import Core
 from venus.broker.machine import envelope
-from venus.broker.machine.state import Business
+from venus.broker.machine.business import Business
 from venus.broker.pipeline import commit_thread, producer_commands
 from venus.errors import Unavailable, VenusError
 from venus.model import Verdict
@@ -178,7 +178,7 @@ def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatc
     good, bad = Producer(engine), Producer(engine, "other")
     good.commit(engines.rows(0, 1))
     bad.commit(engines.rows(0, 1))
-    monkeypatch.setattr("venus.broker.machine.state.encode_half", _fails_for_batch_of(77))
+    monkeypatch.setattr("venus.broker.machine.records.encode_half", _fails_for_batch_of(77))
     first, second = good.next_half(engines.rows(1, 1)), bad.next_half(engines.rows(1, 77))
     kept = engine.producers.halves(good.business, good.epoch, [first])
     failed = engine.producers.halves(bad.business, bad.epoch, [second])
@@ -199,7 +199,7 @@ def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatc
 
 
 def _fails_for_batch_of(count: int) -> Any:
-    from venus.broker.machine.state import encode_half
+    from venus.broker.machine.records import encode_half
 
     def encode(found: Any) -> bytes:
         if found.count == count:

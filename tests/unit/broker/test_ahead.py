@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from venus.broker.machine import half
+from venus.broker.machine.business import Business
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.machine.state import Business
 from venus.broker.queue import early_delivery
 from venus.broker.queue.buffer import Buffer
 from venus.broker.queue.early_delivery import Sent

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from venus.broker.machine import consumers, retention, state
+from venus.broker.machine import consumers, records, retention
 from venus.broker.machine.consumers import AWAY_STEP_MAX_US, Consumer, kept_for
 
 
@@ -96,7 +96,7 @@ def test_an_absence_is_stored_in_steps() -> None:
 
 
 def test_a_record_of_before_has_one_position() -> None:
-    found = state.decode_consumer({"group": "g", "acknowledged": 5, "transient": False, "updated_at_us": 3})
+    found = records.decode_consumer({"group": "g", "acknowledged": 5, "transient": False, "updated_at_us": 3})
 
     assert found == replace(consumer(5), updated_at_us=3)
-    assert state.decode_consumer(state.consumer_record(consumer(9, 5))) == consumer(9, 5)
+    assert records.decode_consumer(records.consumer_record(consumer(9, 5))) == consumer(9, 5)

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from venus.broker.machine.state import Business
+from venus.broker.machine.business import Business
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.errors import Overloaded, Refused, Unavailable

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from venus.broker.log.entry import Entry, EntryKind
-from venus.broker.machine import queue_index, retention, state
+from venus.broker.machine import queue_index, records, retention
+from venus.broker.machine.business import Business, Pending, TableFigures
 from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.half import Half
 from venus.broker.machine.retention import Mark
-from venus.broker.machine.state import Business, Pending, TableFigures
 from venus.broker.machine.steps import Step, step
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
@@ -39,7 +39,7 @@ def apply_pending(business: Business, through: int, batch: Batch) -> Applied:
 
 def reload(store: Store, business: Business) -> None:
     """Forget what was changed in memory and is not on disk."""
-    state.restore(store, business)
+    records.restore(store, business)
     business.log.find_end(store)
     pend_rest(store, business)
 
@@ -69,7 +69,7 @@ def replay(store: Store, business: Business) -> int:
         pend(business, index, entry)
         batch = store.batch()
         apply_pending(business, index, batch)
-        state.save(business, batch)
+        records.save(business, batch)
         store.write(batch, durable=False)
         entries += 1
     return entries
@@ -100,7 +100,7 @@ def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) 
 
 def _persist(business: Business, found: Half, content: Envelope, batch: Batch) -> None:
     business.envelopes[found.batch_no] = content
-    batch.put(keys.STATE, keys.half_key(business.number, found.batch_no), state.encode_half(found))
+    batch.put(keys.STATE, keys.half_key(business.number, found.batch_no), records.encode_half(found))
     business.count("received_rows", found.count)
     business.count("received_batches")
 
@@ -164,7 +164,7 @@ def _describe(business: Business, offset: int, content: Envelope, batch: Batch) 
         identity = (schema.table_id, schema.version)
         if identity not in business.schemas:
             business.schemas.add(identity)
-            value = state.encode_schema(offset, schema.SerializeToString())
+            value = records.encode_schema(offset, schema.SerializeToString())
             batch.put(keys.STATE, keys.schema_key(business.number, *identity), value)
         figures = business.tables.get(schema.table_id, TableFigures())
         business.tables[schema.table_id] = replace(figures, namespace=schema.namespace, name=schema.name)
@@ -178,7 +178,7 @@ def _describe(business: Business, offset: int, content: Envelope, batch: Batch) 
             rows=max(0, before + section.inserted - section.deleted),
         )
     for table_id in content.tables:
-        state.save_table(batch, business.number, table_id, business.tables[table_id])
+        records.save_table(batch, business.number, table_id, business.tables[table_id])
 
 
 def _consumer(business: Business, entry: Entry, batch: Batch) -> None:
@@ -187,4 +187,4 @@ def _consumer(business: Business, entry: Entry, batch: Batch) -> None:
     if record.get("forget"):
         batch.delete(keys.STATE, keys.consumer_key(business.number, group))
         return
-    state.save_consumer(batch, business.number, state.decode_consumer(record, entry.at_us))
+    records.save_consumer(batch, business.number, records.decode_consumer(record, entry.at_us))

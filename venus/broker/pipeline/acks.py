@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from venus.broker.machine.state import Business
+from venus.broker.machine.business import Business
 from venus.errors import VenusError
 
 Tell = Callable[[], None]

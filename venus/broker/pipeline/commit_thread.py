@@ -19,9 +19,9 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from venus.broker.machine import machine, state
+from venus.broker.machine import machine, records
+from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.state import Business
 from venus.broker.pipeline.acks import Acks, Held
 from venus.broker.pipeline.group import Group
 from venus.broker.queue.buffer import Buffer
@@ -207,7 +207,7 @@ class CommitThread:
             group.write_log()
             self._apply(group, (*group.changed, *self._lagging))
             for business in group.changed:
-                state.save(business, group.batch)
+                records.save(business, group.batch)
         except Exception as error:
             self._give_up(group, commands, error)
             return

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from venus.broker.machine import consumers
+from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.state import Business
 from venus.broker.pipeline import trimming
 from venus.broker.pipeline.group import Group
 from venus.errors import Refused, Unavailable

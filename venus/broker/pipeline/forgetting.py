@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.state import Business
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.failstop import Guard
 from venus.broker.pipeline.group import Group

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from venus.broker.log.entry import Entry
+from venus.broker.machine.business import Business, Pending
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.machine import Applied
-from venus.broker.machine.state import Business, Pending
 from venus.broker.machine.steps import step
 from venus.broker.store.rocks import Batch
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from venus.broker.log.entry import Entry, EntryKind, note
 from venus.broker.machine import half
+from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import open_body
 from venus.broker.machine.half import Action, Half
-from venus.broker.machine.state import Business
 from venus.broker.pipeline.group import Group
 from venus.broker.store.space import Space
 from venus.errors import IllegalTransition, ProtocolError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.state import Business
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import early_delivery
 from venus.broker.queue.buffer import Buffer

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from venus.broker.log.upgrade import UPGRADES
-from venus.broker.machine import machine, state
-from venus.broker.machine.state import Business
+from venus.broker.machine import machine, records
+from venus.broker.machine.business import Business
 from venus.broker.queue import places
 from venus.broker.store.format import check_format
 from venus.broker.store.rocks import Store
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 def recover(store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float) -> list[Business]:
     """Return every business as the log has it, applied up to the high watermark. Raises Corruption, StorageError."""
     check_format(store, UPGRADES)
-    found = list(state.load_all(store, review_after_s))
+    found = list(records.load_all(store, review_after_s))
     for business in found:
         business.log.find_end(store)
         business.log.committed = watermark(business)

@@ -6,8 +6,9 @@ import logging
 
 from venus.broker.log.entry import EntryKind, note
 from venus.broker.machine import consumers, queue_index, retention
+from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer, kept_for
-from venus.broker.machine.state import Business, consumer_record
+from venus.broker.machine.records import consumer_record
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import places
 from venus.broker.store import keys

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.state import Business
 from venus.broker.pipeline import trimming
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import places

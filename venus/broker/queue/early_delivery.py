@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from venus.broker.machine.state import Ahead, Business, read_body
+from venus.broker.machine.business import Ahead, Business
+from venus.broker.machine.records import read_body
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption

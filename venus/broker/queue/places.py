@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from venus.broker.machine import queue_index
+from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.state import Business
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.state import Business, read_body
+from venus.broker.machine.records import read_body
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store

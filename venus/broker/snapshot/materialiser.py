@@ -16,8 +16,9 @@ from pathlib import Path
 import xxhash
 
 from venus.broker.machine import envelope, folding
+from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.state import Business, Materialised, read_body
+from venus.broker.machine.records import encode_materialised, read_body
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.snapshot import sums
@@ -243,7 +244,7 @@ class Materialiser:
                 break  # the next look-up must see these rows
         if reached is business.materialised:
             return False
-        batch.put(keys.STATE, keys.materialised_key(business.number), reached.encode())
+        batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised(reached))
         self._store.write(batch, durable=False)
         business.materialised = reached
         if stale:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import xxhash
 
 from venus.broker.machine import envelope
+from venus.broker.machine.business import Business
 from venus.broker.machine.folding import Section
 from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.state import Business
 from venus.broker.store import keys
 from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Store

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from venus.broker.machine import state
-from venus.broker.machine.state import Business
+from venus.broker.machine import records
+from venus.broker.machine.business import Business
 from venus.broker.queue import places
 from venus.broker.snapshot import rowscan, scavenger, scrub, vouching
 from venus.broker.store import keys, seal, witness
@@ -78,7 +78,7 @@ def _content(store: Store) -> Iterator[Checked]:
         )
         return
     try:
-        businesses = list(state.load_all(store, 1.0))
+        businesses = list(records.load_all(store, 1.0))
         for business in businesses:
             business.log.find_end(store)
             places.load_tail(store, business)

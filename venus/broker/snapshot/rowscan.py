@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from venus.broker.machine.state import Business
+from venus.broker.machine.business import Business
 from venus.broker.snapshot import sums
 from venus.broker.snapshot.sums import Segment
 from venus.broker.store import keys

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from venus.broker.machine import folding
-from venus.broker.machine.state import Business
+from venus.broker.machine.business import Business
 from venus.broker.snapshot import sums
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from venus.broker.machine.state import Business, read_body
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import read_body
 from venus.broker.snapshot import newness, rowscan
 from venus.broker.snapshot.vouching import records
 from venus.broker.store import keys

@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from venus.broker.machine.state import Business, Materialised, decode_materialised, decode_schema
+from venus.broker.machine.business import Business, Materialised
+from venus.broker.machine.records import decode_materialised, decode_schema
 from venus.broker.snapshot import splits
 from venus.broker.snapshot.chunks import Chunks
 from venus.broker.store import keys, seal

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from venus.broker.machine.state import Business
+from venus.broker.machine.business import Business
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.codec.chunk import rows_digest

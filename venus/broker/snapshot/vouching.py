@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from venus.broker.log.entry import EntryKind
 from venus.broker.machine import queue_index
+from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import parse
 from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.state import Business, read_body
+from venus.broker.machine.records import read_body
 from venus.broker.snapshot import newness
 from venus.broker.store import keys
 from venus.broker.store.files import damaged

@@ -9,7 +9,7 @@ import venus
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.queue.buffer import Buffer
-from venus.broker.service import figures
+from venus.broker.status import figures
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.config import Broker

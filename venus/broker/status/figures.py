@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.review_schedule import ASKED_MAX
-from venus.broker.machine.state import Business
 from venus.broker.pipeline.producer_commands import half_ref
 from venus.broker.queue import places
 from venus.broker.store.rocks import Store

@@ -1,30 +1,22 @@
-"""One business as the broker holds it in memory, and how that is kept in the column family `state`.
-
-The commit thread alone changes a `Business`, while it builds a group; what other threads may see of it
-(`visible_offset`, `committed`, the tail) is published after the group's fsync. Consumers, reviews and counters are
-touched by several threads and have a lock.
-"""
+"""How a business is kept in the column family `state`, and what else lies there."""
 
 from __future__ import annotations
 
 import json
 import struct
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from venus.broker.log.entry import Entry, body_of
+from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
 from venus.broker.log.terms import TermCache
 from venus.broker.machine import half
+from venus.broker.machine.business import Business, Materialised, TableFigures
 from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.envelope import Envelope, envelope, parse
-from venus.broker.machine.queue_index import Tail
+from venus.broker.machine.envelope import envelope, parse
 from venus.broker.machine.retention import Mark
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.machine.steps import Step
 from venus.broker.store import keys
 from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Batch, Store
@@ -33,35 +25,17 @@ from venus.model import Verdict
 _HALF = struct.Struct(">QQIQqQ")
 _SCHEMA_OFFSET = struct.Struct(">Q")
 
-#: (offset, half message) in order, on disk.
-Ahead = tuple[tuple[int, half.Half], ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFigures:
-    """What was committed of one table."""
-
-    namespace: str = ""
-    name: str = ""
-    changes: int = 0
-    last_sequence: int = 0
-    rows: int = 0  # an estimate: insertions that the source announced, less deletions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Materialised:
-    """How far the full data has come: written together with the rows."""
-
-    offset: int = 0
-    sequence: int = 0
-    nbytes: int = 0  # Placed.after of the last batch
-    at_cut_end: bool = True
-    floors: dict[int, int] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Return what is stored."""
-        record = {"offset": self.offset, "sequence": self.sequence, "nbytes": self.nbytes, "cut_end": self.at_cut_end}
-        return json.dumps({**record, "floors": list(self.floors.items())}).encode()
+def encode_materialised(found: Materialised) -> bytes:
+    """Return what is stored of how far the full data has come."""
+    record = {
+        "offset": found.offset,
+        "sequence": found.sequence,
+        "nbytes": found.nbytes,
+        "cut_end": found.at_cut_end,
+        "floors": list(found.floors.items()),
+    }
+    return json.dumps(record).encode()
 
 
 def decode_materialised(value: bytes | None) -> Materialised:
@@ -76,91 +50,6 @@ def decode_materialised(value: bytes | None) -> Materialised:
         at_cut_end=record["cut_end"],
         floors={int(table): int(floor) for table, floor in record["floors"]},
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
-    """An entry that was appended and is not applied yet, with the step it takes on what was proposed before it."""
-
-    index: int
-    entry: Entry
-    content: Envelope | None
-    step: Step
-
-
-@dataclass(slots=True, eq=False)
-class Business:
-    """One ordered queue.
-
-    Its half messages are held three times: `proposed` at the log's end decides what is accepted, `applying` is what
-    the machine has come to, `committed` is the same once it is on disk: what others are told.
-    """
-
-    number: int
-    name: str
-    reviews: Reviews
-    log: Log = field(init=False)
-    proposed: half.State = field(default_factory=half.State)
-    applying: half.State = field(default_factory=half.State)
-    committed: half.State = field(default_factory=half.State)
-    pending: deque[Pending] = field(default_factory=deque)
-    log_start: int = 0  # the first offset that can be read
-    nbytes: int = 0  # of bodies that were ever committed
-    nbytes_trimmed: int = 0
-    epochs: tuple[tuple[int, int], ...] = ()  # epoch, its first offset
-    committed_at_us: int = 0
-    captured_at_us: int = 0
-    marks: list[Mark] = field(default_factory=list)
-    counters: Counter[str] = field(default_factory=Counter)
-    tables: dict[int, TableFigures] = field(default_factory=dict)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
-    readers: dict[int, Consumer] = field(default_factory=dict)  # transient ones, by token
-    envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided halves
-    schemas: set[tuple[int, int]] = field(default_factory=set)  # table, version
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    visible_offset: int = 0
-    #: The half messages of a cut that is worth sending ahead, with the offsets they would get; replaced as a whole.
-    undecided: Ahead = ()
-    tail: Tail = field(default_factory=Tail)
-    materialised: Materialised = field(default_factory=Materialised)
-    scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
-    is_forgotten: bool = False  # the materialising thread leaves it alone
-    forgotten_below: dict[int, int] = field(default_factory=dict)  # table: older tombstones may be physically gone
-    scrubbed_at_us: int = 0  # when the last pass over everything that is stored ended
-
-    def __post_init__(self) -> None:
-        self.log = Log(self.number)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was ever logged for it."""
-        return self.log.end == 1
-
-    @property
-    def epoch_at_end(self) -> int:
-        """The epoch of the newest increment."""
-        return self.epochs[-1][0] if self.epochs else 0
-
-    def end_of_epoch(self, epoch: int) -> int:
-        """Return the offset where a consumer of that epoch must have stopped at the latest (KIP-320)."""
-        return next((start for known, start in self.epochs if known > epoch), self.visible_offset)
-
-    def attached(self) -> list[Consumer]:
-        """Return every consumer group, and every transient reader."""
-        with self.lock:
-            return [*self.consumers.values(), *self.readers.values()]
-
-    def count(self, counter: str, n: int = 1) -> None:
-        """Add to a counter."""
-        with self.lock:
-            self.counters[counter] += n
-
-    def unmaterialised_bytes(self) -> int:
-        """Return how far the full data is behind."""
-        return self.nbytes - self.materialised.nbytes
-
-
-# -- what is stored --------------------------------------------------------------------------------------------
 
 
 def save(business: Business, batch: Batch) -> None:
