@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from venus.codec.arrowrows import Shape, parsed
 from venus.codec.layout import Layout, varint
 from venus.codec.packed import Packed
 from venus.errors import ConfigError
 from venus.model import Column, Kind, TableSchema
-from venus.spark.arrowrows import Shape, parsed
 from venus.wire import broker_pb2
 
 Numbers = npt.NDArray[np.int64]

@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from venus.codec.arrowrows import Shape
 from venus.codec.packed import Packed
 from venus.errors import ConfigError
 from venus.model import TableSchema
-from venus.spark.arrowrows import Shape
 from venus.spark.datasource_options import Options
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from venus.codec.arrowchanges import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
 from venus.codec.batch import decode
 from venus.codec.changes import TableChanges
 from venus.codec.chunk import FullRows
@@ -24,7 +25,6 @@ from venus.rpc.subscriber import Subscriber
 from venus.spark.datasource_columns import Wanted
 from venus.spark.datasource_options import Options
 from venus.spark.datasource_table import Registered
-from venus.spark.lake_files import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
 from venus.wire import broker_pb2
 
 #: VENUS's own columns of a stream: the same as in a lake's history.

@@ -13,13 +13,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tests.support.feed import Key, Row, wait_for
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.follow import LakeReport, run_lake
+from venus.adapters.targets.parquet.load import load_lake
+from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.parquet.refresh import newest
 from venus.config import Broker, Lake, Settings, Target
 from venus.model import TableSchema
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_follow import LakeReport, run_lake
-from venus.spark.lake_full import load_lake
-from venus.spark.lake_manifest import Manifest
-from venus.spark.lake_refresh import newest
 
 #: Quick, so that a test need not wait.
 QUICK: dict[str, Any] = {"commit_s": 0.05, "refresh_s": 0.05}

@@ -9,10 +9,10 @@ from venus.cli.overview import TargetTable, TargetView
 from venus.errors import ConfigError, VenusError
 
 if TYPE_CHECKING:
+    from venus.adapters.targets.parquet.manifest import Manifest
     from venus.adapters.under.load import LoadReport
     from venus.cli.output import Steps
     from venus.config import Settings
-    from venus.spark.lake_manifest import Manifest
 
 
 def is_lake(settings: Settings, name: str) -> bool:
@@ -23,9 +23,9 @@ def is_lake(settings: Settings, name: str) -> bool:
 
 def load(settings: Settings, name: str, steps: Steps) -> LoadReport:
     """Run the full sync."""
+    from venus.adapters.targets.parquet.folder import LakeTarget
+    from venus.adapters.targets.parquet.load import load_lake
     from venus.adapters.under.load import LoadReport
-    from venus.spark.lake import LakeTarget
-    from venus.spark.lake_full import load_lake
 
     found = load_lake(LakeTarget(settings, name), lambda rows, total: steps.update(f"target {name}", rows, total))
     return LoadReport(
@@ -36,7 +36,7 @@ def load(settings: Settings, name: str, steps: Steps) -> LoadReport:
 
 def require_fit(settings: Settings, name: str) -> None:
     """Refuse a folder that cannot be written, or that has somebody else's files."""
-    from venus.spark.lake import LakeTarget
+    from venus.adapters.targets.parquet.folder import LakeTarget
 
     with LakeTarget(settings, name).locked():
         pass
@@ -44,7 +44,7 @@ def require_fit(settings: Settings, name: str) -> None:
 
 def look_at(settings: Settings, name: str) -> TargetView:
     """Read what the folder says of itself."""
-    from venus.spark.lake import LakeTarget
+    from venus.adapters.targets.parquet.folder import LakeTarget
 
     group = f"{settings.business.name}/{name}"
     try:
@@ -92,7 +92,7 @@ def view(name: str, manifest: Manifest, *, paused: bool, resyncing: set[int], no
 
 def command(settings: Settings, name: str, what: str, table: str | None) -> dict[str, str]:
     """Pause, resume or resync; return the tables' states."""
-    from venus.spark.lake import LakeTarget
+    from venus.adapters.targets.parquet.folder import LakeTarget
 
     target = LakeTarget(settings, name)
     manifest = target.manifest()

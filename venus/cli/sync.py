@@ -169,7 +169,7 @@ def run_one(
             run.settings, stop, report=report, take_over=take_over
         )
     elif lakes.is_lake(run.settings, target):
-        from venus.spark.lake_follow import run_lake
+        from venus.adapters.targets.parquet.follow import run_lake
 
         lake = target
         body = lambda: run_lake(run.settings, lake, stop, report)  # noqa: E731

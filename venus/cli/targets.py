@@ -71,8 +71,8 @@ def names_at(settings: Settings, target: str, schemas: list[TableSchema]) -> lis
 
 def check_lake(settings: Settings, target: str, schemas: list[TableSchema]) -> list[Finding]:
     """Ask a folder of Parquet files."""
+    from venus.adapters.targets.parquet.folder import LakeTarget
     from venus.cli.lakes import look_at
-    from venus.spark.lake import LakeTarget
 
     where = f"target {target}"
     LakeTarget(settings, target).check_folder()
@@ -83,7 +83,7 @@ def check_lake(settings: Settings, target: str, schemas: list[TableSchema]) -> l
 
 def texts_at(where: str, schemas: list[TableSchema]) -> list[Finding]:
     """Say which columns become text in Parquet because no type there holds their values exactly."""
-    from venus.spark.arrowtypes import becomes_text
+    from venus.codec.arrowtypes import becomes_text
 
     lines = [
         f"{schema.qualified}.{column.name} ({column.source_type})"

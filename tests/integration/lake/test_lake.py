@@ -18,11 +18,11 @@ from tests.support.brokers import business_status
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import INT, TEXT, Feed, column, gone, items, put, table, wait_for
 from tests.support.real_broker import RealBroker
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.follow import run_lake
 from venus.errors import OffsetTrimmed, Refused
 from venus.model import Kind, LogicalType
 from venus.rpc.admin import Admin
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_follow import run_lake
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -174,7 +174,7 @@ def test_files_whose_rows_are_left_alone_are_kept_and_old_states_go(
 ) -> None:
     root = tmp_path / "lake"
     settings = lakes.settings_of(broker.address, root)
-    monkeypatch.setattr("venus.spark.lake_refresh.SMALL_ROWS", 10)
+    monkeypatch.setattr("venus.adapters.targets.parquet.refresh.SMALL_ROWS", 10)
     feed.describe(items())
     feed.cut(*(put(i, "a" * 10, i) for i in range(1000)))
     lakes.load(settings)

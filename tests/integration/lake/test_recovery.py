@@ -16,12 +16,12 @@ import pytest
 from tests.support import lakes
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put
+from venus.adapters.targets.parquet import states as lake_load
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.follow import run_lake
+from venus.adapters.targets.parquet.layout import hidden, point
+from venus.adapters.targets.parquet.manifest import Manifest
 from venus.config import Settings
-from venus.spark import lake_load
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_follow import run_lake
-from venus.spark.lake_layout import hidden, point
-from venus.spark.lake_manifest import Manifest
 
 pytestmark = pytest.mark.integration
 
@@ -152,7 +152,7 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
     monkeypatch.setattr(lake_load, "read_split", killed_in_the_middle)
     settings = settings.model_copy(update={"apply": settings.apply.model_copy(update={"load_workers": 1})})
     monkeypatch.setattr(lake_load, "SPLITS_PER_WORKER", 4)
-    monkeypatch.setattr("venus.spark.lake_full.SPLITS_PER_WORKER", 4)
+    monkeypatch.setattr("venus.adapters.targets.parquet.load.SPLITS_PER_WORKER", 4)
     with pytest.raises(Killed):
         lakes.load(settings)
     read = broker.splits_read

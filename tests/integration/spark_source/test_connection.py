@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.support.delivery import CHUNK_ROWS, FakeDelivery
 from tests.support.feed import Feed, items, put
 from tests.support.proxy import Proxy
+from venus.codec.arrowrows import Shape
 from venus.errors import OffsetTrimmed, SnapshotExpired, Unavailable
-from venus.spark.arrowrows import Shape
 from venus.spark.datasource_columns import Wanted
 from venus.spark.datasource_options import Options
 from venus.spark.datasource_read import OWN_FIELDS, SEQUENCE, SplitPartition, open_snapshot, split_batches

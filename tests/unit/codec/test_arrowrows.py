@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from tests.support.feed import INT, TEXT, column, put, section, table
+from venus.codec.arrowrows import Misfit, Shape
+from venus.codec.arrowtypes import arrow_type
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType, TableSchema
-from venus.spark.arrowrows import Misfit, Shape
-from venus.spark.arrowtypes import arrow_type
 
 D = Decimal
 NANO = "2026-11-20 23:59:59.1234567"

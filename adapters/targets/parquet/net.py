@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from venus.adapters.targets.parquet.files import STATE_FIELDS, state_schema
+from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
+from venus.codec.arrowchanges import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE
+from venus.codec.arrowrows import Shape, default_of
 from venus.model import Kind, TableSchema
-from venus.spark.arrowrows import Shape, default_of
-from venus.spark.lake_files import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, STATE_FIELDS, state_schema
-from venus.spark.lake_manifest import LakeTable, Manifest
 
 _INDEX = "_index"
 PIECE_ROWS = 262_144

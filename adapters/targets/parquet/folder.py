@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from venus.adapters.targets.parquet.layout import Layout, point, publish, remove_hidden, remove_versions, root_of
+from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
 from venus.config import Settings, require_target
 from venus.errors import ConfigError, Refused, TargetError
-from venus.spark.lake_layout import Layout, is_lake, point, publish, remove_hidden, remove_versions, root_of
-from venus.spark.lake_manifest import LakeTable, Manifest
-
-__all__ = ["LakeTarget", "is_lake"]
 
 
 class LakeTarget:

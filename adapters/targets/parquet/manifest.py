@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from venus.adapters.targets.parquet.layout import replace_text
 from venus.codec import schema as schemas_codec
+from venus.codec.arrowrows import Shape
 from venus.errors import Corruption
 from venus.model import TableSchema
-from venus.spark.arrowrows import Shape
-from venus.spark.lake_layout import replace_text
 from venus.wire import change_pb2
 
 FORMAT = "venus-lake/1"

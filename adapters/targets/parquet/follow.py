@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import tenacity
 
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.gather import Gathering, TableMisfit
+from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.parquet.refresh import read_again, refresh
 from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, Refused, VenusError
 from venus.rpc.subscriber import Subscriber
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_gather import Gathering, TableMisfit
-from venus.spark.lake_manifest import Manifest
-from venus.spark.lake_refresh import read_again, refresh
 
 logger = logging.getLogger(__name__)
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from venus.adapters.targets.parquet.files import FILE_ROWS, Writer, state_schema
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.layout import publish, sync
+from venus.adapters.targets.parquet.manifest import Base, LakeTable, Manifest
+from venus.adapters.targets.parquet.net import Net, evolves, net, state_rows, untouched
+from venus.adapters.targets.parquet.states import SPLITS_PER_WORKER, StateLoad
+from venus.codec.arrowrows import Shape
 from venus.errors import Unavailable
 from venus.rpc.snapshots import Snapshots
-from venus.spark.arrowrows import Shape
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_files import FILE_ROWS, Writer, state_schema
-from venus.spark.lake_layout import publish, sync
-from venus.spark.lake_load import SPLITS_PER_WORKER, StateLoad
-from venus.spark.lake_manifest import Base, LakeTable, Manifest
-from venus.spark.lake_net import Net, evolves, net, state_rows, untouched
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

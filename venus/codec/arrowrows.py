@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from venus.codec.arrowtypes import column_type
 from venus.codec.copytext import read_keys, read_others
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.codec.rowbytes import Found
 from venus.errors import ConfigError, UnsupportedType
 from venus.model import Column, Kind, TableSchema
-from venus.spark.arrowtypes import column_type
 
 _LITERAL = re.compile(r"'(?P<text>(?:[^']|'')*)'|(?P<bare>[-+]?[\d.]+(?:[eE][-+]?\d+)?|true|false)", re.IGNORECASE)
 _SHOWN_MAX = 60

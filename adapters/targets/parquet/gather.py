@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 
+from venus.adapters.targets.parquet.files import Writer, change_schema, changes_batch, refuse_own_names
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.layout import folder_name
+from venus.adapters.targets.parquet.manifest import Base, ChangeFile, LakeTable, Manifest
+from venus.codec.arrowrows import Misfit, Shape
 from venus.codec.batch import Batch, decode
 from venus.codec.changes import TableChanges
 from venus.errors import ProtocolError
 from venus.model import ChangeKind, TableSchema
-from venus.spark.arrowrows import Misfit, Shape
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_files import Writer, change_schema, changes_batch, refuse_own_names
-from venus.spark.lake_layout import folder_name
-from venus.spark.lake_manifest import Base, ChangeFile, LakeTable, Manifest
 from venus.wire import broker_pb2
 
 

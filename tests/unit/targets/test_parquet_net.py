@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 from tests.support.feed import INT, TEXT, column, table
+from venus.adapters.targets.parquet.files import state_schema
+from venus.adapters.targets.parquet.follow import REFRESH_PART, WAITING_MAX, Refreshes
+from venus.adapters.targets.parquet.layout import folder_name, root_of
+from venus.adapters.targets.parquet.net import evolves, net_of, untouched
+from venus.codec.arrowchanges import CHANGE_FIELDS
+from venus.codec.arrowrows import Shape
 from venus.model import Kind, LogicalType
-from venus.spark.arrowrows import Shape
-from venus.spark.lake_files import CHANGE_FIELDS, state_schema
-from venus.spark.lake_follow import REFRESH_PART, WAITING_MAX, Refreshes
-from venus.spark.lake_layout import folder_name, root_of
-from venus.spark.lake_net import evolves, net_of, untouched
 
 INT4 = LogicalType(kind=Kind.INT, length=4)
 SCHEMA = table(1, "t", column(1, "id", INT), column(2, "v", TEXT))

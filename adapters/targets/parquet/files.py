@@ -8,22 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from venus.adapters.targets.parquet.layout import hidden, sync
+from venus.codec.arrowchanges import CHANGE_FIELDS, SEQUENCE, gone_before
+from venus.codec.arrowrows import Shape
 from venus.codec.changes import TableChanges
 from venus.errors import Refused
-from venus.model import ChangeKind, Sequence, TableSchema
-from venus.spark.arrowrows import Shape
-from venus.spark.lake_layout import hidden, sync
+from venus.model import ChangeKind, TableSchema
 
-#: VENUS's own columns.
-OFFSET, SEQUENCE, DELETED, GONE_BEFORE, COMMITTED = "_offset", "_sequence", "_deleted", "_gone_before", "_committed_at"
-CHANGE_FIELDS = (
-    pa.field(OFFSET, pa.int64()),
-    pa.field(SEQUENCE, pa.int64()),
-    pa.field(DELETED, pa.bool_()),
-    #: On a marker, which has no key: every row whose newest sequence is below this is gone (TRUNCATE, end of a sweep).
-    pa.field(GONE_BEFORE, pa.int64()),
-    pa.field(COMMITTED, pa.timestamp("us", tz="UTC")),
-)
 STATE_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
 
 #: Rows that wait in memory for a row group, and the largest file of a state.
@@ -73,13 +64,6 @@ def changes_batch(
     ]
     values = shape.arrays(section.record_ids, section.rows, version)
     return pa.RecordBatch.from_arrays(own + values, schema=change_schema(shape))
-
-
-def gone_before(section: TableChanges, sequence: int) -> Sequence | None:
-    """Return below which sequence a marker removes rows; None if it removes none."""
-    if section.kind is ChangeKind.TRUNCATE:
-        return Sequence(sequence)
-    return section.sweep_before if section.kind is ChangeKind.SWEEP_END else None
 
 
 class Writer:

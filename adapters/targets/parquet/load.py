@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.layout import remove_hidden, replace_text
+from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
+from venus.adapters.targets.parquet.states import SPLITS_PER_WORKER, StateLoad
 from venus.codec.chunk import Totals
 from venus.errors import Diverged, SnapshotExpired, TargetError, Unavailable, VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_layout import remove_hidden, replace_text
-from venus.spark.lake_load import SPLITS_PER_WORKER, StateLoad
-from venus.spark.lake_manifest import LakeTable, Manifest
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

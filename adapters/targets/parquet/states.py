@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from venus.adapters.targets.parquet.files import Writer, refuse_own_names, state_schema
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.layout import folder_name, publish
+from venus.adapters.targets.parquet.manifest import Base, LakeTable, shape_of
 from venus.codec import schema as schemas_codec
+from venus.codec.arrowrows import Misfit, Shape
 from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
-from venus.spark.arrowrows import Misfit, Shape
-from venus.spark.lake import LakeTarget
-from venus.spark.lake_files import Writer, refuse_own_names, state_schema
-from venus.spark.lake_layout import folder_name, publish
-from venus.spark.lake_manifest import Base, LakeTable, shape_of
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""Where changes go: one folder for each kind of target, and the contract that all of them fulfil."""
