@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.under import cutmark
 from venus.adapters.under.command import command, matching, one_session
-from venus.adapters.under.quarantine import (
-    QuarantineRow,
-    RetryReport,
-    quarantine_list,
-    quarantine_retry,
-    quarantine_skip,
-)
+from venus.adapters.under.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.under.replica import DEFERRED, REPLICA, may_be_replica
 from venus.adapters.under.target import (
     ACCOUNT,

@@ -6,6 +6,7 @@ A load finds the same when it makes the tables, but that may be hours later: beh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql.target.session import Session
@@ -13,9 +14,10 @@ from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under import existing, owntypes
 from venus.adapters.under.ddl import own_types, type_sql
 from venus.adapters.under.naming import OWN_SCHEMA, Placed, place_all, quoted
+from venus.adapters.under.replica import DEFERRED, REPLICA, may_be_replica
 from venus.adapters.under.target import PostgresTarget
-from venus.errors import Refused
-from venus.model import Kind, LogicalType, TableSchema
+from venus.errors import Refused, VenusError
+from venus.model import Finding, Kind, LogicalType, TableSchema
 
 #: How what is left out names it.
 _TYPE = "type of column"
@@ -45,6 +47,37 @@ def obstacles(target: PostgresTarget, session: Session, schemas: Iterable[TableS
         *_privileges(session, others, target.name),
         *_types_that_differ(session, others),
         *_tables_that_differ(target, session, others),
+    ]
+
+
+def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
+    """Say whether the database can be reached and can have these tables; being away is a finding, not an error."""
+    where = f"target {target.name}"
+    names = _names_at(target, schemas)
+    try:
+        with closing(target.connect("check")) as session:
+            constraints = REPLICA if may_be_replica(session) else DEFERRED
+            found = [*names, Finding(where=where, message=f"reachable; {constraints}")]
+            if any(name.blocks for name in names):
+                return found
+            more = obstacles(target, session, schemas)
+    except VenusError as error:
+        return [*names, Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
+    return [*found, *(Finding(where=o.where, message=o.message, remedy=o.remedy, blocks=True) for o in more)]
+
+
+def _names_at(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
+    """Say which names a target cannot have, and which it gets shortened."""
+    where = f"target {target.name}"
+    try:
+        placed = place_all(schemas, target.settings, target.name)
+    except Refused as refused:
+        lines = str(refused).split("\n")
+        return [Finding(where=where, message=line, remedy=refused.hint, blocks=True) for line in lines]
+    return [
+        Finding(where=where, message=f"{one.schema.qualified}: the name {long} is too long and becomes {short}")
+        for one in placed
+        for long, short in one.shortened
     ]
 
 

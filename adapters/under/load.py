@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.running import LocalRunner, Runner
+from venus.adapters.targets.contract import LoadProgress, LoadReport
 from venus.adapters.under import existing
 from venus.adapters.under.cutmark import refuse_if_cut_over
 from venus.adapters.under.ddlfile import remarks
@@ -40,36 +40,6 @@ logger = logging.getLogger(__name__)
 SINGLE_SPLITS_MAX = 32
 #: How often a snapshot may expire under a load.
 PLANS_MAX = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadProgress:
-    """How far a load is."""
-
-    phase: str  # planning, loading, indexing, done
-    rows: int = 0
-    rows_estimate: int = 0
-    splits: int = 0
-    splits_total: int = 0
-    table: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
-    """What a load has done."""
-
-    target: str
-    offset: int
-    rows: dict[str, int]
-    parked: int = 0
-    seconds: float = 0.0
-    #: The target was loaded before; nothing was done.
-    already: bool = False
-    #: Splits that an earlier, interrupted run had loaded.
-    resumed_splits: int = 0
-    warnings: tuple[str, ...] = ()
-    #: What the source has and the target did not get, one line each with the reason.
-    left_out: tuple[str, ...] = ()
 
 
 Report = Callable[[LoadProgress], None]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from venus.adapters.dialects.postgresql.target.session import Refusal, Session
+from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.under.command import command, matching, one_session
 from venus.adapters.under.fold import Rows
 from venus.adapters.under.keyed import keyed_text
@@ -21,39 +20,6 @@ from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.config import Settings
 from venus.errors import Refused
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineRow:
-    """A change that the target refused, or that waits behind one."""
-
-    id: int
-    table_id: int
-    table: str
-    schema_version: int
-    record_id: bytes
-    key: str
-    offset: int
-    sequence: int
-    sqlstate: str
-    message: str
-    row_message: bytes
-    is_deleted: bool
-    state: str
-    reason: str
-    created_at: datetime
-    decided_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryReport:
-    """What became of a retry or skip."""
-
-    applied: int = 0
-    still_refused: int = 0
-    #: Tables that read their changes again from where they were halted.
-    resumed: tuple[str, ...] = ()
-    messages: tuple[str, ...] = ()
 
 
 def quarantine_list(settings: Settings, name: str, *, everything: bool = False) -> list[QuarantineRow]:

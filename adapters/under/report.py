@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from venus.adapters.targets.contract import FollowReport
 from venus.adapters.under.circuit import Breaker
 from venus.adapters.under.target import TableState
 from venus.adapters.under.verdicts import Verdicts
@@ -19,15 +20,10 @@ HESITATE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyReport:
+class ApplyReport(FollowReport):
     """What the loop says of itself to whoever runs it."""
 
-    target: str
-    offset: int
-    rows: int  # applied by this process
-    transactions: int
     circuit: str
-    error: str = ""
     held: tuple[TableState, ...] = ()
     constraints: str = ""
 

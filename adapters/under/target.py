@@ -19,7 +19,7 @@ from venus.adapters.dialects.postgresql.target.statements import statement
 from venus.adapters.under import owntypes
 from venus.adapters.under.naming import OWN_SCHEMA, Placed, place
 from venus.codec import schema as schemas_codec
-from venus.config import Settings
+from venus.config import Settings, require_target
 from venus.errors import ConfigError, Refused
 from venus.migrations import run as migrations
 from venus.model import Offset, TableSchema
@@ -79,23 +79,17 @@ class PostgresTarget:
     """Target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str) -> None:
-        if name not in settings.targets:
-            known = ", ".join(sorted(settings.targets)) or "none"
-            raise ConfigError(f"there is no target {name!r} in the configuration", hint=f"known targets: {known}")
         self.settings = settings
         self.name = name
-        self.config = settings.targets[name]
+        self.config = require_target(settings, name)
         self.url = self.config.url.get_secret_value()
+        try:
+            sa.make_url(self.url)
+        except sa.exc.ArgumentError:
+            # from None: SQLAlchemy's message repeats the URL
+            raise ConfigError(f"targets.{name}.url is no database URL") from None
         self.business = settings.business.name
         self.group = f"{self.business}/{name}"
-        try:
-            backend = sa.make_url(self.url).get_backend_name()
-        except sa.exc.ArgumentError as error:
-            raise ConfigError(f"targets.{name}.url is no database URL") from error
-        if backend == "parquet":
-            raise ConfigError(f"target {name} is a folder of Parquet files; this command is for databases")
-        if backend != "postgresql":
-            raise ConfigError(f"targets.{name}.url: a target must be PostgreSQL, not {backend}")
 
     @property
     def broker(self) -> str:

@@ -17,8 +17,10 @@ from venus import __version__
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.verifying import Subject, open_reader
 from venus.adapters.running import LocalRunner
+from venus.adapters.targets.contract import require
+from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.verifying import LoadedTable
 from venus.adapters.under.naming import is_heartbeat
-from venus.adapters.under.target import LOADING, PostgresTarget
 from venus.adapters.verify.findings import Result
 from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.options import LEGS, Chosen, Options, Report, RunnerFor, VerificationFailed
@@ -107,37 +109,31 @@ class _Run:
         found = [self._one(table_id, registered, at_target) for table_id in table_ids]
         return [c for c in found if self._wanted(c.subject.schema, [f.subject.schema for f in found])]
 
-    def _at_target(self) -> dict[int, tuple[TableSchema, str]]:
+    def _at_target(self) -> dict[int, LoadedTable]:
         """Return each table's version at the target, and what stands in the way there."""
-        target = PostgresTarget(self.settings, self.options.target)
-        with closing(target.connect("verify")) as session:
-            if not target.installed(session) or target.position(session) is None:
-                raise VerificationFailed(
-                    f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
-                )
-            schemas = {(s.table_id, s.version): s for s in target.schemas(session)}
-            states = target.tables(session)
-        versions = {t.table_id: schemas[t.table_id, t.schema_version] for t in states}
-        return {
-            t.table_id: (versions[t.table_id], "it is being loaded" if t.state == LOADING else "")
-            for t in states
-            if not _is_own(versions[t.table_id])
-        }
+        target = open_target(self.settings, self.options.target)
+        require(target, "verifies")
+        found = target.loaded_tables()
+        if found is None:
+            raise VerificationFailed(
+                f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
+            )
+        return {number: t for number, t in found.items() if not _is_own(t.schema)}
 
     def _one(
         self, table_id: int, registered: dict[int, RegisteredTable] | None,
-        at_target: dict[int, tuple[TableSchema, str]] | None,
+        at_target: dict[int, LoadedTable] | None,
     ) -> Chosen:  # fmt: skip
         known = registered.get(table_id) if registered is not None else None
         loaded = at_target.get(table_id) if at_target is not None else None
-        schema = known.schema if known else loaded[0]  # type: ignore[index]
-        obstacle = loaded[1] if loaded else ""
+        schema = known.schema if known else loaded.schema  # type: ignore[union-attr]
+        obstacle = loaded.obstacle if loaded else ""
         if registered is not None and known is None:
             obstacle = "it is not captured at the source any more"
         elif at_target is not None and loaded is None:
             obstacle = "the target does not have it yet: it comes with its first change"
-        elif known and loaded and loaded[0].version != known.schema.version:
-            obstacle = f"the source is at version {known.schema.version} of it, the target at {loaded[0].version}"
+        elif known and loaded and loaded.schema.version != known.schema.version:
+            obstacle = f"the source is at version {known.schema.version} of it, the target at {loaded.schema.version}"
         elif known and not known.fill.done:
             obstacle = f"it is still being read from the source ({known.fill.rows_done:,} rows so far)"
         note = f"RESYNC at the source: {known.reason}" if known and known.state == "RESYNC" else ""

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from venus.adapters.dialects.verifying import Key, Reader, Slice, SourceReader, Subject, open_reader
+from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.verifying import Reached, TargetReader
 from venus.adapters.verify.equality import equal
 from venus.adapters.verify.full import FullData
 from venus.adapters.verify.rows import Row
 from venus.adapters.verify.sides import PushedSide, ScannedSide, Side, found_rows
-from venus.adapters.verify.target import Reached, TargetReader
 from venus.config import Settings
 from venus.errors import VenusError
 from venus.model import Sequence
@@ -109,7 +110,7 @@ class Opened:
     def _open(self) -> None:
         settings = self._ends.settings
         if Place.TARGET in self.places:
-            self.target = TargetReader(settings, self._ends.target)
+            self.target = open_target(settings, self._ends.target).open_reader()
             self._stack.callback(self.target.close)
         if Place.SOURCE in self.places:
             self.source = open_reader(settings)

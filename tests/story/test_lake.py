@@ -42,9 +42,12 @@ def current(pipeline: Pipeline) -> dict[int, str]:
 
 #: What a folder cannot do, and what is said then.
 NOT_HERE = [
-    (("migrate", "--target", "lake", "--ddl-only"), "--ddl-only is for databases"),
+    (("migrate", "--target", "lake", "--ddl-only"), "is a folder of Parquet files: there is no DDL to print"),
     (("pause", "t", "--target", "lake"), "has not been loaded yet"),
-    (("quarantine", "list", "--target", "lake"), "is a folder of Parquet files; this command is for databases"),
+    (
+        ("quarantine", "list", "--target", "lake"),
+        "is a folder of Parquet files: it refuses no row, so that there is no quarantine",
+    ),
 ]
 
 

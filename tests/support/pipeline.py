@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from venus.adapters.targets.registry import open_target
 from venus.cli.demo.servers import free_ports, listening
-from venus.cli.probes import look, look_at_broker, look_at_source, look_at_target
+from venus.cli.probes import look, look_at_broker, look_at_source
 from venus.cli.status import document
 from venus.config import load
 from venus.errors import VenusError
@@ -166,7 +167,7 @@ class Pipeline:
             broker = look_at_broker(settings)
             if broker.error or broker.halves:
                 return False
-            return all(look_at_target(settings, name).offset >= broker.next_offset for name in targets)
+            return all(open_target(settings, name).look().offset >= broker.next_offset for name in targets)
 
         self.until(level, f"{targets} to catch up", every_s=0.1)
 
@@ -205,7 +206,7 @@ class Pipeline:
         except VenusError:
             return  # a test of broken configurations: nothing ever ran
         for name in settings.targets:
-            assert look_at_target(settings, name).unaccounted_rows == 0, name
+            assert open_target(settings, name).look().unaccounted_rows == 0, name
 
     @staticmethod
     def _command(*arguments: str) -> list[str]:

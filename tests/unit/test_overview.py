@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from venus.adapters.targets.contract import TargetTable, TargetView
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
@@ -13,8 +14,6 @@ from venus.cli.overview import (
     Overview,
     SourceTable,
     SourceView,
-    TargetTable,
-    TargetView,
 )
 from venus.cli.status import target_row, verdict
 

@@ -49,11 +49,12 @@ def cutover(
     listed with the command that mends it, and nothing has happened then. From the last step on VENUS writes no row at
     this target any more.
     """
-    from venus.config import require_target
+    from venus.adapters.targets.contract import require
+    from venus.adapters.targets.registry import open_target
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
-    require_target(settings, target)
+    require(open_target(settings, target), "cuts_over")
     if rehearse and undo:
         raise ConfigError("--rehearse and --undo exclude each other")
     if undo:

@@ -9,19 +9,22 @@ from venus.errors import Refused, VenusError
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
-    from venus.adapters.under.ddlfile import Conversion
+    from venus.adapters.targets.contract import Conversion, Target
     from venus.cli.invocation import Invocation
     from venus.config import Settings
     from venus.model import TableSchema
 
 
-def show_ddl(run: Invocation, target: str) -> int:
+def show_ddl(run: Invocation, target: Target) -> int:
     """Print what would be created, from the source's dictionary, or from the broker if the source is away."""
+    from venus.adapters.targets.contract import require
+
+    require(target, "prints_ddl")
     found = conversion(run.settings, target)
     document = {
-        "target": target,
+        "target": target.name,
         "statements": found.statements,
-        "left_out": [remark.line for remark in found.remarks],
+        "left_out": found.left_out,
         "at_cutover": found.later,
     }
     if run.json:
@@ -31,12 +34,9 @@ def show_ddl(run: Invocation, target: str) -> int:
     return 0
 
 
-def conversion(settings: Settings, target: str) -> Conversion:
+def conversion(settings: Settings, target: Target) -> Conversion:
     """Return every table as the target gets it, and what it does not get."""
-    from venus.adapters.under.ddlfile import convert
-
-    schemas, numberings, others = known_schemas(settings)
-    return convert(schemas, settings, target, numberings, others)
+    return target.conversion(*known_schemas(settings))
 
 
 def known_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering], list[OtherObject]]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli.install import nearest
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Refused
+from venus.suggest import nearest
 
 if TYPE_CHECKING:
     from venus.rpc.admin import Admin

@@ -15,6 +15,7 @@ import typer
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Refused
+from venus.suggest import nearest
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import InstallStep, Source
@@ -193,12 +194,3 @@ def check_patterns(settings: Settings, source: Source) -> None:
             present = source.table_names()
             hint = ("tables: " + ", ".join(sorted(present)[:12])) if present else "the source has no tables"
             raise ConfigError(f"source.{option}: {pattern!r} matches no table{nearest(pattern, present)}", hint=hint)
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """Return ` (did you mean orders?)`, or nothing."""
-    import difflib
-
-    short = {full.partition(".")[2] or full: full for full in known}
-    found = difflib.get_close_matches(name, [*short, *known], n=1, cutoff=0.5)
-    return f" (did you mean {found[0]}?)" if found else ""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli import lakes
 from venus.cli.ddl import show_ddl
 from venus.cli.engine import Choice, EngineOption, choosing, require_engine
 from venus.cli.grid import table
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.dialects.contract import RegisteredTable
-    from venus.adapters.under.load import LoadProgress, LoadReport
+    from venus.adapters.targets.contract import LoadProgress, LoadReport, Target
     from venus.config import Settings
-    from venus.model import TableSchema
 
 POLL_S = 0.5
 
@@ -46,39 +44,34 @@ def migrate(
     Leaves the target at an exact position; `venus sync` goes on from there. The source is not read if the broker
     has the full data already.
     """
-    from venus.config import require_target
+    from venus.adapters.targets.registry import open_target
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
-    require_target(settings, target)
-    if lakes.is_lake(settings, target):
-        return migrate_lake(run, target, ddl_only=ddl_only, engine=engine)
+    opened = open_target(settings, target)
     if ddl_only:
-        return show_ddl(run, target)
+        return show_ddl(run, opened)
+    engine = engine_for(opened, engine)
     require_engine(settings, engine)
     started = time.monotonic()
     with run.out.progress("reading") as steps:
-        filled = complete_first_fill(run, settings, target, steps)
+        filled = complete_first_fill(run, settings, opened, steps)
     read_s = time.monotonic() - started
     with run.out.progress("loading") as steps, choosing(settings, engine, run.out.say) as choice:
-        report = load(settings, target, steps, choice)
+        report = load(opened, steps, choice)
     return answer(run, filled, read_s, report, choice.name)
 
 
-def migrate_lake(run: Invocation, target: str, *, ddl_only: bool, engine: str) -> int:
-    """Load a folder of Parquet files."""
-    if ddl_only or engine == "spark":
-        option = "--ddl-only" if ddl_only else "--engine spark"
-        raise ConfigError(f"{option} is for databases: target {target} is a folder of Parquet files")
-    started = time.monotonic()
-    with run.out.progress("reading") as steps:
-        filled = complete_first_fill(run, run.settings, target, steps)
-    read_s = time.monotonic() - started
-    with run.out.progress("loading") as steps:
-        return answer(run, filled, read_s, lakes.load(run.settings, target, steps))
+def engine_for(target: Target, engine: str) -> str:
+    """Return what loads a target; one that Spark cannot load is loaded here, and is refused if Spark is insisted on."""
+    from venus.adapters.targets.contract import require
+
+    if engine == "spark":
+        require(target, "loads_by_runner")
+    return engine if target.capabilities.loads_by_runner or engine != "auto" else "local"
 
 
-def complete_first_fill(run: Invocation, settings: Settings, target: str, steps: Steps) -> dict[str, int] | None:
+def complete_first_fill(run: Invocation, settings: Settings, target: Target, steps: Steps) -> dict[str, int] | None:
     """Make sure that every captured table has been read once; None if the source cannot be asked.
 
     Before a row is read, the target is asked whether it can have the tables: the fill may take hours.
@@ -97,24 +90,13 @@ def complete_first_fill(run: Invocation, settings: Settings, target: str, steps:
         return None
     if all(t.fill.done for t in tables):
         return {}
-    require_fit(settings, target, [t.schema for t in tables])
+    target.require_fit([t.schema for t in tables])
     if not producer_connected(settings):
         try:
             return fill_here(settings, steps)
         except (Fenced, Held):
             run.out.say("`venus sync` has just been started: it reads the tables, this command waits")
     return wait_for_fill(settings, steps)
-
-
-def require_fit(settings: Settings, target: str, schemas: list[TableSchema]) -> None:
-    """Refuse a target that cannot have these tables, with a line for each reason."""
-    from venus.adapters.under.fitness import refuse_unfit
-    from venus.adapters.under.target import PostgresTarget
-
-    if lakes.is_lake(settings, target):
-        lakes.require_fit(settings, target)
-    else:
-        refuse_unfit(PostgresTarget(settings, target), schemas)
 
 
 def captured(settings: Settings) -> list[RegisteredTable]:
@@ -165,17 +147,16 @@ def wait_for_fill(settings: Settings, steps: Steps) -> dict[str, int]:
             time.sleep(POLL_S)
 
 
-def load(settings: Settings, target: str, steps: Steps, choice: Choice) -> LoadReport:
+def load(target: Target, steps: Steps, choice: Choice) -> LoadReport:
     """Run the full sync."""
-    from venus.adapters.under.load import full_sync
 
     def report(found: LoadProgress) -> None:
         if found.phase == "loading":
-            steps.update(f"target {target}", found.rows, found.rows_estimate)
+            steps.update(f"target {target.name}", found.rows, found.rows_estimate)
         elif found.phase == "indexing":
             steps.update(f"{found.table}: keys, indexes, foreign keys", 0)
 
-    return full_sync(settings, target, report, choose=choice)
+    return target.load(report, choose=choice)
 
 
 def answer(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import TYPE_CHECKING
 
+from venus.adapters.targets.contract import TargetView, age_s
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
@@ -14,15 +15,12 @@ from venus.cli.overview import (
     Overview,
     SourceTable,
     SourceView,
-    TargetTable,
-    TargetView,
 )
 from venus.conditions import at_source
 from venus.errors import VenusError
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
-    from venus.adapters.under.cutmark import Mark
     from venus.config import Settings
     from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus
 
@@ -33,13 +31,13 @@ BROKER_TIMEOUT_S = 5.0
 def look(settings: Settings) -> Overview:
     """Ask everyone at the same time."""
     # here and not in the threads: SQLAlchemy cannot be imported by two of them at once
-    import venus.adapters.dialects.registry
-    import venus.adapters.under.control  # noqa: F401
+    import venus.adapters.dialects.registry  # noqa: F401
 
+    looks = [target_look(settings, name) for name in settings.targets]
     with ThreadPoolExecutor(max_workers=2 + len(settings.targets)) as pool:
         source = pool.submit(look_at_source, settings)
         broker = pool.submit(look_at_broker, settings)
-        targets = [pool.submit(look_at_target, settings, name) for name in settings.targets]
+        targets = [pool.submit(look_at) for look_at in looks]
         return Overview(
             business=settings.business.name,
             heartbeat_s=settings.capture.heartbeat_s,
@@ -167,64 +165,12 @@ def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
     )
 
 
-def age_s(moment_us: int, now_us: int) -> float | None:
-    """Return how long ago that was; None if it never was. Clocks of two machines may differ: never negative."""
-    return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
+def target_look(settings: Settings, name: str) -> Callable[[], TargetView]:
+    """Return what looks at a target; a wrong configuration of one does not hide the others."""
+    from venus.adapters.targets.registry import open_target
 
-
-def look_at_target(settings: Settings, name: str) -> TargetView:
-    """Read VENUS's own tables at a target."""
-    from venus.adapters.under.control import progress
-    from venus.cli import lakes
-
-    if lakes.is_lake(settings, name):
-        return lakes.look_at(settings, name)
-    group = f"{settings.business.name}/{name}"
     try:
-        found = progress(settings, name)
+        return open_target(settings, name).look
     except VenusError as error:
-        return TargetView(name=name, group=group, error=str(error))
-    position = found.position
-    if position is None:
-        return TargetView(name=name, group=group, constraints=found.constraints)
-    now_us = time.time_ns() // 1000
-    return TargetView(
-        name=name,
-        group=found.group,
-        loaded=True,
-        paused=position.paused,
-        offset=position.offset,
-        applied_sequence=position.last_sequence,
-        applied_age_s=age_s(moment_us(position.applied_at), now_us),
-        heartbeat_age_s=age_s(moment_us(position.heartbeat_at), now_us),
-        open_quarantine=found.open_quarantine,
-        unaccounted_rows=found.unaccounted,
-        constraints=found.constraints,
-        note=position.note,
-        cut_over=f"{found.cut_over.marked_at:%Y-%m-%d %H:%M:%S} UTC" if found.cut_over else "",
-        committed_at_cut=committed_at_cut(found.cut_over),
-        tables=tuple(
-            TargetTable(
-                table_id=t.table_id,
-                name=t.source_name,
-                state="RESYNCING" if t.source_name in found.resyncing and t.state == "ACTIVE" else t.state,
-                reason=t.reason,
-                held_from=t.held_from,
-                rows_applied=t.rows_applied,
-                quarantined=t.rows_quarantined,
-                skipped=t.rows_skipped,
-                held=t.rows_held,
-            )
-            for t in found.tables
-        ),
-    )
-
-
-def committed_at_cut(mark: Mark | None) -> dict[int, int]:
-    """Return how many changes of each table the broker had committed when the target was cut over."""
-    return {int(t): int(n) for t, n in mark.certificate["committed_changes"].items()} if mark else {}
-
-
-def moment_us(moment: datetime | None) -> int:
-    """Return Unix microseconds, 0 for never."""
-    return 0 if moment is None else int(moment.timestamp() * 1e6)
+        wrong = TargetView(name=name, group=f"{settings.business.name}/{name}", error=str(error))
+        return lambda: wrong

@@ -16,7 +16,7 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, VenusError
 
 if TYPE_CHECKING:
-    from venus.adapters.under.control import QuarantineRow, RetryReport
+    from venus.adapters.targets.contract import Quarantine, QuarantineRow, RetryReport
     from venus.config import Settings
 
 app = Commands(help="Rows that a target refused: list, retry, skip.")
@@ -35,15 +35,15 @@ def list_(
     as_json: JsonOption = False,
 ) -> int:
     """List refused changes with key, SQLSTATE, message and values. Exit code 1 if any waits."""
-    from venus.adapters.under.control import quarantine_list
-    from venus.config import require_target
+    from venus.adapters.targets.registry import open_target
 
     run = Invocation.of(ctx, config, as_json)
     names = [target] if target is not None else list(run.settings.targets)
-    for name in names:
-        require_target(run.settings, name)
-    found = {name: quarantine_list(run.settings, name, everything=everything) for name in names}
-    values = {name: payloads(run.settings, name, rows) for name, rows in found.items()}
+    if target is None and len(names) > 1:  # those that have one
+        names = [name for name in names if open_target(run.settings, name).capabilities.quarantines] or names
+    kept = {name: quarantine_of(run.settings, name) for name in names}
+    found = {name: quarantine.list(everything=everything) for name, quarantine in kept.items()}
+    values = {name: payloads(name, kept[name], rows) for name, rows in found.items()}
     rows: list[tuple[object, ...]] = [
         (
             row.id,
@@ -74,13 +74,9 @@ def retry(
     as_json: JsonOption = False,
 ) -> int:
     """Try again after the target has been mended; a halted table goes on. Exit code 1 if any is refused again."""
-    from venus.adapters.under.control import quarantine_retry
-    from venus.cli.tables import known_at_target
-
     run = Invocation.of(ctx, config, as_json)
     chosen = only_target(run.settings, target)
-    tables = [known_at_target(run.settings, chosen, one) for one in name or []]
-    return answer(run, chosen, quarantine_retry(run.settings, chosen, ids or (), tables))
+    return answer(run, chosen, quarantine_of(run.settings, chosen).retry(ids or (), name or ()))
 
 
 @app.command()
@@ -93,11 +89,19 @@ def skip(
     as_json: JsonOption = False,
 ) -> int:
     """Give changes up for good: they are counted as skipped and kept with the reason."""
-    from venus.adapters.under.control import quarantine_skip
-
     run = Invocation.of(ctx, config, as_json)
     chosen = only_target(run.settings, target)
-    return answer(run, chosen, quarantine_skip(run.settings, chosen, ids, reason=reason))
+    return answer(run, chosen, quarantine_of(run.settings, chosen).skip(ids, reason=reason))
+
+
+def quarantine_of(settings: Settings, name: str) -> Quarantine:
+    """Return what a target has refused. Raises ConfigError if it refuses nothing."""
+    from venus.adapters.targets.contract import require
+    from venus.adapters.targets.registry import open_target
+
+    target = open_target(settings, name)
+    require(target, "quarantines")
+    return target.quarantine()
 
 
 def only_target(settings: Settings, name: str | None) -> str:
@@ -129,19 +133,14 @@ def described(row: QuarantineRow, values: dict[str, str | None]) -> dict[str, ob
     }  # fmt: skip
 
 
-def payloads(settings: Settings, target: str, rows: list[QuarantineRow]) -> dict[int, dict[str, str | None]]:
+def payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRow]) -> dict[int, dict[str, str | None]]:
     """Decode the refused rows with the table versions that the target keeps."""
-    from contextlib import closing
-
-    from venus.adapters.under.target import PostgresTarget
     from venus.codec.columns import row_as_dict
     from venus.codec.layout import Layout
 
     if not rows:
         return {}
-    known = PostgresTarget(settings, target)
-    with closing(known.connect("control")) as session:
-        layouts = {(s.table_id, s.version): Layout.of(s) for s in known.schemas(session)}
+    layouts = {(s.table_id, s.version): Layout.of(s) for s in quarantine.schemas()}
     found: dict[int, dict[str, str | None]] = {}
     for row in rows:
         layout = layouts.get((row.table_id, row.schema_version))

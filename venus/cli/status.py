@@ -15,7 +15,8 @@ from venus.cli.output import bytes_shown, seconds_shown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.cli.overview import BrokerView, Overview, TargetView
+    from venus.adapters.targets.contract import TargetView
+    from venus.cli.overview import BrokerView, Overview
 
 
 def status(

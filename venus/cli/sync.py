@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli import lakes
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.narrator import Narrator
 from venus.cli.supervisor import Loop, Supervisor, stop_with_parent
@@ -168,25 +167,26 @@ def run_one(
         body: Callable[[], None] = lambda: run_capture(  # noqa: E731
             run.settings, stop, report=report, take_over=take_over
         )
-    elif lakes.is_lake(run.settings, target):
-        from venus.adapters.targets.parquet.follow import run_lake
-
-        lake = target
-        body = lambda: run_lake(run.settings, lake, stop, report)  # noqa: E731
-    elif engine == "spark":
-        from venus.cli.sync_spark import run_spark
-
-        streamed = target
-        body = lambda: run_spark(run.settings, streamed, stop, report)  # noqa: E731
     else:
-        from venus.adapters.under.apply import run_apply
-
-        name_of_target = target
-        body = lambda: run_apply(run.settings, name_of_target, stop, report)  # noqa: E731
+        body = follower(run.settings, target, engine, stop, report)
     narrator.event(name, {"event": "running"})
     until_stopped(body, stop, lambda found: narrator.event(name, found))
     narrator.event(name, {"event": "stopped"})
     return 0
+
+
+def follower(
+    settings: Settings, name: str, engine: str, stop: threading.Event, report: Callable[[Any], None]
+) -> Callable[[], None]:
+    """Return the loop of one target. What Spark cannot write to is written by this process."""
+    from venus.adapters.targets.registry import open_target
+
+    target = open_target(settings, name)
+    if engine == "spark" and target.capabilities.follows_by_runner:
+        from venus.cli.sync_spark import run_spark
+
+        return lambda: run_spark(settings, target, stop, report)
+    return lambda: target.follow(stop, report)
 
 
 def until_stopped(body: Callable[[], None], stop: threading.Event, event: Callable[[dict[str, Any]], None]) -> None:

@@ -7,19 +7,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from venus.adapters.targets.contract import Target
     from venus.config import Settings
 
 
-def run_spark(settings: Settings, name: str, stop: threading.Event, report: Callable[[Any], None]) -> None:
+def run_spark(settings: Settings, target: Target, stop: threading.Event, report: Callable[[Any], None]) -> None:
     """Apply to one target until `stop`, in a session of Spark."""
-    from venus.adapters.under.staged import StagedApply
     from venus.spark.runner import SparkRunner
     from venus.spark.session import open_session
     from venus.spark.streaming_apply import run_stream
 
-    with open_session(settings, app=f"venus sync {settings.business.name}/{name}") as spark:
-        applies = StagedApply(settings, name, SparkRunner(spark.sparkContext), stop, report)
-        try:
-            run_stream(spark, settings, applies, stop)
-        finally:
-            applies.close()
+    with (
+        open_session(settings, app=f"venus sync {settings.business.name}/{target.name}") as spark,
+        target.scaled(SparkRunner(spark.sparkContext), stop, report) as applies,
+    ):
+        run_stream(spark, settings, applies, stop)

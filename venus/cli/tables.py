@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from venus.cli import lakes
-from venus.cli.install import nearest, opened_source
+from venus.cli.install import opened_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Refused
+from venus.suggest import nearest
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
-    from venus.config import Settings
 
 TableArgument = Annotated[
     str | None, typer.Argument(metavar="TABLE", help="A table, with or without its namespace; none = all.")
@@ -115,39 +114,15 @@ def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTa
 
 def at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
     """Do it at a target."""
-    from venus.adapters.under import control
-    from venus.config import require_target
+    from venus.adapters.targets.registry import open_target
 
-    settings = run.settings
-    require_target(settings, target)
-    if lakes.is_lake(settings, target):
-        states = lakes.command(settings, target, what, name)
-        document = {"target": target, "asked": what, "table": name, "states": states}
-        run.out.answer(document, f"target {target}: {name or 'every table'}: {DONE[what]}")
-        return 0
-    meant = [known_at_target(settings, target, name)] if name is not None else []
+    opened = open_target(run.settings, target)
     if what == "pause":
-        control.pause(settings, target, meant, reason="paused by an operator")
+        done = opened.pause(name, "paused by an operator")
     elif what == "resume":
-        control.resume(settings, target, meant)
+        done = opened.resume(name)
     else:
-        control.resync(settings, target, meant[0] if meant else "*")
-    states = {t.source_name: t.state for t in control.table_states(settings, target)}
-    document = {"target": target, "asked": what, "table": meant[0] if meant else None, "states": states}
-    run.out.answer(document, f"target {target}: {meant[0] if meant else 'every table'}: {DONE[what]}")
+        done = opened.resync(name)
+    document = {"target": target, "asked": what, "table": done.table, "states": done.states}
+    run.out.answer(document, f"target {target}: {done.table or 'every table'}: {DONE[what]}")
     return 0
-
-
-def known_at_target(settings: Settings, target: str, name: str) -> str:
-    """Return the source name of the table meant; refuse a name that means none, or more than one."""
-    from venus.adapters.under.control import table_states
-
-    states = table_states(settings, target)
-    found = [t.source_name for t in states if name in (t.source_name, f"{t.namespace}.{t.name}", t.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ConfigError(f"{name!r} means more than one table: write {' or '.join(found)}")
-    known = [t.source_name for t in states]
-    hint = "its tables: " + ", ".join(sorted(known)[:12]) if known else f"run `venus migrate --target {target}`"
-    raise ConfigError(f"target {target} has no table {name!r}{nearest(name, known)}", hint=hint)

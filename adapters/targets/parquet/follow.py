@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import tenacity
 
+from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.gather import Gathering, TableMisfit
 from venus.adapters.targets.parquet.manifest import Manifest
@@ -36,15 +37,10 @@ WAITING_MAX = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeReport:
+class LakeReport(FollowReport):
     """What the loop says of itself."""
 
-    target: str
-    offset: int
-    rows: int  # applied by this process
-    transactions: int
     refreshed: int  # states made anew by this process
-    error: str = ""
 
 
 Report = Callable[[LakeReport], None]

@@ -26,15 +26,10 @@ LOAD = "load.json"
 LOCK = "lock"
 
 
-def is_lake(url: str) -> bool:
-    """Tell whether a target's URL means a lake."""
-    return url.partition(":")[0] == SCHEME
-
-
 def root_of(url: str, place: str = "url") -> Path:
     """Return the folder that parquet:///absolute/path or parquet:relative/path means. Raises ConfigError."""
     parts = urlsplit(url)
-    if not is_lake(url) or parts.netloc or not parts.path.strip("/"):
+    if parts.scheme != SCHEME or parts.netloc or not parts.path.strip("/"):
         raise ConfigError(
             f"{place}: {url} is no folder for Parquet files", hint="write parquet:///absolute/path or parquet:path"
         )

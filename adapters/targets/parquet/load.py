@@ -12,8 +12,8 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from venus.adapters.targets.contract import LoadReport
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.layout import remove_hidden, replace_text
 from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
@@ -34,18 +34,7 @@ CREDIT_BYTES = 1 << 16
 Report = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """What a load has done."""
-
-    offset: int
-    rows: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    already: bool = False
-    warnings: tuple[str, ...] = ()
-
-
-def load_lake(target: LakeTarget, report: Report) -> Loaded:
+def load_lake(target: LakeTarget, report: Report) -> LoadReport:
     """Load everything, or find that the lake can follow; goes on after interruptions."""
     try:
         return _loaded(target, report)
@@ -53,12 +42,12 @@ def load_lake(target: LakeTarget, report: Report) -> Loaded:
         raise TargetError(f"target {target.name}: {error}", hint="look at the disk, and start again") from error
 
 
-def _loaded(target: LakeTarget, report: Report) -> Loaded:
+def _loaded(target: LakeTarget, report: Report) -> LoadReport:
     began = time.monotonic()
     with target.locked(), Snapshots(target.broker) as snapshots:
         manifest = target.recovered()
         if manifest is not None and can_follow(target, manifest):
-            return Loaded(offset=manifest.offset, already=True)
+            return LoadReport(target=target.name, offset=manifest.offset, rows={}, already=True)
         if manifest is not None:
             _put_away(target, manifest)
         for _ in range(PLANS_MAX):
@@ -91,7 +80,7 @@ def _put_away(target: LakeTarget, manifest: Manifest) -> None:
         history.rename(layout.root / f"history-until-{manifest.offset}-{int(time.time())}")
 
 
-def _load(target: LakeTarget, snapshots: Snapshots, report: Report, began: float) -> Loaded:
+def _load(target: LakeTarget, snapshots: Snapshots, report: Report, began: float) -> LoadReport:
     snapshot, text_columns = _kept(target, snapshots) or _new(target, snapshots)
     load = StateLoad(target, snapshot, text_columns)
     tables = load.tables()
@@ -106,8 +95,8 @@ def _load(target: LakeTarget, snapshots: Snapshots, report: Report, began: float
     register(target, snapshot)
     _finish(target, snapshot, load, tables)
     snapshots.close(snapshot.snapshot_id)
-    return Loaded(
-        offset=snapshot.offset, rows={t.name: t.base.rows for t in tables.values()},
+    return LoadReport(
+        target=target.name, offset=snapshot.offset, rows={t.name: t.base.rows for t in tables.values()},
         seconds=time.monotonic() - began, warnings=tuple(f"{t.name}: {t.note}" for t in tables.values() if t.note),
     )  # fmt: skip
 

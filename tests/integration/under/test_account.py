@@ -30,6 +30,7 @@ from tests.support.feed import (
     wait_for,
 )
 from tests.support.real_broker import RealBroker
+from venus.adapters.targets.registry import open_target
 from venus.adapters.under.control import (
     pause,
     progress,
@@ -45,7 +46,6 @@ from venus.adapters.under.oneshot import _Shot
 from venus.adapters.under.resync import SideLoad
 from venus.adapters.under.writer import Writer
 from venus.cli.overview import target_problems
-from venus.cli.probes import look_at_target
 from venus.codec.changes import TableChanges
 from venus.config import Settings
 
@@ -154,7 +154,7 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         closes(settings, feed, database)
         wait_for(lambda: metric(feed) == 0, "the metric")
         equal(feed, database)
-    assert target_problems(look_at_target(settings, "a"), None) == []
+    assert target_problems(open_target(settings, "a").look(), None) == []
 
 
 def test_what_waits_in_quarantine_is_accounted_for(database: str, feed: Feed) -> None:
@@ -250,7 +250,7 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
         caught_up(database, feed.broker)
         assert progress(settings, "a").unaccounted == 1
         wait_for(lambda: metric(feed) == 1, "the metric")
-        (problem,) = target_problems(look_at_target(settings, "a"), None)
+        (problem,) = target_problems(open_target(settings, "a").look(), None)
         assert "1 changes below its offset are unaccounted for" in problem
         assert rows_at(database, items())["1",] == ("label 1", "1")
         resync(settings, "a", "*")

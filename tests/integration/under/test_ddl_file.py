@@ -17,6 +17,7 @@ from tests.support.feed import query
 from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server, libpq
 from tests.support.whole_way import whole_way
+from venus.adapters.targets.registry import open_target
 from venus.adapters.under.load import full_sync
 from venus.adapters.upper.capture import first_fill
 from venus.cli.ddl import conversion
@@ -81,9 +82,9 @@ def compare(tmp_path: Path, database: str, second_database: str, postgres_server
 
     def compared(source: str) -> str:
         with whole_way(tmp_path, source, database) as way:
-            before = conversion(way.settings, "main").text
+            before = conversion(way.settings, open_target(way.settings, "main")).text
             way.install()
-            text = conversion(way.settings, "main").text
+            text = conversion(way.settings, open_target(way.settings, "main")).text
             way.load()
         assert text == before
         file = tmp_path / "target.sql"

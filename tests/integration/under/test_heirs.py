@@ -12,6 +12,7 @@ from tests.support.feed import query
 from tests.support.whole_way import WholeWay, found, whole_way
 from venus.adapters.cutover.run import Wish, cutover
 from venus.adapters.dialects.registry import open_source
+from venus.adapters.targets.registry import open_target
 from venus.adapters.under.control import resync, table_states
 from venus.cli.ddl import conversion
 
@@ -63,7 +64,7 @@ def test_each_heir_is_named_before_and_forbids_the_cut_over_until_it_is_one(way:
         ("public.parent", "has the heir public.child: it is not carried"),
     ]
     assert "ALTER TABLE public.child INHERIT public.parent" in findings[2].remedy
-    head = conversion(way.settings, "main").text.partition("-- Schemas")[0]
+    head = conversion(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
     assert "public.parent: heir public.child INHERITS (public.parent): a query of public.parent does not see" in head
     way.start()
     assert told(way) == [

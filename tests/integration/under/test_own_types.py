@@ -14,6 +14,7 @@ from tests.support.follower import Follower
 from tests.support.whole_way import WholeWay, found, whole_way
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.adapters.targets.registry import open_target
 from venus.adapters.under.control import progress, resync
 from venus.adapters.under.load import full_sync
 from venus.cli.ddl import conversion
@@ -169,7 +170,7 @@ def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, 
         checks = "SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND conrelid = 'copy.also'::regclass"
         assert query(second_database, checks) == [(1,)]
         assert found(way.verify()) == set()
-        assert 'CREATE TYPE "copy"."mood" AS ENUM' in conversion(way.settings, "main").text
+        assert 'CREATE TYPE "copy"."mood" AS ENUM' in conversion(way.settings, open_target(way.settings, "main")).text
 
 
 def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: str, second_database: str) -> None:
@@ -184,7 +185,7 @@ def test_types_that_are_not_made_are_told_of(tmp_path: Path, database: str, seco
     query(database, TYPES + TABLES)
     query(database, "CREATE TYPE pair AS (a int, m mood); ALTER TABLE felt ADD pairs pair[], ADD at point")
     with whole_way(tmp_path, database, second_database) as way:
-        head = conversion(way.settings, "main").text.partition("-- Schemas")[0]
+        head = conversion(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
     told = [line for line in head.splitlines() if "type of column" in line]
     assert len(told) == 1
     assert "public.felt: type of column pairs public.pair[]: neither an enum nor a domain" in told[0]

@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.verifying import Subject
+from venus.adapters.targets.verifying import Reached
 from venus.adapters.verify.deciding import decide
 from venus.adapters.verify.findings import Fault, Kind
 from venus.adapters.verify.history import History, Step
 from venus.adapters.verify.rows import Row
-from venus.adapters.verify.target import Reached
 from venus.adapters.verify.tasks import Place, Positions, Suspect
 from venus.model import Column, LogicalType, Sequence, TableSchema
 from venus.model import Kind as Type

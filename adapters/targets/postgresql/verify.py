@@ -1,31 +1,21 @@
-"""A target as a side of a comparison, and how far it is: its applied offset stands in the same snapshot as its rows."""
+"""A PostgreSQL target as a side of a comparison. Its applied offset stands in the same snapshot as its rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from venus.adapters.dialects.postgresql.verify import Names, PostgresReader
 from venus.adapters.dialects.verifying import Subject
+from venus.adapters.targets.verifying import Reached
 from venus.adapters.under.ddl import type_sql
 from venus.adapters.under.naming import literal
 from venus.adapters.under.target import ACTIVE, PostgresTarget
-from venus.config import Settings
 from venus.errors import TargetError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """Up to which offset changes are in a table's rows; `held` says why that is less than the target's."""
-
-    offset: int
-    held: str = ""
-
-
-class TargetReader(PostgresReader):
+class PostgresTargetReader(PostgresReader):
     """One session at a target."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
-        self.target = PostgresTarget(settings, name)
+    def __init__(self, target: PostgresTarget) -> None:
+        self.target = target
         self._own_session = self.target.connect("verify")
         super().__init__(self._own_session, self._placed, self._own_session.copy_out)
 

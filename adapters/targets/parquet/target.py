@@ -1,0 +1,199 @@
+"""A folder of Parquet files, as commands see every target."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NoReturn
+
+from venus.adapters.targets.contract import (
+    Capabilities,
+    Chooser,
+    Commanded,
+    Conversion,
+    FollowTold,
+    LoadProgress,
+    LoadReport,
+    LoadTold,
+    Quarantine,
+    ScaledApply,
+    Target,
+    TargetTable,
+    TargetView,
+    age_s,
+    require,
+)
+from venus.adapters.targets.parquet.fitness import becomes_text
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.follow import run_lake
+from venus.adapters.targets.parquet.load import load_lake
+from venus.adapters.targets.parquet.manifest import Manifest
+from venus.config import Settings
+from venus.errors import ConfigError, VenusError
+from venus.model import Finding, TableSchema
+from venus.suggest import table_named
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Numbering, OtherObject
+    from venus.adapters.running import Runner
+    from venus.adapters.targets.verifying import LoadedTable, TargetReader
+
+CAPABILITIES = Capabilities(
+    kind="a folder of Parquet files",
+    pauses_tables=False,
+    quarantines=False,
+    prints_ddl=False,
+    loads_by_runner=False,
+    follows_by_runner=False,
+    verifies=False,
+    cuts_over=False,
+)
+
+
+def open_target(settings: Settings, name: str) -> Target:
+    """Return the target; the folder need not be there yet."""
+    return Parquet(settings, name)
+
+
+class Parquet:
+    """Target `name` of the configuration."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.name = name
+        self._settings = settings
+
+    @property
+    def _folder(self) -> LakeTarget:
+        return LakeTarget(self._settings, self.name)
+
+    def _lacks(self, capability: str) -> NoReturn:
+        require(self, capability)
+        raise AssertionError(capability)
+
+    # -- before anything is written ------------------------------------------------------------------------------------
+
+    def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
+        where = f"target {self.name}"
+        try:
+            self._folder.check_folder()
+        except VenusError as error:
+            return [Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
+        seen = self.look()
+        found = Finding(where=where, message=seen.error or CAPABILITIES.kind, blocks=bool(seen.error))
+        return [found, *becomes_text(where, schemas)]
+
+    def require_fit(self, schemas: Seq[TableSchema]) -> None:
+        with self._folder.locked():
+            pass
+
+    def conversion(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> Conversion:
+        self._lacks("prints_ddl")
+
+    # -- load and follow -----------------------------------------------------------------------------------------------
+
+    def load(self, report: LoadTold | None = None, *, choose: Chooser | None = None) -> LoadReport:
+        def told(rows: int, estimate: int) -> None:
+            if report is not None:
+                report(LoadProgress(phase="loading", rows=rows, rows_estimate=estimate))
+
+        return load_lake(self._folder, told)
+
+    def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
+        run_lake(self._settings, self.name, stop, report)
+
+    def scaled(
+        self, runner: Runner, stop: threading.Event, report: FollowTold | None = None
+    ) -> AbstractContextManager[ScaledApply]:
+        self._lacks("follows_by_runner")
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def look(self) -> TargetView:
+        group = f"{self._settings.business.name}/{self.name}"
+        try:
+            folder = self._folder
+            manifest = folder.manifest()
+        except VenusError as error:
+            return TargetView(name=self.name, group=group, error=str(error))
+        if manifest is None:
+            return TargetView(name=self.name, group=group)
+        return view(
+            self.name, manifest, paused=folder.paused, resyncing=set(folder.asked_resyncs()),
+            now_us=time.time_ns() // 1000,
+        )  # fmt: skip
+
+    def pause(self, table: str | None, reason: str) -> Commanded:
+        return self._all_paused("pause", table, "PAUSED")
+
+    def resume(self, table: str | None) -> Commanded:
+        return self._all_paused("resume", table, "ACTIVE")
+
+    def _all_paused(self, command: str, table: str | None, state: str) -> Commanded:
+        tables = self._manifest().tables.values()
+        if table is not None:
+            table_named(table, [names_of(t.name) for t in tables], self.name)
+            require(self, "pauses_tables", hint=f"venus {command} --target {self.name}")
+        self._folder.pause(paused=command == "pause")
+        return Commanded(table=None, states=dict.fromkeys([t.name for t in tables], state))
+
+    def resync(self, table: str | None) -> Commanded:
+        tables = self._manifest().tables.values()
+        meant = table_named(table, [names_of(t.name) for t in tables], self.name) if table is not None else None
+        chosen = [t for t in tables if meant in (None, t.name)]
+        for one in chosen:
+            self._folder.ask_resync(one.table_id)
+        return Commanded(table=meant, states=dict.fromkeys([t.name for t in chosen], "RESYNCING"))
+
+    def quarantine(self) -> Quarantine:
+        self._lacks("quarantines")
+
+    def _manifest(self) -> Manifest:
+        found = self._folder.manifest()
+        if found is None:
+            raise ConfigError(
+                f"target {self.name} has not been loaded yet", hint=f"run `venus migrate --target {self.name}`"
+            )
+        return found
+
+    # -- verification --------------------------------------------------------------------------------------------------
+
+    def loaded_tables(self) -> dict[int, LoadedTable] | None:
+        self._lacks("verifies")
+
+    def open_reader(self) -> TargetReader:
+        self._lacks("verifies")
+
+
+def names_of(qualified: str) -> tuple[str, ...]:
+    """Return the names by which an operator may mean a table."""
+    return qualified, qualified.partition(".")[2]
+
+
+def view(name: str, manifest: Manifest, *, paused: bool, resyncing: set[int], now_us: int) -> TargetView:
+    """Return a folder as `status` shows every target."""
+    notes = [f"{t.name} {t.note}" for t in manifest.tables.values() if t.note]
+    return TargetView(
+        name=name,
+        group=manifest.group,
+        loaded=True,
+        paused=paused,
+        offset=manifest.offset,
+        applied_sequence=manifest.sequence,
+        applied_age_s=age_s(manifest.applied_at_us, now_us),
+        heartbeat_age_s=age_s(manifest.heartbeat_us, now_us),
+        unaccounted_rows=manifest.unaccounted,
+        note="; ".join(notes),
+        tables=tuple(
+            TargetTable(
+                table_id=t.table_id,
+                name=t.name,
+                state="RESYNCING" if t.table_id in resyncing else "ACTIVE",
+                rows_applied=t.rows_applied,
+            )
+            for t in manifest.tables.values()
+        ),
+    )

@@ -1,0 +1,187 @@
+"""A PostgreSQL database, as commands see every target."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from venus.adapters.targets.contract import (
+    Capabilities,
+    Chooser,
+    Commanded,
+    Conversion,
+    FollowTold,
+    LoadReport,
+    LoadTold,
+    QuarantineRow,
+    RetryReport,
+    ScaledApply,
+    Target,
+    TargetView,
+)
+from venus.adapters.targets.postgresql.view import view
+from venus.adapters.under import control
+from venus.adapters.under.apply import run_apply
+from venus.adapters.under.ddlfile import convert
+from venus.adapters.under.fitness import check, refuse_unfit
+from venus.adapters.under.load import full_sync
+from venus.adapters.under.target import LOADING, PostgresTarget, TableState
+from venus.config import Settings
+from venus.errors import VenusError
+from venus.model import Finding, TableSchema
+from venus.suggest import table_named
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Numbering, OtherObject
+    from venus.adapters.running import Runner
+    from venus.adapters.targets.verifying import LoadedTable, TargetReader
+
+CAPABILITIES = Capabilities(
+    kind="a PostgreSQL database",
+    pauses_tables=True,
+    quarantines=True,
+    prints_ddl=True,
+    loads_by_runner=True,
+    follows_by_runner=True,
+    verifies=True,
+    cuts_over=True,
+)
+
+
+def open_target(settings: Settings, name: str) -> Target:
+    """Return the target; the database is not connected to before it is asked for something."""
+    return Postgresql(settings, name)
+
+
+class Postgresql:
+    """Target `name` of the configuration."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.name = name
+        self._settings = settings
+        self._target = PostgresTarget(settings, name)
+
+    # -- before anything is written ------------------------------------------------------------------------------------
+
+    def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
+        return check(self._target, schemas)
+
+    def require_fit(self, schemas: Seq[TableSchema]) -> None:
+        refuse_unfit(self._target, schemas)
+
+    def conversion(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> Conversion:
+        found = convert(schemas, self._settings, self.name, numberings, others)
+        return Conversion(
+            text=found.text,
+            statements=tuple(found.statements),
+            later=found.later,
+            left_out=tuple(remark.line for remark in found.remarks),
+        )
+
+    # -- load and follow -----------------------------------------------------------------------------------------------
+
+    def load(self, report: LoadTold | None = None, *, choose: Chooser | None = None) -> LoadReport:
+        return full_sync(self._settings, self.name, report, choose=choose)
+
+    def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
+        run_apply(self._settings, self.name, stop, report)
+
+    @contextmanager
+    def scaled(self, runner: Runner, stop: threading.Event, report: FollowTold | None = None) -> Iterator[ScaledApply]:
+        from venus.adapters.under.staged import StagedApply
+
+        with closing(StagedApply(self._settings, self.name, runner, stop, report)) as applies:
+            yield applies
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def look(self) -> TargetView:
+        try:
+            return view(control.progress(self._settings, self.name))
+        except VenusError as error:
+            return TargetView(name=self.name, group=self._target.group, error=str(error))
+
+    def pause(self, table: str | None, reason: str) -> Commanded:
+        meant = self._meant(table)
+        control.pause(self._settings, self.name, meant, reason=reason)
+        return self._commanded(meant)
+
+    def resume(self, table: str | None) -> Commanded:
+        meant = self._meant(table)
+        control.resume(self._settings, self.name, meant)
+        return self._commanded(meant)
+
+    def resync(self, table: str | None) -> Commanded:
+        meant = self._meant(table)
+        control.resync(self._settings, self.name, *(meant or ["*"]))
+        return self._commanded(meant)
+
+    def _meant(self, table: str | None) -> list[str]:
+        if table is None:
+            return []
+        states = control.table_states(self._settings, self.name)
+        return [table_named(table, [names_of(t) for t in states], self.name)]
+
+    def _commanded(self, meant: list[str]) -> Commanded:
+        states = control.table_states(self._settings, self.name)
+        return Commanded(table=meant[0] if meant else None, states={t.source_name: t.state for t in states})
+
+    def quarantine(self) -> PostgresQuarantine:
+        return PostgresQuarantine(self._settings, self.name)
+
+    # -- verification --------------------------------------------------------------------------------------------------
+
+    def loaded_tables(self) -> dict[int, LoadedTable] | None:
+        from venus.adapters.targets.verifying import LoadedTable
+
+        with closing(self._target.connect("verify")) as session:
+            if not self._target.installed(session) or self._target.position(session) is None:
+                return None
+            schemas = {(s.table_id, s.version): s for s in self._target.schemas(session)}
+            states = self._target.tables(session)
+        return {
+            t.table_id: LoadedTable(
+                schema=schemas[t.table_id, t.schema_version],
+                obstacle="it is being loaded" if t.state == LOADING else "",
+            )
+            for t in states
+        }
+
+    def open_reader(self) -> TargetReader:
+        from venus.adapters.targets.postgresql.verify import PostgresTargetReader
+
+        return PostgresTargetReader(self._target)
+
+
+class PostgresQuarantine:
+    """Changes that the target refused."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self._settings = settings
+        self._name = name
+
+    def list(self, *, everything: bool = False) -> list[QuarantineRow]:
+        return control.quarantine_list(self._settings, self._name, everything=everything)
+
+    def retry(self, ids: Seq[int] = (), tables: Seq[str] = ()) -> RetryReport:
+        states = control.table_states(self._settings, self._name) if tables else []
+        meant = [table_named(one, [names_of(t) for t in states], self._name) for one in tables]
+        return control.quarantine_retry(self._settings, self._name, ids, meant)
+
+    def skip(self, ids: Seq[int], *, reason: str) -> RetryReport:
+        return control.quarantine_skip(self._settings, self._name, ids, reason=reason)
+
+    def schemas(self) -> Seq[TableSchema]:
+        target = PostgresTarget(self._settings, self._name)
+        with closing(target.connect("control")) as session:
+            return target.schemas(session)
+
+
+def names_of(state: TableState) -> tuple[str, ...]:
+    """Return the names by which an operator may mean a table."""
+    return state.source_name, f"{state.namespace}.{state.name}", state.name

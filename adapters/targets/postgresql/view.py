@@ -1,0 +1,63 @@
+"""How far a PostgreSQL target is, as `status` shows every target. Pure but for the clock."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from venus.adapters.targets.contract import TargetTable, TargetView, age_s
+from venus.adapters.under.control import Progress
+from venus.adapters.under.cutmark import Mark
+from venus.adapters.under.target import Position, TableState
+
+
+def view(found: Progress) -> TargetView:
+    """Return what VENUS's own tables at the target say."""
+    position = found.position
+    if position is None:
+        return TargetView(name=found.target, group=found.group, constraints=found.constraints)
+    return _loaded(found, position, time.time_ns() // 1000)
+
+
+def _loaded(found: Progress, position: Position, now_us: int) -> TargetView:
+    return TargetView(
+        name=found.target,
+        group=found.group,
+        loaded=True,
+        paused=position.paused,
+        offset=position.offset,
+        applied_sequence=position.last_sequence,
+        applied_age_s=age_s(moment_us(position.applied_at), now_us),
+        heartbeat_age_s=age_s(moment_us(position.heartbeat_at), now_us),
+        open_quarantine=found.open_quarantine,
+        unaccounted_rows=found.unaccounted,
+        constraints=found.constraints,
+        note=position.note,
+        cut_over=f"{found.cut_over.marked_at:%Y-%m-%d %H:%M:%S} UTC" if found.cut_over else "",
+        committed_at_cut=committed_at_cut(found.cut_over),
+        tables=tuple(_table(t, resyncing=t.source_name in found.resyncing) for t in found.tables),
+    )
+
+
+def _table(found: TableState, *, resyncing: bool) -> TargetTable:
+    return TargetTable(
+        table_id=found.table_id,
+        name=found.source_name,
+        state="RESYNCING" if resyncing and found.state == "ACTIVE" else found.state,
+        reason=found.reason,
+        held_from=found.held_from,
+        rows_applied=found.rows_applied,
+        quarantined=found.rows_quarantined,
+        skipped=found.rows_skipped,
+        held=found.rows_held,
+    )
+
+
+def committed_at_cut(mark: Mark | None) -> dict[int, int]:
+    """Return how many changes of each table the broker had committed when the target was cut over."""
+    return {int(t): int(n) for t, n in mark.certificate["committed_changes"].items()} if mark else {}
+
+
+def moment_us(moment: datetime | None) -> int:
+    """Return Unix microseconds, 0 for never."""
+    return 0 if moment is None else int(moment.timestamp() * 1e6)

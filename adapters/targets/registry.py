@@ -1,0 +1,49 @@
+"""Which kinds of targets there are, by the scheme of their URL.
+
+Adding one = a folder with a module `target` that has `open_target(settings, name)`, one line here, and a pass through
+the conformance suite. What writes to it is imported only when such a target is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from venus.adapters.targets.contract import Target
+from venus.config import Settings, require_target
+from venus.errors import ConfigError
+
+#: Folder of the kind of target, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
+KINDS = {
+    "parquet": "parquet",
+    "postgresql": "postgresql",
+}
+
+
+class _TargetModule(Protocol):
+    def open_target(self, settings: Settings, name: str) -> Target: ...
+
+
+def open_target(settings: Settings, name: str) -> Target:
+    """Return target `name` of the configuration; it is not connected to before it is asked for something."""
+    url = require_target(settings, name).url.get_secret_value()
+    kind = kind_of(url, f"targets.{name}.url")
+    try:
+        module = cast(_TargetModule, import_module(f"venus.adapters.targets.{kind}.target"))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("venus"):
+            raise
+        raise ConfigError(f"targets.{name}.url: {error.name} is not installed", hint="pip install venus-cdc") from error
+    return module.open_target(settings, name)
+
+
+def kind_of(url: str, place: str) -> str:
+    """Return the folder for a URL. The URL itself never appears in a message: it may hold a password."""
+    scheme, colon, _ = url.partition(":")
+    known = ", ".join(f"{known}:" for known in sorted(KINDS))
+    if not colon:
+        raise ConfigError(f"{place} is no URL of a target", hint=f"it must start with one of {known}")
+    scheme = scheme.partition("+")[0]
+    if scheme not in KINDS:
+        raise ConfigError(f"{place}: {scheme} is not a target that VENUS knows", hint=f"known are {known}")
+    return KINDS[scheme]

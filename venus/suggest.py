@@ -1,0 +1,28 @@
+"""What somebody may have meant who named a table that is not there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+
+from venus.errors import ConfigError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean orders?)`, or nothing."""
+    short = {full.partition(".")[2] or full: full for full in known}
+    found = difflib.get_close_matches(name, [*short, *short.values()], n=1, cutoff=0.5)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def table_named(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:
+    """Return the first name of the one table of which `name` is a name. Raises ConfigError for none and for several."""
+    found = [names[0] for names in tables if name in names]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{name!r} means more than one table: write {' or '.join(found)}")
+    known = [names[0] for names in tables]
+    hint = "its tables: " + ", ".join(sorted(known)[:12]) if known else f"run `venus migrate --target {target}`"
+    raise ConfigError(f"target {target} has no table {name!r}{nearest(name, known)}", hint=hint)
