@@ -1,0 +1,38 @@
+"""Runs every test here once for each kind of target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.targets.places import ParquetPlace, PostgresPlace, TargetPlace
+from tests.conformance.targets.playing import Stage
+from tests.support.deliveries import broker, feed, real
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import Feed
+from tests.support.real_broker import RealBroker
+
+__all__ = ["broker", "feed", "real"]
+
+PLACES = ("postgresql", "parquet")
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> TargetPlace:
+    """Make an empty target."""
+    if request.param == "parquet":
+        return ParquetPlace(tmp_path / "lake")
+    return PostgresPlace(request.getfixturevalue("database"))
+
+
+@pytest.fixture
+def stage(place: TargetPlace, broker: FakeDelivery, feed: Feed) -> Stage:
+    """Put a target behind a broker that tests can steer."""
+    return Stage.at(place, broker.address, feed)
+
+
+@pytest.fixture
+def real_stage(place: TargetPlace, real: RealBroker) -> Stage:
+    """Put a target behind a broker with a store."""
+    return Stage.at(place, real.address, Feed(real))

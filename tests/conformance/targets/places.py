@@ -1,0 +1,134 @@
+"""Where a kind of target is tried: what the suite needs besides the contract, to make one, look into it and hurt it.
+
+A new kind passes the suite by adding a `TargetPlace` here and its name to `PLACES` in conftest.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow.parquet as pq
+
+from tests.support import lakes
+from tests.support.feed import Key, Row, query, rows_at, settings_for
+from tests.support.forks import Victim
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.config import Settings
+from venus.model import TableSchema
+
+
+class Killed(Protocol):
+    """Runs the loop in a process that kills itself around its n-th durable step."""
+
+    def __call__(self, step: int, moment: str, goal: int) -> bool:
+        """Follow up to an offset; return whether it was killed on the way."""
+        ...
+
+
+class TargetPlace(Protocol):
+    """An empty target of one kind."""
+
+    name: str
+    #: Steps of the loop around which it is killed, and whether before or after them.
+    kills: tuple[tuple[int, str], ...]
+
+    def settings(self, broker: str) -> Settings: ...
+
+    def unreachable(self, broker: str) -> Settings:
+        """Return a configuration of the same kind that leads to something that cannot be read."""
+        ...
+
+    def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+        """Return a table's rows as of the applied offset, as text."""
+        ...
+
+    def damage(self, settings: Settings, schema: TableSchema) -> None:
+        """Take a table's rows away behind VENUS's back."""
+        ...
+
+    @contextmanager
+    def victim(self, broker: str) -> Iterator[Killed]: ...
+
+    def refuse(self, schema: TableSchema, label: str) -> None:
+        """Make the target refuse rows with this label; asked only where it `quarantines`."""
+        ...
+
+    def accept(self, schema: TableSchema) -> None:
+        """Take that back."""
+        ...
+
+
+@dataclass(slots=True)
+class PostgresPlace:
+    """A database on the embedded server."""
+
+    url: str
+    name: str = "a"
+    kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+
+    def settings(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: self.url})
+
+    def unreachable(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: "postgresql://nobody@127.0.0.1:1/nothing"})
+
+    def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+        return rows_at(settings.targets[self.name].url.get_secret_value(), schema)
+
+    def damage(self, settings: Settings, schema: TableSchema) -> None:
+        query(self.url, f'DELETE FROM "{schema.namespace}"."{schema.name}"')
+
+    @contextmanager
+    def victim(self, broker: str) -> Iterator[Killed]:
+        with Victim("tests.support.killed_under", broker, self.url, "0") as victim:
+            yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
+
+    def refuse(self, schema: TableSchema, label: str) -> None:
+        query(self.url, f"ALTER TABLE shop.{schema.name} ADD CONSTRAINT refuses CHECK (label <> '{label}')")
+
+    def accept(self, schema: TableSchema) -> None:
+        query(self.url, f"ALTER TABLE shop.{schema.name} DROP CONSTRAINT refuses")
+
+
+@dataclass(slots=True)
+class ParquetPlace:
+    """A folder."""
+
+    root: Path
+    name: str = "lake"
+    #: Around the writing of files, the manifest's renaming, and within the first refresh.
+    kills: tuple[tuple[int, str], ...] = ((1, "after"), (3, "after"), (4, "after"), (5, "before"), (5, "after"))
+
+    def settings(self, broker: str) -> Settings:
+        return lakes.settings_of(broker, self.root)
+
+    def unreachable(self, broker: str) -> Settings:
+        root = self.root.with_name("damaged")
+        root.mkdir()
+        (root / "manifest.json").write_text("half of a manif", encoding="utf-8")
+        return lakes.settings_of(broker, root)
+
+    def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+        return lakes.newest_rows(settings, schema)
+
+    def damage(self, settings: Settings, schema: TableSchema) -> None:
+        layout = LakeTarget(settings, self.name).layout
+        for path in layout.current(f"{schema.namespace}.{schema.name}").glob("*.parquet"):
+            empty = pq.read_table(path, partitioning=None).slice(0, 0)
+            path.unlink()  # a file may be linked into two states
+            pq.write_table(empty, path)
+
+    @contextmanager
+    def victim(self, broker: str) -> Iterator[Killed]:
+        with Victim("tests.support.killed_lake", broker, str(self.root)) as victim:
+            yield lambda step, moment, goal: victim.run("follow", step, moment, goal)
+
+    def refuse(self, schema: TableSchema, label: str) -> None:
+        raise AssertionError("a folder refuses no row")
+
+    def accept(self, schema: TableSchema) -> None:
+        raise AssertionError("a folder refuses no row")

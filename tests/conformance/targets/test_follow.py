@@ -1,0 +1,200 @@
+"""A load at a cut, increments behind it, whole cuts only, and what is acknowledged: the same for every target."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.conformance.targets.playing import Stage
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import INT, TEXT, column, gone, items, put, table, wait_for
+from venus.errors import OffsetDiverged, OffsetTrimmed, Refused, VenusError
+
+pytestmark = pytest.mark.integration
+
+#: What a text must survive.
+HARD = "tab\t, newline\n, backslash \\N, quote ', \u00e4\u20ac\U0001f600"
+
+
+def test_increments_follow_a_load_with_no_gap_and_no_overlap(real_stage: Stage) -> None:
+    feed = real_stage.feed
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(300)), put(1, "other", 1, table=2))
+    report = real_stage.target.load()
+    since = dict(feed.committed)
+    with real_stage.following():
+        for n in range(20):
+            feed.cut(put(n, "again", n), gone(n + 100), put(1000 + n, "new", n), put(1, n, n, table=2), batch_rows=2)
+        real_stage.reaches(feed.broker.next_offset)
+
+    seen = real_stage.target.look()
+    assert (report.rows, report.already) == ({"shop.items": 300, "shop.others": 1}, False)
+    assert seen.offset == feed.broker.next_offset
+    assert {t.table_id: t.rows_applied for t in seen.tables} == {
+        number: count - since[number] for number, count in feed.committed.items()
+    }
+    assert seen.unaccounted_rows == 0
+    real_stage.equal()
+
+
+def test_a_target_that_is_loaded_goes_on_from_where_it_is(stage: Stage, broker: FakeDelivery) -> None:
+    stage.feed.describe(items())
+    stage.feed.cut(put(1, "a", 1))
+    stage.target.load()
+    stage.feed.cut(put(2, "b", 2))
+    again = stage.target.load()
+    stage.catches_up()
+
+    assert (again.already, again.offset, broker.snapshots_opened) == (True, 1, 1)
+    stage.equal()
+
+
+def test_every_kind_of_change_arrives(stage: Stage) -> None:
+    feed = stage.feed
+    keyed = table(3, "keyed", column(1, "id", INT), column(2, "part"), column(3, "value"), key=("id", "part"))
+    feed.describe(items(), items(2, "emptied"), keyed)
+    feed.cut(*(put(i, f"label {i}", i) for i in range(10)), *(put(i, "x", i, table=2) for i in range(10)))
+    stage.target.load()
+    with stage.following():
+        feed.cut(put(1, "updated", 1), gone(2), put(20, None, None), put(3, HARD, 3))
+        feed.cut(put(4, "x" * 3_000_000, 4), put(20, "not NULL any more", 5))
+        feed.cut(gone(5), put(55, "label 5", 5))  # another key
+        feed.truncate(2, put(7, "after", 7, table=2))
+        feed.cut(replace(put(1, "v", table=3), key=("1", HARD)), replace(put(1, None, table=3), key=("1", "")))
+        stage.reaches(feed.broker.next_offset)
+
+    stage.equal()
+
+
+def test_random_histories_come_out_as_written(stage: Stage) -> None:
+    feed, rng = stage.feed, random.Random(11)
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(i, f"label {i}", i) for i in range(40)))
+    stage.target.load()
+    with stage.following():
+        for _ in range(30):
+            keys = rng.sample(range(60), rng.randint(1, 20))
+            feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, rng.random(), k) for k in keys), batch_rows=3)
+            if rng.random() < 0.2:
+                feed.truncate(2, put(rng.randint(1, 9), "after", 1, table=2))
+        stage.reaches(feed.broker.next_offset)
+
+    stage.equal()
+
+
+def test_tables_change_their_columns_and_new_ones_come(stage: Stage) -> None:
+    feed, first = stage.feed, items()
+    feed.describe(first)
+    feed.cut(put(1, "a", 1), put(2, "b", 2))
+    stage.target.load()
+    second = replace(
+        first, version=2, columns=(*first.columns, column(4, "extra", TEXT), column(5, "n", INT, default_sql="7"))
+    )
+    with stage.following():
+        feed.cut(put(3, "c", 3))
+        feed.describe(second, items(5, "late"))
+        feed.model[1] = {key: (*row, None, "7") for key, row in feed.model[1].items()}
+        feed.cut(put(9, "label", 1, "more", 8), put(1, "new table", 1, table=5))
+        stage.reaches(feed.broker.next_offset)
+
+    assert {t.name for t in stage.target.look().tables} == {"shop.items", "shop.late"}
+    stage.equal()
+
+
+def test_a_cut_is_applied_whole_or_not_at_all(stage: Stage, broker: FakeDelivery) -> None:
+    stage.feed.describe(items())
+    stage.feed.cut(*(put(i, "first", i) for i in range(10)))
+    stage.target.load()
+    start = broker.next_offset
+    before = dict(stage.feed.model[1])
+    with stage.following() as reports:
+        broker.hold_from = start + 6  # in the middle of the cut
+        stage.feed.cut(*(put(i, "second", i) for i in range(10)), batch_rows=3)
+        wait_for(lambda: len(reports) >= 3, "reports")
+        held = stage.target.look().offset
+        acknowledged = max(broker.acknowledged.values())
+    halfway = stage.place.rows(stage.settings, items())  # after a stop in the middle of a cut, too
+    broker.release()
+    stage.catches_up()
+
+    assert (held, acknowledged) == (start, start)
+    assert halfway == before
+    stage.equal()
+
+
+def test_an_offset_is_acknowledged_when_it_is_applied_and_never_before(stage: Stage, broker: FakeDelivery) -> None:
+    stage.feed.describe(items())
+    stage.feed.cut(put(1, "a", 1))
+    stage.target.load()
+    group = stage.target.look().group
+    pairs = []
+    with stage.following():
+        for n in range(15):
+            stage.feed.cut(*(put(k, n, n) for k in range(20)))
+            pairs.append((broker.acknowledged.get(group, 0), stage.target.look().offset))
+        stage.reaches(broker.next_offset)
+        wait_for(lambda: broker.acknowledged.get(group) == broker.next_offset, "the acknowledgement")
+
+    assert all(acknowledged <= applied for acknowledged, applied in pairs)
+    assert list(broker.acknowledged) == [group]
+
+
+@pytest.mark.fault
+def test_whoever_is_killed_between_two_commits_goes_on(stage: Stage, broker: FakeDelivery) -> None:
+    feed, rng, killed = stage.feed, random.Random(3), 0
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(60)))
+    stage.target.load()
+    since = feed.committed[1]
+    with stage.place.victim(broker.address) as follow:
+        for step, moment in stage.place.kills:
+            for _ in range(3):
+                keys = rng.sample(range(80), 30)
+                feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, rng.random(), step) for k in keys), batch_rows=8)
+            killed += follow(step, moment, broker.next_offset)
+            assert max(broker.acknowledged.values()) <= stage.target.look().offset
+    feed.cut(put(99, "behind the last kill", 1))
+    stage.catches_up()
+
+    assert killed >= 3
+    assert stage.table("shop.items").rows_applied == feed.committed[1] - since
+    stage.equal()
+
+
+@pytest.mark.parametrize(("what", "error"), [("trimmed", OffsetTrimmed), ("diverged", OffsetDiverged)])
+def test_a_refused_position_ends_with_the_way_out(
+    what: str, error: type[VenusError], stage: Stage, broker: FakeDelivery
+) -> None:
+    stage.feed.describe(items())
+    stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
+    stage.target.load()
+    if what == "trimmed":
+        stage.feed.cut(put(3, "c", 3))
+        broker.log_start = broker.next_offset
+    else:
+        broker.increments.clear()  # a broker that lost its data
+    with pytest.raises(error, match=f"target {stage.target.name}: ") as refused:
+        stage.target.follow(threading.Event())
+
+    assert refused.value.hint == f"load it anew: venus migrate --target {stage.target.name}"
+    assert stage.target.look().offset == 2, "nothing was given up"
+
+
+def test_a_target_that_was_never_loaded_refuses_to_follow(stage: Stage) -> None:
+    with pytest.raises(Refused, match="has not been loaded yet") as refused:
+        stage.target.follow(threading.Event())
+
+    assert f"venus migrate --target {stage.target.name}" in refused.value.hint
+
+
+def test_one_process_at_a_time_works_on_a_target(stage: Stage) -> None:
+    stage.feed.describe(items())
+    stage.feed.cut(put(1, "a", 1))
+    stage.target.load()
+    with stage.following() as reports:
+        wait_for(lambda: bool(reports), "the loop")
+        with pytest.raises(Refused, match=f"another process is working on target {stage.target.name}"):
+            stage.target.load()

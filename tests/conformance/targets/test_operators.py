@@ -1,0 +1,262 @@
+"""What operators ask of a target: look, pause, resume, resync, check; and what a kind of target cannot do says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import pytest
+
+from tests.conformance.targets.places import TargetPlace
+from tests.conformance.targets.playing import Stage
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import items, put, wait_for
+from venus.adapters.running import LocalRunner
+from venus.adapters.targets.contract import WITHOUT, Capabilities, require
+from venus.adapters.targets.registry import KINDS, open_target
+from venus.config import Settings, Target
+from venus.errors import ConfigError, Refused
+
+pytestmark = pytest.mark.integration
+
+CAPABILITIES = [f.name for f in dataclasses.fields(Capabilities) if f.name != "kind"]
+
+
+def loaded(stage: Stage) -> Stage:
+    """Load two tables."""
+    stage.feed.describe(items(), items(2, "others"))
+    stage.feed.cut(*(put(i, f"label {i}", i) for i in range(10)), put(1, "other", 1, table=2))
+    stage.target.load()
+    return stage
+
+
+# -- look --------------------------------------------------------------------------------------------------------------
+
+
+def test_look_says_what_is_true_before_and_after(stage: Stage, broker: FakeDelivery) -> None:
+    empty = stage.target.look()
+    loaded(stage)
+    at_the_cut = stage.target.look()
+    stage.feed.cut(put(1, "new", 1), put(2, "new", 2))
+    behind = stage.target.look()
+    stage.catches_up()
+    after = stage.target.look()
+
+    assert (empty.name, empty.loaded, empty.error, empty.tables) == (stage.place.name, False, "", ())
+    assert (at_the_cut.loaded, at_the_cut.offset, at_the_cut.paused) == (True, 11, False)
+    assert [(t.name, t.state, t.rows_applied) for t in at_the_cut.tables] == [
+        ("shop.items", "ACTIVE", 0), ("shop.others", "ACTIVE", 0),
+    ]  # fmt: skip
+    assert (behind.offset, behind.applied_sequence) == (at_the_cut.offset, at_the_cut.applied_sequence)
+    assert (after.offset, after.applied_sequence) == (broker.next_offset, stage.feed.sequence - 1)
+    assert (stage.table("shop.items").rows_applied, stage.table("shop.others").rows_applied) == (2, 0)
+    assert after.applied_age_s is not None
+    assert 0 <= after.applied_age_s < 60
+    assert (after.unaccounted_rows, after.open_quarantine, after.error) == (0, 0, "")
+    assert after.group == f"main/{stage.place.name}"
+
+
+def test_what_cannot_be_read_is_in_the_view_and_in_the_check(place: TargetPlace, broker: FakeDelivery) -> None:
+    target = open_target(place.unreachable(broker.address), place.name)
+
+    seen, found = target.look(), target.check([items()])
+
+    assert seen.error
+    assert not seen.loaded
+    assert [f.message for f in found if f.where == f"target {place.name}" and seen.error in f.message]
+
+
+def test_check_says_that_a_target_can_have_the_tables(stage: Stage) -> None:
+    found = stage.target.check([items()])
+
+    assert found
+    assert not [f for f in found if f.blocks]
+    stage.target.require_fit([items()])
+    assert not stage.target.look().loaded, "checking changes nothing"
+
+
+# -- pause, resume, resync ---------------------------------------------------------------------------------------------
+
+
+def test_a_target_is_paused_and_goes_on_with_nothing_lost(stage: Stage, broker: FakeDelivery) -> None:
+    loaded(stage)
+    at = broker.next_offset
+    with stage.following() as reports:
+        wait_for(lambda: bool(reports), "the loop")
+        done = stage.target.pause(None, "a test")
+        wait_for(lambda: stage.target.look().paused, "the pause")
+        time.sleep(1.0)  # a loop notices within half a second
+        stage.feed.cut(put(1, "while paused", 1))
+        time.sleep(1.0)
+        paused = stage.target.look()
+    with stage.following():  # a new process keeps to it
+        time.sleep(1.0)
+        restarted = stage.target.look()
+        resumed = stage.target.resume(None)
+        stage.reaches(broker.next_offset)
+
+    assert (done.table, set(done.states)) == (None, {"shop.items", "shop.others"})
+    assert (paused.offset, restarted.offset, restarted.paused) == (at, at, True)
+    assert set(resumed.states.values()) == {"ACTIVE"}
+    assert not stage.target.look().paused
+    stage.equal()
+
+
+def test_one_table_is_paused_while_the_others_go_on(stage: Stage, broker: FakeDelivery) -> None:
+    target = loaded(stage).target
+    if not target.capabilities.pauses_tables:
+        with pytest.raises(ConfigError, match="it can be paused as a whole only") as refused:
+            target.pause("items", "a test")
+        assert refused.value.hint == f"venus pause --target {target.name}"
+        assert not target.look().paused, "refused, and nothing was done"
+        return
+    done = target.pause("items", "a test")
+    with stage.following():
+        stage.feed.cut(put(1, "waits", 1), put(1, "goes on", 1, table=2))
+        stage.reaches(broker.next_offset)
+        waiting = stage.place.rows(stage.settings, items())[("1",)]
+        others = stage.place.rows(stage.settings, items(2, "others"))[("1",)]
+        held = stage.table("shop.items")
+        target.resume("shop.items")
+        wait_for(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
+
+    assert (done.table, done.states["shop.items"], done.states["shop.others"]) == ("shop.items", "PAUSED", "ACTIVE")
+    assert (waiting, others) == (("label 1", "1"), ("goes on", "1"))
+    assert (held.state, held.reason, held.held_from, held.held) == ("PAUSED", "a test", 11, 1)
+    stage.equal()
+
+
+@pytest.mark.parametrize("name", ["shop.items", "items"])
+def test_a_resync_makes_a_table_equal_to_the_full_data(name: str, stage: Stage, broker: FakeDelivery) -> None:
+    loaded(stage)
+    stage.place.damage(stage.settings, items())
+    damaged = stage.place.rows(stage.settings, items())
+    asked = stage.target.resync(name)
+    resyncing = stage.table("shop.items").state
+    with stage.following():
+        wait_for(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
+        stage.feed.cut(put(99, "behind", 1))
+        stage.reaches(broker.next_offset)
+
+    assert damaged == {}
+    assert asked.table == "shop.items"
+    assert resyncing == "RESYNCING"
+    stage.equal()
+
+
+def test_every_table_is_resynced_at_once(stage: Stage) -> None:
+    loaded(stage)
+    for schema in (items(), items(2, "others")):
+        stage.place.damage(stage.settings, schema)
+    stage.target.resync(None)
+    with stage.following():
+        wait_for(lambda: {t.state for t in stage.target.look().tables} == {"ACTIVE"}, "the resyncs")
+
+    stage.equal()
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "resync"])
+def test_a_table_that_is_not_there_is_refused_by_name(command: str, stage: Stage) -> None:
+    target = loaded(stage).target
+    arguments = ("shop.item", "a test") if command == "pause" else ("shop.item",)
+
+    with pytest.raises(ConfigError, match=r"has no table 'shop.item' \(did you mean shop.items\?\)") as refused:
+        getattr(target, command)(*arguments)
+
+    assert refused.value.hint == "its tables: shop.items, shop.others"
+
+
+@pytest.mark.parametrize("command", ["pause", "resync"])
+def test_commands_need_a_target_that_was_loaded(command: str, stage: Stage) -> None:
+    arguments = (None, "a test") if command == "pause" else (None,)
+
+    with pytest.raises((ConfigError, Refused), match=f"target {stage.place.name} has not been loaded yet"):
+        getattr(stage.target, command)(*arguments)
+
+
+# -- rows that are refused ---------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeDelivery) -> None:
+    target = loaded(stage).target
+    if not target.capabilities.quarantines:
+        with pytest.raises(ConfigError, match=WITHOUT["quarantines"]):
+            target.quarantine()
+        return
+    stage.place.refuse(items(), "bad")
+    with stage.following():
+        stage.feed.cut(put(1, "bad", 1), put(2, "fine", 2), put(1, "goes on", 1, table=2))
+        stage.reaches(broker.next_offset)
+        halted = stage.table("shop.items")
+        (row,) = target.quarantine().list()
+        others = stage.place.rows(stage.settings, items(2, "others"))
+        stage.place.accept(items())
+        report = target.quarantine().retry([row.id])
+        wait_for(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
+
+    assert (halted.state, others) == ("HALTED", stage.feed.model[2])
+    assert "refuses" in halted.reason
+    assert (row.table, row.key, report.resumed) == ("shop.items", '{"id": "1"}', ("shop.items",))
+    stage.equal()
+
+
+# -- capabilities ------------------------------------------------------------------------------------------------------
+
+
+def asked_for(stage: Stage) -> dict[str, object]:
+    """Return what fails where a capability is missing, by capability."""
+    target = stage.target
+    return {
+        "pauses_tables": lambda: target.pause("items", ""),
+        "quarantines": target.quarantine,
+        "prints_ddl": lambda: target.conversion([items()], [], []),
+        "follows_by_runner": lambda: target.scaled(LocalRunner(1), threading.Event()),
+        "verifies": target.open_reader,
+    }
+
+
+def test_what_a_target_cannot_do_it_says(stage: Stage) -> None:
+    asked = asked_for(loaded(stage))
+    for capability in CAPABILITIES:
+        if getattr(stage.target.capabilities, capability):
+            require(stage.target, capability)
+            continue
+        says = f"^target {stage.place.name} is {stage.target.capabilities.kind}: {WITHOUT[capability]}$"
+        with pytest.raises(ConfigError, match=says):
+            require(stage.target, capability)
+        if capability in asked:
+            with pytest.raises(ConfigError, match=says):
+                asked[capability]()  # type: ignore[operator]
+
+
+def test_ddl_is_printed_where_there_is_some(stage: Stage) -> None:
+    if stage.target.capabilities.prints_ddl:
+        found = stage.target.conversion([items()], [], [])
+        assert any("CREATE TABLE" in statement for statement in found.statements)
+        assert all(statement in found.text for statement in found.statements)
+
+
+# -- the registry ------------------------------------------------------------------------------------------------------
+
+
+def test_the_kind_of_a_target_is_its_scheme() -> None:
+    assert set(KINDS) == {"parquet", "postgresql"}
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://root:secret@host/db", "targets.a.url: mysql is not a target that VENUS knows"),
+        ("nothing", "targets.a.url is no URL of a target"),
+        ("postgresql:secret", "targets.a.url is no database URL"),
+    ],
+)
+def test_a_url_that_means_no_target_is_refused_and_not_repeated(url: str, says: str) -> None:
+    settings = Settings(targets={"a": Target.model_validate({"url": url})})
+
+    with pytest.raises(ConfigError) as refused:
+        open_target(settings, "a")
+
+    assert says in str(refused.value)
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
