@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import engines
-from venus.broker.store.rocks import KILL_AT_WRITE
 from venus.model import Verdict
 from venus.wire import broker_pb2
 
@@ -25,14 +24,12 @@ PROCESSES.set_forkserver_preload(["tests.support.engines"])
 
 def work(path: Path, diary: Path, batches: int, kill_at: int | None) -> None:
     """Produce all batches, saying in the diary what was answered; what is undecided at the start is rolled back."""
-    if kill_at is not None:
-        os.environ[KILL_AT_WRITE] = str(kill_at)
     log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def say(*words: object) -> None:
         os.write(log, (" ".join(map(str, words)) + "\n").encode())
 
-    engine = engines.make(path)
+    engine = engines.make(path, on_write=killer(kill_at) if kill_at is not None else None)
     producer = engines.Producer(engine)
     say("epoch", producer.epoch)
     for ref in producer.ack.undecided[:1]:
@@ -43,6 +40,19 @@ def work(path: Path, diary: Path, batches: int, kill_at: int | None) -> None:
     engines.full_data(engine)
     engine.stop()
     say("done")
+
+
+def killer(kill_at: int) -> Callable[[str], None]:
+    """Return a hook that kills this process, without warning, at the n-th step of a write."""
+    left = kill_at
+
+    def kill(_step: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return kill
 
 
 def produce(producer: engines.Producer, say: Callable[..., None]) -> None:

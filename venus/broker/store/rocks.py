@@ -14,9 +14,7 @@ refused: RocksDB's default silently drops everything behind the first damaged re
 from __future__ import annotations
 
 import gc
-import os
 import shutil
-import signal
 import time
 from bisect import bisect_left
 from collections import deque
@@ -52,8 +50,6 @@ _CHECKPOINT_CACHE_BYTES = 8 << 20
 _RUN_ROWS_MAX = 64
 _SMALL_BYTES = 4 << 10
 _COUNTED_AT_ONCE = 4096
-#: A test sets this to kill the process, without warning, at the n-th step of a write (before, written, flushed).
-KILL_AT_WRITE = "VENUS_KILL_AT_WRITE"
 
 _AGAIN = "start the broker again"
 
@@ -112,7 +108,7 @@ class Store:
     ) -> None:
         self.path = path
         self._read_only = read_only
-        self._on_write = on_write or _kill_hook()
+        self._on_write = on_write
         memory = _Memory(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
         options = _options(memory)
         families = {name: _family_options(name, memory) for name in keys.FAMILIES}
@@ -446,20 +442,6 @@ def _refuse_to_open(path: Path, error: Exception) -> NoReturn:
             hint="stop the other broker, or give this one its own data_dir",
         ) from error
     raise _wrapped(path, error, "open") from error
-
-
-def _kill_hook() -> WriteHook | None:
-    left = int(os.environ.get(KILL_AT_WRITE, "-1"))
-    if left < 0:
-        return None
-
-    def kill(_step: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return kill
 
 
 def remove(path: Path) -> None:
