@@ -43,7 +43,7 @@ def tables(store: Store, business: Business) -> list[int]:
             raise damaged(store.path, f"{business.name} has rows of table {table_id}, which state does not know")
         found.append(table_id)
         at = keys.after_prefix(keys.row_prefix(business.number, table_id))
-    left = {t for t in business.tables if sums.get(store, business, t, b"") is not None}
+    left = {t for t in list(business.tables) if sums.get(store, business, t, b"") is not None}
     return sorted({*found, *left})
 
 
@@ -105,7 +105,11 @@ def _check_rows(
     if newest > business.materialised.sequence:
         reached = business.materialised.sequence
         raise damaged(store.path, f"{where}: a row is at Sequence {newest}, the full data is at {reached}")
-    unknown = {int(v) for v in np.unique(stored.heads["version"])} - {v for t, v in business.schemas if t == table_id}
+    unknown = {int(v) for v in np.unique(stored.heads["version"])} - {
+        v
+        for t, v in business.schemas.copy()  # the commit thread adds to it
+        if t == table_id
+    }
     if unknown:
         raise damaged(store.path, f"{where}: a row is of version {min(unknown)}, whose columns are not known")
     return sequences

@@ -97,7 +97,7 @@ def whole(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
 def queue(store: Store, business: Business, *, rows_of_batch: int) -> Iterator[int]:
     """Check log and queue, and the full data against `rows_of_batch` rows of each batch, 0 = all. Raises Corruption."""
     at, nbytes, rows = business.log_start, 0, 0
-    for place in records(store, business, at):
+    for place in records(store, business, at, business.visible_offset):
         if place.base_offset != at and at >= business.log_start:
             raise damaged(store.path, f"{business.name}: the queue has a gap at offset {at}")
         at = place.next_offset

@@ -155,9 +155,15 @@ def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int 
     return int(sums[-1])
 
 
-def runs(store: Store, business: Business, offset: int) -> Iterator[tuple[Offsets, npt.NDArray[np.void], list[bytes]]]:
-    """Walk the records of a queue from an offset on: base offsets, what is compared, whole records."""
-    at, end = keys.queue_key(business.number, offset), keys.queue_key(business.number + 1, 0)
+def runs(
+    store: Store, business: Business, offset: int, stop: int | None = None
+) -> Iterator[tuple[Offsets, npt.NDArray[np.void], list[bytes]]]:
+    """Walk the records of a queue from an offset on: base offsets, what is compared, whole records.
+
+    While the broker runs, `stop` must be an offset that is visible: behind it, batches are being committed.
+    """
+    at = keys.queue_key(business.number, offset)
+    end = keys.queue_key(business.number + 1, 0) if stop is None else keys.queue_key(business.number, stop)
     done = False
     while not done:
         found, values, done = store.range(keys.QUEUE, at, end, rows_max=_RUN_PLACES, bytes_max=8 << 20)
@@ -170,9 +176,9 @@ def runs(store: Store, business: Business, offset: int) -> Iterator[tuple[Offset
         at = found[-1] + b"\0"
 
 
-def records(store: Store, business: Business, offset: int) -> Iterator[Placed]:
-    """Walk the batches of a queue from an offset on; nothing is held open between two of them."""
-    for bases, _, values in runs(store, business, offset):
+def records(store: Store, business: Business, offset: int, stop: int) -> Iterator[Placed]:
+    """Walk the batches of a queue between two offsets; nothing is held open between two of them."""
+    for bases, _, values in runs(store, business, offset, stop):
         yield from map(queue_index.decode, bases.tolist(), values)
 
 

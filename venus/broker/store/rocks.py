@@ -253,7 +253,7 @@ class Store:
             step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
         following = next(pairs, None)
         if following is None:
-            self._ended(family, found_keys[-1] + b"\0" if found_keys else start)
+            self._ended(family, found_keys[-1] + b"\0" if found_keys else start, stop)
         return found_keys, found_values, following is None or (stop != b"" and following[0] >= stop)
 
     def values(
@@ -293,12 +293,15 @@ class Store:
             return None
         return cursor.key(), cursor.value()
 
-    def _ended(self, family: str, behind: bytes) -> None:
-        """Raise Corruption or StorageError unless there is really nothing behind this key."""
+    def _ended(self, family: str, behind: bytes, stop: bytes) -> None:
+        """Raise Corruption or StorageError unless there is really nothing behind this key and below `stop`.
+
+        So nobody may write there meanwhile: `stop` has to lie at or before the end of what is written.
+        """
         cursor = self._cursor(family, fill_cache=False)
         cursor.seek(behind)
         self._check(cursor)
-        if cursor.valid():
+        if cursor.valid() and (not stop or cursor.key() < stop):
             raise StorageError(f"cannot read {self.path}: a walk ended in front of a key", hint=_AGAIN)
 
     def count(self, family: str, start: bytes, stop: bytes, *, every: int) -> tuple[int, list[bytes]]:
@@ -314,7 +317,7 @@ class Store:
             counted += inside
             if inside < len(run):
                 return counted, marks
-        self._ended(family, last + b"\0" if last else start)
+        self._ended(family, last + b"\0" if last else start, stop)
         return counted, marks
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:

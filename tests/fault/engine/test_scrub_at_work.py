@@ -1,0 +1,84 @@
+"""A scrub that never rests, beside a broker at work: it finds nothing, because nothing is wrong.
+
+A false finding would stop a healthy broker for good, so this is the scrub's most important property.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Clock, Errors, Producer
+from venus.broker.core import Core
+from venus.broker.pipeline import trimming, upkeep
+from venus.broker.snapshot import materialiser, rowscan, scavenger, scrub
+from venus.model import ChangeKind
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+KEYS = 400
+HOUR_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def _restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub, "PASS_EVERY_S", 0.0)
+    monkeypatch.setattr(scrub, "BUSY_EVERY", 1)
+    monkeypatch.setattr(scrub, "_STEP_ROWS", 50)
+    monkeypatch.setattr(rowscan, "RUN_ROWS_MAX", 40)
+    monkeypatch.setattr(materialiser, "IDLE_S", 0.001)
+    monkeypatch.setattr(scavenger, "PASS_EVERY_S", 0.0)
+    monkeypatch.setattr(scavenger, "BUSY_EVERY", 1)
+    monkeypatch.setattr(upkeep, "MAINTAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(trimming, "_PIECE_BYTES_MAX", 1 << 10)
+
+
+def changes(chance: random.Random) -> list[tuple[bytes, bytes | None]]:
+    """Return inserts, updates and deletes of different keys."""
+    chosen = chance.sample(range(KEYS), chance.randrange(1, 60))
+    return [(b"%08d" % n, None if chance.random() < 0.3 else chance.randbytes(chance.randrange(40))) for n in chosen]
+
+
+def work(producer: Producer, chance: random.Random, version: int) -> None:
+    """Commit one batch of a random table, at times behind a TRUNCATE or as the end of a sweep."""
+    options: dict[str, object] = {"table_id": chance.randrange(1, 5), "version": version}
+    if chance.random() < 0.05:
+        options["markers"] = [(ChangeKind.TRUNCATE, 0)]
+    elif chance.random() < 0.05:
+        options["markers"] = [(ChangeKind.SWEEP_END, max(1, producer.sequence - chance.randrange(1, 500)))]
+    producer.commit(changes(chance), **options)
+
+
+def life(path: Path, clock: Clock, errors: Errors, chance: random.Random, seconds: float) -> int:
+    """Run a broker for a while; return how many passes of the scrub it has seen."""
+    engine: Core = engines.make(path, clock, errors, retain_bytes=4096)
+    producer = Producer(engine, source_last_batch=0)
+    passes, last = 0, 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not errors.fatal:
+        work(producer, chance, 1 + int(clock.now_s) // 86_400 % 7)
+        clock.now_s += chance.choice((0.001, 1.0, HOUR_S))
+        if chance.random() < 0.02:
+            engines.full_data(engine, table_id=1)
+        if chance.random() < 0.2:
+            time.sleep(0.01)
+        at = engine.catalogue.known(BUSINESS).scrubbed_at_us
+        passes, last = passes + (at != last), at
+    engine.stop()
+    return passes
+
+
+@pytest.mark.parametrize(
+    ("seed", "seconds"), [(1, 3.0), (2, 3.0), *(pytest.param(n, 20.0, marks=pytest.mark.slow) for n in range(3, 9))]
+)
+def test_a_scrub_beside_a_broker_at_work_finds_nothing(tmp_path: Path, seed: int, seconds: float) -> None:
+    chance, clock, errors = random.Random(seed), Clock(), Errors()
+    passes = 0
+    for _ in range(3):
+        passes += life(tmp_path, clock, errors, chance, seconds)
+        assert errors.fatal == []
+    assert passes >= 3
