@@ -6,8 +6,11 @@ A false finding would stop a healthy broker for good, so this is the scrub's mos
 from __future__ import annotations
 
 import random
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +19,10 @@ from tests.support.engines import BUSINESS, Clock, Errors, Producer
 from venus.broker.core import Core
 from venus.broker.pipeline import trimming, upkeep
 from venus.broker.snapshot import materialiser, rowscan, scavenger, scrub
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
 from venus.model import ChangeKind
+from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
@@ -25,7 +31,7 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def _restless(monkeypatch: pytest.MonkeyPatch) -> None:
+def _restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(scrub, "PASS_EVERY_S", 0.0)
     monkeypatch.setattr(scrub, "BUSY_EVERY", 1)
     monkeypatch.setattr(scrub, "_STEP_ROWS", 50)
@@ -35,6 +41,10 @@ def _restless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scavenger, "BUSY_EVERY", 1)
     monkeypatch.setattr(upkeep, "MAINTAIN_EVERY_S", 0.0)
     monkeypatch.setattr(trimming, "_PIECE_BYTES_MAX", 1 << 10)
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # the threads come between each other's steps
+    yield
+    sys.setswitchinterval(switch_s)
 
 
 def changes(chance: random.Random) -> list[tuple[bytes, bytes | None]]:
@@ -82,3 +92,24 @@ def test_a_scrub_beside_a_broker_at_work_finds_nothing(tmp_path: Path, seed: int
         passes += life(tmp_path, clock, errors, chance, seconds)
         assert errors.fatal == []
     assert passes >= 3
+
+
+def test_a_batch_committed_while_the_walk_ends_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk over the queue looks once more behind its end: what is there by then was committed meanwhile."""
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    for n in range(3):
+        producer.commit(engines.rows(n, 1))
+    engines.full_data(engine)
+    look = Store._cursor
+    committed: list[broker_pb2.Decided] = []
+
+    def committing(store: Store, family: str, *, fill_cache: bool) -> Any:
+        if family == keys.QUEUE and not committed:
+            committed.append(producer.commit(engines.rows(9, 1)))
+        return look(store, family, fill_cache=fill_cache)
+
+    monkeypatch.setattr(Store, "_cursor", committing)
+    assert sum(scrub.queue(engine.store, engine.catalogue.known(BUSINESS), rows_of_batch=0)) == 3
+    assert committed
+    engine.stop()
