@@ -216,6 +216,10 @@ class Source(Protocol):
 
     def registered(self) -> list[RegisteredTable]: ...
 
+    def registry_sign(self) -> str:
+        """Return what is another text whenever `registered` shows anything else. Costs little for many tables."""
+        ...
+
     def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
 
     def restart_fill(self, table_id: int) -> None:

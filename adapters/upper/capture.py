@@ -21,7 +21,7 @@ from tenacity.wait import wait_random_exponential
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.chores import Chores
-from venus.adapters.upper.cutting import Cutter
+from venus.adapters.upper.cutting import Cutter, Found
 from venus.adapters.upper.ingest import Connect, Ingest
 from venus.adapters.upper.pacing import Pace
 from venus.adapters.upper.report import CaptureReport, FillReport, Reporter
@@ -214,7 +214,7 @@ class Capture:
             now = self._outside.monotonic()
             chores.run()
             self._reporter.state("capturing" if session.fills.finished else "filling")
-            if cutter.cut():
+            if cutter.cut() is Found.CHANGES:
                 pace.traffic(now)
             else:
                 self._stop.wait(pace.delay_s(now))

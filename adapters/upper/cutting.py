@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from enum import Enum
 
 from venus.adapters.dialects.contract import Cut, FillState, TableHalts
 from venus.adapters.upper.batching import Batcher
@@ -33,6 +34,15 @@ REREADS_MAX = 3
 FILLS_MAX = 64
 
 
+class Found(Enum):
+    """What a poll came to."""
+
+    NOTHING = "nothing, or a cut that had to be taken back"
+    #: VENUS's own row and nothing else: the source is idle all the same.
+    HEARTBEAT = "the heartbeat"
+    CHANGES = "changes of the application, or rows of a fill"
+
+
 class Cutter:
     """Takes the cuts of one session."""
 
@@ -42,9 +52,10 @@ class Cutter:
         self._stop = stop
         self._reporter = reporter
         self._rereads = 0
+        self._found = Found.NOTHING
 
-    def cut(self) -> bool:
-        """Ship one cut; return False if there was nothing, or if it had to be taken back.
+    def cut(self) -> Found:
+        """Ship one cut; return what was in it.
 
         A table with a row that cannot be carried halts, and the cut is read again without it at once: doing anything
         else first could let the table go on, and the cut would never end.
@@ -55,16 +66,16 @@ class Cutter:
             except TableHalts as why:
                 self._halt(why)
 
-    def _attempt(self) -> bool:
+    def _attempt(self) -> Found:
         session = self._session
         fills = session.fills.next(FILLS_MAX)
         try:
             cut = session.source.open_cut(fills)
         except SourceError as e:
             self._read_again(e)
-            return False
+            return Found.NOTHING
         if cut is None:
-            return False
+            return Found.NOTHING
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
         try:
             chunks = self._ship(cut, fills, shipment)
@@ -72,21 +83,21 @@ class Cutter:
             forget_below = BatchNo(session.producer.decided_through)
         except Stopped:
             self._take_back(cut, shipment)
-            return False
+            return Found.NOTHING
         except TableHalts:
             self._take_back(cut, shipment)
             raise
         except SourceError as e:
             self._take_back(cut, shipment)
             self._read_again(e)
-            return False
+            return Found.NOTHING
         except BaseException:
             self._take_back(cut, shipment)
             raise
         cut.commit(session.epoch, shipment.records, [chunk.after for chunk in chunks], forget_below)
         self._committed(cut, shipment, chunks)
         shipment.confirm()
-        return True
+        return self._found
 
     def _ship(self, cut: Cut, fills: Sequence[FillState], shipment: Shipment) -> list[Chunk]:
         """Send all that the snapshot shows: the changes, then the next chunk of a fill, or several small tables."""
@@ -99,9 +110,12 @@ class Cutter:
             rows_max=limits.batch_rows_max,
             bytes_max=limits.batch_bytes_max,
         )
+        self._found = Found.HEARTBEAT
 
         def take(section: TableChanges) -> None:
             session.schemas.require(section.table_id, section.schema_version)
+            if not session.schemas.newest(section.table_id).is_heartbeat:
+                self._found = Found.CHANGES
             if (batch := batcher.add(section)) is not None:
                 self._send(batch, shipment)
 
@@ -121,6 +135,7 @@ class Cutter:
                 break  # its turn comes in the next cut
             chunk = Chunk(cut, fill, session.schemas.newest(fill.table_id))
             chunks.append(chunk)
+            self._found = Found.CHANGES
             for section in chunk.sections(batcher, rows_max=rows_left, bytes_max=limits.batch_bytes_max):
                 bytes_left -= section.nbytes
                 take(section)

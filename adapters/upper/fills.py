@@ -37,14 +37,16 @@ class Fills:
         self._states: dict[int, FillState] = {}
         self._names: dict[int, str] = {}
         self._turn: list[int] = []
+        self._progress: tuple[FillProgress, ...] | None = None
 
     def read(self, tables: Seq[RegisteredTable]) -> None:
         """Take the registry's states: they are what the last local transaction stored."""
         self._states = {t.schema.table_id: t.fill for t in tables}
+        self._progress = None
         self._names = {t.schema.table_id: t.schema.qualified for t in tables}
-        open_ids = [t.schema.table_id for t in tables if not t.fill.done and t.state == ACTIVE]
-        kept = [table_id for table_id in self._turn if table_id in open_ids]
-        self._turn = kept + [table_id for table_id in open_ids if table_id not in kept]
+        open_ids = {t.schema.table_id: None for t in tables if not t.fill.done and t.state == ACTIVE}
+        kept = dict.fromkeys(table_id for table_id in self._turn if table_id in open_ids)
+        self._turn = list(kept | open_ids)
 
     def next(self, count: int) -> list[FillState]:
         """Return the tables whose turn it is, at most so many; none when there is nothing to fill."""
@@ -57,6 +59,7 @@ class Fills:
         """
         before = self._states[state.table_id]
         self._states[state.table_id] = state
+        self._progress = None
         self._turn.remove(state.table_id)
         if not state.done and state != before:
             self._turn.append(state.table_id)
@@ -67,14 +70,21 @@ class Fills:
         return not self._turn
 
     @property
+    def complete(self) -> bool:
+        """Whether every table has been read, also those that may not be read now."""
+        return all(state.done for state in self._states.values())
+
+    @property
     def progress(self) -> tuple[FillProgress, ...]:
-        """Every registered table, for people."""
-        return tuple(
-            FillProgress(
-                table=self._names[s.table_id], rows_done=s.rows_done, rows_estimate=s.rows_estimate, done=s.done
+        """Every registered table, for people; the same object while nothing has changed."""
+        if self._progress is None:
+            self._progress = tuple(
+                FillProgress(
+                    table=self._names[s.table_id], rows_done=s.rows_done, rows_estimate=s.rows_estimate, done=s.done
+                )
+                for s in self._states.values()
             )
-            for s in self._states.values()
-        )
+        return self._progress
 
 
 class Chunk:

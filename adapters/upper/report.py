@@ -65,9 +65,9 @@ class Reporter:
     def state(self, state: str, *, error: BaseException | None = None) -> None:
         """Enter a state; the log gets one line if it is another one than before."""
         changed = state != self.current.state or (error is not None and str(error) != self.current.last_error)
-        self.update(state=state, **({"last_error": str(error)} if error is not None else {}))
         if not changed:
-            return
+            return  # asked at every poll
+        self.update(state=state, **({"last_error": str(error)} if error is not None else {}))
         if error is not None:
             logger.warning("capture: %s: %s", state, error)
         else:

@@ -40,6 +40,8 @@ class Session:
     fills: Fills = field(default_factory=Fills)
     #: The newest batch that this session has confirmed.
     confirmed: BatchNo | None = None
+    #: Of the registry as it was read last.
+    sign: str = ""
 
     def read_registry(self) -> None:
         """Take the registered tables: new ones join, their fills and their schemas with them. The broker is told."""
@@ -51,7 +53,11 @@ class Session:
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
         self.schemas.offer(self.source.refresh_schemas())
-        self.read_registry()
+        sign = self.source.registry_sign()
+        # a fill that came no further waits for the registry to be read again, whatever that says
+        if sign != self.sign or not self.fills.complete:
+            self.read_registry()
+            self.sign = sign
 
     def answer_reviews(self) -> int:
         """Answer what the broker asks, from the batch table; return how many halves that were.

@@ -357,6 +357,10 @@ class ScriptedSource:
             for t in self.database.tables.values()
         ]
 
+    def registry_sign(self) -> str:
+        self.pass_step("registry_sign")
+        return repr([(t.schema, t.state, t.fill) for t in self.database.tables.values()])
+
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         self.database.tables[table_id].state = state
 

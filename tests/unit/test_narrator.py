@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from venus.adapters.upper.fills import FillProgress
+from venus.adapters.upper.report import CaptureReport
 from venus.cli.invocation import Invocation
 from venus.cli.narrator import Narrator, sentence
 
@@ -36,6 +38,20 @@ def test_machines_get_every_report(capsys: pytest.CaptureFixture[str]) -> None:
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["loop"], line["rows"]) for line in lines] == [("capture", 0), ("capture", 1), ("capture", 2)]
+
+
+def test_fills_that_have_ended_are_passed_on_once_and_those_that_go_on_always(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    narrator = Narrator(Invocation(json=True))
+    going_on = (FillProgress(table="main.t", rows_done=1, rows_estimate=2, done=False),)
+    ended = (FillProgress(table="main.t", rows_done=2, rows_estimate=2, done=True),)
+
+    for fills in (going_on, going_on, ended, ended, ended, going_on, ended):
+        narrator.report("capture", CaptureReport(state="capturing", fills=fills))
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [[f["rows_done"] for f in line["fills"]] for line in lines] == [[1], [1], [2], [], [], [1], [2]]
 
 
 def test_held_tables_and_fills_are_said() -> None:

@@ -32,9 +32,15 @@ class Narrator:
     def __init__(self, run: Invocation) -> None:
         self._run = run
         self._told: dict[str, tuple[object, float]] = {}
+        self._filled: dict[str, object] = {}  # the fills of each loop's last report
 
     def report(self, loop: str, found: Any) -> None:
-        """Take a loop's own report, a frozen dataclass."""
+        """Take a loop's own report, a frozen dataclass. Fills that have all ended are passed on once."""
+        fills = getattr(found, "fills", ())
+        if fills and fills is self._filled.get(loop):
+            found = dataclasses.replace(found, fills=())
+        else:
+            self._filled[loop] = fills if all(fill.done for fill in fills) else ()
         self.event(loop, {"event": "report", **dataclasses.asdict(found)})
 
     def event(self, loop: str, found: dict[str, Any]) -> None:

@@ -8,6 +8,11 @@ SELECT table_id, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce
        fill_estimate, fill_done, sweep_from, number_max
   FROM venus_captured_table ORDER BY table_id
 
+-- sign --
+-- All that may change of a registered table; its columns do so with the fingerprint.
+SELECT table_id, fingerprint, state, reason, fill_cursor, fill_rows, fill_estimate, fill_done, sweep_from
+  FROM venus_captured_table ORDER BY table_id
+
 -- mark --
 -- Changes with every change of the registry that capture must know of.
 SELECT md5(coalesce(group_concat(concat_ws(' ', table_id, fingerprint, state) ORDER BY table_id), ''))

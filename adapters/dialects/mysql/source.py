@@ -130,6 +130,9 @@ class MysqlSource:
         registry.require_installed(self._writer)
         return [k.table for k in registry.tables(self._writer)]
 
+    def registry_sign(self) -> str:
+        return repr(self._writer.rows(statement("registry", "sign")))
+
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         registry.set_state(self._writer, table_id, state, reason)
         self._loaded = None

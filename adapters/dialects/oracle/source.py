@@ -187,6 +187,12 @@ class OracleSource:
         """Return the captured tables."""
         return [c.table for c in self._captured().values()]
 
+    def registry_sign(self) -> str:
+        """Return what changes with the registry."""
+        found = repr(self._writer.rows(statement("registry", "sign")))
+        self._writer.rollback()
+        return found
+
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         """Store what an operator or the adapter says of a table."""
         with self._writer.transaction():

@@ -15,6 +15,10 @@ SELECT table_id, schema_wire FROM venus.captured_table WHERE table_id = ANY (%(t
 SELECT md5(coalesce(string_agg(concat_ws(' ', table_id, fingerprint, state), ',' ORDER BY table_id), ''))
   FROM venus.captured_table
 
+-- sign --
+-- Changes with every write to the registry.
+SELECT concat_ws(' ', count(*), sum(hashtidextended(ctid, xmin::text::bigint))) FROM venus.captured_table
+
 -- register --
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 INSERT INTO venus.captured_table (table_id, namespace, name, schema_wire, fingerprint, state, fill_rows,

@@ -128,6 +128,9 @@ class PostgresSource:
         registry.require_installed(self._connection)
         return [t for t, _ in registry.registered(self._connection, self._schemas)]
 
+    def registry_sign(self) -> str:
+        return str(self._connection.row(statement("registry", "sign"))[0])
+
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         registry.set_state(self._connection, table_id, state, reason)
         self._loaded = False

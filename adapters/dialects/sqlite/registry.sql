@@ -5,6 +5,11 @@ SELECT table_id, schema_wire, state, coalesce(reason, ''), coalesce(fill_cursor,
        fill_done, sweep_from, log_through, number_max
 FROM venus_captured_table ORDER BY table_id;
 
+-- sign --
+-- All that may change of a registered table; its columns do so with the fingerprint.
+SELECT table_id, fingerprint, state, reason, fill_cursor, fill_rows, fill_estimate, fill_done, sweep_from
+  FROM venus_captured_table ORDER BY table_id;
+
 -- states --
 SELECT table_id, state, log_through FROM venus_captured_table;
 

@@ -197,6 +197,11 @@ class SqliteSource:
                 return []
             return [c.table for c in registry.read_tables(self._writer).values()]
 
+    def registry_sign(self) -> str:
+        """Return what changes with the registry."""
+        with read_transaction(self._writer, self._file):
+            return repr(self._writer.execute(statement("registry", "sign")).fetchall())
+
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         """Store what an operator or the adapter says of a table."""
         with write_transaction(self._writer, self._file):

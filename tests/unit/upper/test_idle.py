@@ -1,0 +1,89 @@
+"""What an idle source is asked, and how often: its own heartbeat is no traffic, its registry is read when it changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.scripted_broker import ScriptedBroker
+from tests.support.scripted_source import HEARTBEAT, Script, ScriptedDatabase, ScriptedSource
+from tests.unit.upper.runs import Run
+from venus.adapters.upper import chores
+from venus.adapters.upper.pacing import Pace
+
+T1 = 2
+
+
+class Counting(Pace):
+    """Counts what it is told of."""
+
+    counted: list[float]
+
+    def traffic(self, now: float) -> None:
+        self.counted.append(now)
+        super().traffic(now)
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    Counting.counted = []
+    monkeypatch.setattr("venus.adapters.upper.capture.Pace", Counting)
+    return Counting.counted
+
+
+def idle_database() -> ScriptedDatabase:
+    database = ScriptedDatabase("customer")
+    beats = database.tables[HEARTBEAT]
+    beats.schema = replace(beats.schema, namespace="venus")
+    return database
+
+
+def beating(run: Run) -> Run:
+    capture = run.settings.capture.model_copy(update={"heartbeat_s": 5.0})
+    run.settings = run.settings.model_copy(update={"capture": capture})
+    return run
+
+
+def test_the_heartbeat_is_no_traffic(traffic: list[float]) -> None:
+    database = idle_database()
+    run = beating(Run(database, ScriptedBroker(), deeds=[lambda db: None] * 50))
+    report = run.capture()
+    assert database.beats >= 9 and report.cuts >= 9
+    assert traffic == []
+
+
+def test_a_change_beside_the_heartbeat_is_traffic(traffic: list[float]) -> None:
+    database = idle_database()
+    run = beating(Run(database, ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 20))
+    run.capture()
+    assert len(traffic) == 20
+
+
+def test_empty_tables_are_filled_without_a_pause(traffic: list[float]) -> None:
+    database = ScriptedDatabase("customer", "orders", filled=False)
+    Run(database, ScriptedBroker()).capture()
+    assert traffic
+
+
+def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
+    database = idle_database()
+    polls = int(chores.REFRESH_S) * 10
+    run = Run(database, ScriptedBroker(), deeds=[lambda db: None] * polls)
+    run.capture()
+    assert run.script.trace.count("source.refresh_schemas") >= 10
+    read = run.script.trace.count("source.registered")
+    assert read <= 2, "once for the session, once for its first look"
+
+
+def test_a_fill_that_another_process_has_restarted_is_read() -> None:
+    database = idle_database()
+
+    def restart(db: ScriptedDatabase) -> None:
+        db.put(T1, "old", "v", logged=False)
+        ScriptedSource(db, Script()).restart_fill(T1)
+
+    run = Run(database, ScriptedBroker(), deeds=[lambda db: None] * 10 + [restart] + [lambda db: None] * 10)
+    run.capture()
+    assert database.tables[T1].fill.done
+    assert run.broker.fold() == database.contents()
