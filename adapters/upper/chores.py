@@ -7,10 +7,10 @@ from collections.abc import Callable
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import Session
 
-#: Registry and dictionary are compared so often: a table added to a running pipeline waits at most this long.
+#: Registry and dictionary are compared so often: what no cut comes upon by itself waits at most this long.
 REFRESH_S = 3.0
 #: Where the dictionary is large, comparing it may take one part in so many of the time.
-REFRESH_SHARE = 20
+REFRESH_SHARE = 100
 #: A transaction that is open for so long is worth a word: its changes cannot be captured before it ends.
 BLOCKED_S = 10.0
 

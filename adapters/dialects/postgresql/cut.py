@@ -21,6 +21,7 @@ from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.postgresql import cutsql, names, registry
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection, LockTimeout
 from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.marks import REGISTRY, Marks, Tables
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.stream import CopyStream, SmallCopy, sections
@@ -38,10 +39,6 @@ logger = logging.getLogger(__name__)
 GIVE_WAY_MS = 200
 #: What an operator can do about a row that halts its table.
 HINT = "move the large value out of the row, or `venus pause` the table at the source"
-#: A paused table keeps at most about so many dirty marks.
-MARKS_MAX = 1000
-#: The dirty mark of the registry itself.
-REGISTRY = 0
 #: A chunk of a fill is at most so many sections, because it is in memory as a whole.
 FILL_SECTIONS_MAX = 16
 
@@ -252,30 +249,29 @@ def _last_key(section: TableChanges, layout: Layout) -> list[str]:
 def open_cut(
     connection: Connection,
     captured: Seq[Captured],
+    tables: Tables,
     mark: str,
     fills: Seq[FillState],
     pace: FillPace,
     halts: Halts,
     *,
     everywhere: bool,
+    idle: bool,
 ) -> PostgresCut | None:
     """Open a snapshot and find what is in it.
 
     `mark` is the registry as `captured` was loaded from it. `everywhere` = look into every log, marked or not.
+    `idle` = most likely there is nothing: ask for marks first, in one round trip that begins no transaction.
     """
-    rows = connection.rows(statement("cut", "begin") + "; EXECUTE venus_dirty")
+    if idle and not fills and not everywhere and not Marks.read(connection).stand_for_work(tables):
+        return None
+    marks = Marks.read(connection, statement("cut", "begin") + "; ")
     try:
-        marks = {r[0]: r[1:] for r in rows}
-        captured_at_us, held_epoch = marks.pop(-1)
-        if REGISTRY in marks or everywhere:
+        if REGISTRY in marks.counts or everywhere:
             _require_mark(connection, mark)
-        ready = {c.schema.table_id for c in captured if _is_ready(c)}
-        waiting = {c.schema.table_id for c in captured} - ready
-        looked_at = ready if everywhere else ready & marks.keys()
-        claims = _claims(connection, [c for c in captured if c.schema.table_id in looked_at])
-        forget = cutsql.forget_marks(
-            sorted(marks.keys() - waiting), sorted(i for i in waiting & marks.keys() if marks[i][0] > MARKS_MAX)
-        )
+        looked_at = _with_rows(connection) if everywhere else marks.counts.keys()
+        claims = _claims(connection, [tables.ready[t] for t in sorted(tables.ready.keys() & looked_at)])
+        forget = marks.forget(tables)
         if not claims and not fills:
             _forget(connection, forget)
             return None
@@ -285,14 +281,19 @@ def open_cut(
             logger.info("no cut now, the application has a table to itself: %s", busy)
             connection.rollback()
             return None
-        return PostgresCut(connection, claims, captured, captured_at_us, held_epoch, fills, pace, halts, forget)
+        return PostgresCut(connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget)
     except BaseException:
         connection.rollback()
         raise
 
 
-def _is_ready(captured: Captured) -> bool:
-    return captured.table is not None and captured.usable and captured.registered.state != "PAUSED"
+def _with_rows(connection: Connection) -> set[int]:
+    """Return the tables whose logs have rows; most logs of many need not be opened for that."""
+    each = [
+        statement("cut", "has_row", table_id=str(t), log=names.log_table(t))
+        for (t,) in connection.rows(statement("cut", "with_pages"))
+    ]
+    return {r[0] for r in connection.rows(" UNION ALL ".join(each))} if each else set()
 
 
 def _require_mark(connection: Connection, loaded: str) -> None:

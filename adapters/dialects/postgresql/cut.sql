@@ -11,6 +11,14 @@ SELECT -1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (SELECT ep
 UNION ALL
 SELECT table_id, count(*), 0 FROM venus.dirty GROUP BY table_id
 
+-- with_pages --
+-- The logs that may have rows. A row is in a page, and a log that was never written to has none.
+SELECT table_id FROM venus.captured_table
+ WHERE pg_relation_size(to_regclass('venus.l_' || lpad(table_id::text, greatest(5, length(table_id::text)), '0'))) > 0
+
+-- has_row --
+(SELECT {table_id} FROM {log} LIMIT 1)
+
 -- small --
 -- What one of them has; the same snapshot.
 (SELECT {table_id}, count(*), bool_and(op = 'I'), coalesce(bool_or(op = 'T'), false), coalesce(bool_or(op = 'X'), false)

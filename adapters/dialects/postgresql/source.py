@@ -25,6 +25,7 @@ from venus.adapters.dialects.postgresql import cutsql, dictionary, install, name
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut, open_cut
+from venus.adapters.dialects.postgresql.marks import Tables
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.config import Settings
@@ -42,7 +43,7 @@ CAPABILITIES = Capabilities(
 #: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.
 LOOK_S = 30.0
 #: Dictionary and registry are compared so often even if their fingerprint is the same.
-COMPARE_S = 60.0
+COMPARE_S = 600.0
 
 
 def open_source(settings: Settings) -> PostgresSource:
@@ -59,6 +60,7 @@ class PostgresSource:
     def __init__(self, url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._connection = Connection(url)
         self._captured: list[Captured] = []
+        self._tables = Tables.of([])
         self._mark = ""
         self._loaded = False
         self._known: set[tuple[int, int]] = set()
@@ -164,7 +166,8 @@ class PostgresSource:
     def refresh_schemas(self) -> list[TableSchema]:
         """Compare, unless nothing can have changed: the dictionary of many tables is long.
 
-        A cut that came to nothing is a reason to look; and what the fingerprint does not show is found in a minute.
+        A cut that came to nothing is a reason to look; and what the fingerprint does not show is found in ten
+        minutes.
         """
         now, failed = self._monotonic(), self._cut is not None and not self._cut.committed
         seen = registry.fingerprint_now(self._connection, self._captured) if self._loaded else ""
@@ -194,8 +197,9 @@ class PostgresSource:
         everywhere = now >= self._look_at
         try:
             self._cut = open_cut(
-                self._connection, self._captured, self._mark, fills, self._pace, self._halts, everywhere=everywhere
-            )
+                self._connection, self._captured, self._tables, self._mark, fills, self._pace, self._halts,
+                everywhere=everywhere, idle=self._cut is None,
+            )  # fmt: skip
         except SourceError:
             self._seen = ""
             raise
@@ -210,6 +214,7 @@ class PostgresSource:
         registry.require_installed(self._connection)
         first = not self._known
         self._captured, self._mark = registry.load(self._connection, self._schemas)
+        self._tables = Tables.of(self._captured)
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
         self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared()]))

@@ -17,6 +17,7 @@ from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts
 from venus.adapters.dialects.postgresql import cut, cutsql
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
+from venus.adapters.dialects.postgresql.marks import Tables
 from venus.adapters.dialects.postgresql.registry import load
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
@@ -115,7 +116,9 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
     connection.run("; ".join(cutsql.prepared()))
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
-        cut.open_cut(connection, captured, mark, [], cut.FillPace(), Halts(), everywhere=False)
+        cut.open_cut(
+            connection, captured, Tables.of(captured), mark, [], cut.FillPace(), Halts(), everywhere=False, idle=True
+        )
     connection.close()
     assert follower.source.backlog()[2][0] == 3
     follower.drain()
