@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from venus.adapters.targets.contract import TargetTable, TargetView
+from venus.adapters.targets.views import TargetTable, TargetView
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,

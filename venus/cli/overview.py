@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from venus.adapters.targets.contract import TargetView
+from venus.adapters.targets.views import TargetView
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 
 #: A healthy idle source is captured once a heartbeat; so many may be late before somebody is told.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.contract import TargetView, age_s
+from venus.adapters.targets.views import TargetView, age_s
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,

@@ -15,7 +15,7 @@ from venus.cli.output import bytes_shown, seconds_shown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from venus.adapters.targets.contract import TargetView
+    from venus.adapters.targets.views import TargetView
     from venus.cli.overview import BrokerView, Overview
 
 

@@ -1,4 +1,4 @@
-"""What becomes of columns in Parquet that has no type for them (`venus check`). Pure."""
+"""What becomes of columns in Parquet that has no type for them (`venus check`)."""
 
 from __future__ import annotations
 

@@ -20,9 +20,6 @@ from venus.adapters.targets.contract import (
     Quarantine,
     ScaledApply,
     Target,
-    TargetTable,
-    TargetView,
-    age_s,
     require,
 )
 from venus.adapters.targets.parquet.fitness import becomes_text
@@ -30,6 +27,7 @@ from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import run_lake
 from venus.adapters.targets.parquet.load import load_lake
 from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import Finding, TableSchema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import closing, contextmanager
@@ -20,9 +21,9 @@ from venus.adapters.targets.contract import (
     RetryReport,
     ScaledApply,
     Target,
-    TargetView,
 )
 from venus.adapters.targets.postgresql.view import view
+from venus.adapters.targets.views import TargetView
 from venus.adapters.under import control
 from venus.adapters.under.apply import run_apply
 from venus.adapters.under.ddlfile import convert
@@ -102,7 +103,7 @@ class Postgresql:
 
     def look(self) -> TargetView:
         try:
-            return view(control.progress(self._settings, self.name))
+            return view(control.progress(self._settings, self.name), time.time_ns() // 1000)
         except VenusError as error:
             return TargetView(name=self.name, group=self._target.group, error=str(error))
 

@@ -1,22 +1,21 @@
-"""How far a PostgreSQL target is, as `status` shows every target. Pure but for the clock."""
+"""How far a PostgreSQL target is, as `status` shows every target."""
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
-from venus.adapters.targets.contract import TargetTable, TargetView, age_s
+from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.adapters.under.control import Progress
 from venus.adapters.under.cutmark import Mark
 from venus.adapters.under.target import Position, TableState
 
 
-def view(found: Progress) -> TargetView:
+def view(found: Progress, now_us: int) -> TargetView:
     """Return what VENUS's own tables at the target say."""
     position = found.position
     if position is None:
         return TargetView(name=found.target, group=found.group, constraints=found.constraints)
-    return _loaded(found, position, time.time_ns() // 1000)
+    return _loaded(found, position, now_us)
 
 
 def _loaded(found: Progress, position: Position, now_us: int) -> TargetView:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from tests.conformance.targets.places import TargetPlace
 from tests.support.feed import Feed, wait_for
-from venus.adapters.targets.contract import FollowReport, Target, TargetTable
+from venus.adapters.targets.contract import FollowReport, Target
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.views import TargetTable
 from venus.config import Settings
 
 
