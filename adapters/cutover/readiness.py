@@ -9,10 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.under.naming import is_heartbeat
-from venus.adapters.under.target import ACTIVE, CATCHUP, HALTED, LOADING, PAUSED, RESYNC, Position, PostgresTarget
-from venus.adapters.under.target import TableState as TargetTable
+from venus.adapters.targets.postgresql.database import (
+    ACTIVE,
+    CATCHUP,
+    HALTED,
+    LOADING,
+    PAUSED,
+    RESYNC,
+    Position,
+    PostgresTarget,
+)
+from venus.adapters.targets.postgresql.database import TableState as TargetTable
+from venus.adapters.targets.postgresql.naming import is_heartbeat
+from venus.adapters.targets.postgresql.session import Session
 from venus.rpc.admin import Admin
 
 #: A transaction at the source that is open for longer than this is told of.

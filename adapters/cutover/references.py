@@ -10,11 +10,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.under.cutmark import sql
-from venus.adapters.under.ddl import Names, Reference, checks, indexes, references
-from venus.adapters.under.naming import Placed, quoted
-from venus.adapters.under.target import transaction
+from venus.adapters.targets.postgresql.cutmark import sql
+from venus.adapters.targets.postgresql.database import transaction
+from venus.adapters.targets.postgresql.naming import Placed, quoted
+from venus.adapters.targets.postgresql.schema.ddl import Names, Reference, checks, indexes, references
+from venus.adapters.targets.postgresql.session import Session
 from venus.errors import TargetError
 
 logger = logging.getLogger(__name__)

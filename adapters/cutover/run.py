@@ -23,13 +23,13 @@ from venus.adapters.cutover.counters import Counter, always, set_counters
 from venus.adapters.cutover.legs import NotAtRest, Table, target_hash
 from venus.adapters.cutover.readiness import Block, Readiness, blocks, look, moved, pending
 from venus.adapters.dialects.contract import Numbering, Source
-from venus.adapters.dialects.postgresql.target.session import Session
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.under import cutmark
-from venus.adapters.under.cutmark import sql
-from venus.adapters.under.ddlfile import convert
-from venus.adapters.under.naming import Placed, is_heartbeat
-from venus.adapters.under.target import PostgresTarget, transaction
+from venus.adapters.targets.postgresql import cutmark
+from venus.adapters.targets.postgresql.cutmark import sql
+from venus.adapters.targets.postgresql.database import PostgresTarget, transaction
+from venus.adapters.targets.postgresql.naming import Placed, is_heartbeat
+from venus.adapters.targets.postgresql.schema.ddl_file import convert
+from venus.adapters.targets.postgresql.session import Session
 from venus.config import Settings
 from venus.errors import Refused, SourceError
 from venus.rpc.admin import Admin

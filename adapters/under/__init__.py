@@ -1,1 +1,1 @@
-"""The target side: full load, increments, quarantine (VENUS 3.2)."""
+"""What the under adapters of all targets can share: whole cuts, net changes, when to try again (VENUS 3.4)."""

@@ -18,9 +18,9 @@ from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.verifying import Subject, open_reader
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import require
+from venus.adapters.targets.postgresql.naming import is_heartbeat
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.verifying import LoadedTable
-from venus.adapters.under.naming import is_heartbeat
 from venus.adapters.verify.findings import Result
 from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.options import LEGS, Chosen, Options, Report, RunnerFor, VerificationFailed

@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.pipeline import Pipeline, with_password
 from tests.support.postgres import Server, libpq
-from venus.adapters.under.control import pause, resume, resync
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.control import pause, resume, resync
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import load
 from venus.errors import Refused
 

@@ -13,9 +13,9 @@ import threading
 
 from tests.support.feed import settings_for
 from tests.support.forks import serve
-from venus.adapters.dialects.postgresql.target.session import Params, Session
-from venus.adapters.under.apply import ApplyReport, run_apply
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.apply.loop import ApplyReport, run_apply
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.session import Params, Session
 
 
 def kill_at(step: int, moment: str) -> None:

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from tests.support.feed import settings_for
 from tests.support.load_faults import Faulty
 from tests.support.sparks import note_application
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Spark
 from venus.spark.runner import open_runner
 

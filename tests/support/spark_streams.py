@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.feed import settings_for
 from tests.support.sparks import note_application
 from tests.support.stream_faults import PIECE_OFFSETS, FaultyStages, faulty_source
-from venus.adapters.under import staged
+from venus.adapters.targets.postgresql.staged import staged_apply as staged
 from venus.config import Settings, Spark
 from venus.spark.runner import SparkRunner
 from venus.spark.session import open_session

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from venus.adapters.running import Runner
-from venus.adapters.under import stagetask
-from venus.adapters.under.stagetask import StageReceipt, StageTask, stage_range
+from venus.adapters.targets.postgresql.staged import task as stagetask
+from venus.adapters.targets.postgresql.staged.task import StageReceipt, StageTask, stage_range
 from venus.spark import streaming
 from venus.spark.datasource import VenusSource
 from venus.spark.streaming import ChangesReader

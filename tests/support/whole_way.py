@@ -15,9 +15,9 @@ import psycopg2
 from tests.support.brokers import settings as broker_settings
 from tests.support.postgres import Server, libpq
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.under.apply import run_apply
-from venus.adapters.under.control import progress
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import first_fill, run_capture
 from venus.adapters.verify.findings import Result
 from venus.adapters.verify.run import Options, verify

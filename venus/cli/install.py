@@ -121,7 +121,7 @@ def install_triggers(
     as_json: JsonOption = False,
 ) -> int:
     """Create log tables and triggers for the tables that match; run it again at any time."""
-    from venus.adapters.under.naming import is_heartbeat
+    from venus.adapters.targets.postgresql.naming import is_heartbeat
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings

@@ -101,7 +101,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
 
 def captured(settings: Settings) -> list[RegisteredTable]:
     """Return the captured tables. Raises if there is none."""
-    from venus.adapters.under.naming import is_heartbeat
+    from venus.adapters.targets.postgresql.naming import is_heartbeat
     from venus.cli.install import opened_source
 
     if not settings.source.url.get_secret_value():

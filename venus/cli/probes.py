@@ -49,7 +49,7 @@ def look(settings: Settings) -> Overview:
 
 def look_at_source(settings: Settings) -> SourceView:
     """Read the registry, the checkpoint row and the length of the log."""
-    from venus.adapters.under.naming import is_heartbeat
+    from venus.adapters.targets.postgresql.naming import is_heartbeat
     from venus.cli.install import opened_source
 
     try:

@@ -22,14 +22,14 @@ from venus.adapters.targets.contract import (
     ScaledApply,
     Target,
 )
+from venus.adapters.targets.postgresql import control
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.database import LOADING, PostgresTarget, TableState
+from venus.adapters.targets.postgresql.fitness import check, refuse_unfit
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.schema.ddl_file import convert
 from venus.adapters.targets.postgresql.view import view
 from venus.adapters.targets.views import TargetView
-from venus.adapters.under import control
-from venus.adapters.under.apply import run_apply
-from venus.adapters.under.ddlfile import convert
-from venus.adapters.under.fitness import check, refuse_unfit
-from venus.adapters.under.load import full_sync
-from venus.adapters.under.target import LOADING, PostgresTarget, TableState
 from venus.config import Settings
 from venus.errors import VenusError
 from venus.model import Finding, TableSchema
@@ -94,7 +94,7 @@ class Postgresql:
 
     @contextmanager
     def scaled(self, runner: Runner, stop: threading.Event, report: FollowTold | None = None) -> Iterator[ScaledApply]:
-        from venus.adapters.under.staged import StagedApply
+        from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
 
         with closing(StagedApply(self._settings, self.name, runner, stop, report)) as applies:
             yield applies

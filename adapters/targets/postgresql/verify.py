@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from venus.adapters.dialects.postgresql.verify import Names, PostgresReader
 from venus.adapters.dialects.verifying import Subject
+from venus.adapters.targets.postgresql.database import ACTIVE, PostgresTarget
+from venus.adapters.targets.postgresql.naming import literal
+from venus.adapters.targets.postgresql.schema.ddl import type_sql
 from venus.adapters.targets.verifying import Reached
-from venus.adapters.under.ddl import type_sql
-from venus.adapters.under.naming import literal
-from venus.adapters.under.target import ACTIVE, PostgresTarget
 from venus.errors import TargetError
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from venus.adapters.targets.postgresql.control import Progress
+from venus.adapters.targets.postgresql.cutmark import Mark
+from venus.adapters.targets.postgresql.database import Position, TableState
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
-from venus.adapters.under.control import Progress
-from venus.adapters.under.cutmark import Mark
-from venus.adapters.under.target import Position, TableState
 
 
 def view(found: Progress, now_us: int) -> TargetView:

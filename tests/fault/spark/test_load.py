@@ -17,7 +17,7 @@ from tests.support.feed import Feed, caught_up, following, items, put, query, ro
 from tests.support.load_faults import FAULTS, Faulty
 from tests.support.spark_load import DRIVER
 from tests.support.sparks import CLUSTER
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.spark.runner import SparkRunner
 
 if TYPE_CHECKING:

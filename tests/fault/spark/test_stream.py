@@ -21,8 +21,8 @@ import pytest
 from tests.support.feed import Feed, applied, gone, items, put, rows_at, settings_for, wait_for
 from tests.support.real_broker import RealBroker
 from tests.support.sparks import CLUSTER
-from venus.adapters.under.control import progress
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
 pytestmark = [
     pytest.mark.fault,

@@ -9,8 +9,8 @@ import pytest
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, applied, gone, items, put, query, rows_at, settings_for, unique_label
 from tests.support.forks import Victim
-from venus.adapters.under.control import progress, table_states
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 

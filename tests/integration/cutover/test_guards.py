@@ -22,8 +22,8 @@ from venus.adapters.cutover import run as cutting
 from venus.adapters.cutover.counters import set_counters
 from venus.adapters.cutover.readiness import Readiness, look
 from venus.adapters.cutover.run import Wish, cutover
-from venus.adapters.under.control import resume
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.control import resume
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.errors import Refused
 from venus.rpc.admin import Admin
 

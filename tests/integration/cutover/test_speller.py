@@ -10,8 +10,8 @@ import pytest
 from tests.support.feed import query
 from venus.adapters.cutover.hashing import TableHash
 from venus.adapters.cutover.legs import Speller, Table, target_hash
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.under.naming import Placed
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.session import Session
 from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns
 from venus.codec.layout import Layout

@@ -24,7 +24,7 @@ from tests.support.oracle_workload import KEYS, item_step, writers
 from tests.support.postgres import Server
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.oracle.source import OracleSource
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import Outside, run_capture
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, Target

@@ -340,14 +340,14 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
 ) -> None:
     from tests.support.feed import applied as applied_offset
     from tests.support.feed import rows_at, settings_for
-    from venus.adapters.under.control import progress
-    from venus.adapters.under.load import full_sync
-    from venus.adapters.under.staged import StagedApply
+    from venus.adapters.targets.postgresql.control import progress
+    from venus.adapters.targets.postgresql.load.full_sync import full_sync
+    from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
     from venus.config import Spark as SparkSettings
     from venus.spark.runner import SparkRunner
     from venus.spark.streaming_apply import run_stream
 
-    monkeypatch.setattr("venus.adapters.under.staged.PIECE_OFFSETS_MIN", 50)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.staged_apply.PIECE_OFFSETS_MIN", 50)
     settings = settings_for(broker.address, {"a": database})
     settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=100, batch_rows_max=1000)})
     feed.describe(items())

@@ -30,8 +30,10 @@ from tests.support.feed import (
     wait_for,
 )
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.registry import open_target
-from venus.adapters.under.control import (
+from venus.adapters.targets.postgresql.apply.oneshot import _Shot
+from venus.adapters.targets.postgresql.apply.resync import SideLoad
+from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.control import (
     pause,
     progress,
     quarantine_list,
@@ -41,10 +43,8 @@ from venus.adapters.under.control import (
     resync,
     table_states,
 )
-from venus.adapters.under.load import full_sync
-from venus.adapters.under.oneshot import _Shot
-from venus.adapters.under.resync import SideLoad
-from venus.adapters.under.writer import Writer
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.registry import open_target
 from venus.cli.overview import target_problems
 from venus.codec.changes import TableChanges
 from venus.config import Settings
@@ -264,7 +264,7 @@ def test_rows_that_never_leave_for_the_target_are_noticed(
     database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply={"keyed_rows_max": 0})
-    monkeypatch.setattr("venus.adapters.under.ways.Ways.flush", lambda self, pending: None)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.merging.Ways.flush", lambda self, pending: None)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(2, "lost too", 1))
         caught_up(database, feed.broker)

@@ -27,8 +27,8 @@ from tests.support.feed import (
     wait_for,
 )  # fmt: skip
 from tests.support.real_broker import RealBroker
-from venus.adapters.under import following as session
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.apply import apply_session as session
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.codec.batch import Batch, digest, encode
 from venus.config import Settings
 from venus.model import TableSchema, Verdict

@@ -28,15 +28,15 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
-from venus.adapters.dialects.postgresql.target.session import Superseded
-from venus.adapters.under import catalogue as catalogues
-from venus.adapters.under.control import pause, progress, resume, table_states
+from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
+from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
+from venus.adapters.targets.postgresql.session import Superseded
 from venus.adapters.under.cuts import piece_of
-from venus.adapters.under.load import full_sync
-from venus.adapters.under.oneshot import apply_at_once
-from venus.adapters.under.target import PostgresTarget
-from venus.adapters.under.verdicts import Verdicts
-from venus.adapters.under.writer import Writer
 from venus.config import Settings
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType, TableSchema

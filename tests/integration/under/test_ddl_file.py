@@ -17,8 +17,8 @@ from tests.support.feed import query
 from tests.support.mariadb import MariaServer
 from tests.support.postgres import Server, libpq
 from tests.support.whole_way import whole_way
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
-from venus.adapters.under.load import full_sync
 from venus.adapters.upper.capture import first_fill
 from venus.cli.ddl import conversion
 

@@ -12,8 +12,8 @@ from tests.support.feed import query
 from tests.support.whole_way import WholeWay, found, whole_way
 from venus.adapters.cutover.run import Wish, cutover
 from venus.adapters.dialects.registry import open_source
+from venus.adapters.targets.postgresql.control import resync, table_states
 from venus.adapters.targets.registry import open_target
-from venus.adapters.under.control import resync, table_states
 from venus.cli.ddl import conversion
 
 pytestmark = pytest.mark.integration

@@ -10,9 +10,9 @@ import pytest
 from tests.support.brokers import business_status
 from tests.support.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
 from tests.support.real_broker import RealBroker
-from venus.adapters.under.control import pause, progress, resume, resync, table_states
-from venus.adapters.under.load import full_sync
-from venus.adapters.under.target import TableState
+from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.database import TableState
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2

@@ -27,13 +27,14 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters import running
-from venus.adapters.dialects.postgresql.target.session import Session
-from venus.adapters.under import load, loadtask
-from venus.adapters.under.apply import run_apply
-from venus.adapters.under.control import quarantine_list, quarantine_retry, table_states
-from venus.adapters.under.load import LoadProgress, full_sync
-from venus.adapters.under.loadtask import SplitResult, SplitTask
-from venus.adapters.under.target import PostgresTarget
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.control import quarantine_list, quarantine_retry, table_states
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.load import full_sync as load
+from venus.adapters.targets.postgresql.load import task as loadtask
+from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
+from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask
+from venus.adapters.targets.postgresql.session import Session
 from venus.errors import OffsetTrimmed, Refused
 from venus.model import Index, Kind, LogicalType
 

@@ -14,9 +14,9 @@ from tests.support.follower import Follower
 from tests.support.whole_way import WholeWay, found, whole_way
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.adapters.targets.postgresql.control import progress, resync
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
-from venus.adapters.under.control import progress, resync
-from venus.adapters.under.load import full_sync
 from venus.cli.ddl import conversion
 from venus.errors import Refused
 

@@ -23,9 +23,10 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
-from venus.adapters.under import catalogue as catalogues
-from venus.adapters.under.catchup import CatchUp
-from venus.adapters.under.control import (
+from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply.catchup import CatchUp
+from venus.adapters.targets.postgresql.apply.resync import SideLoad
+from venus.adapters.targets.postgresql.control import (
     pause,
     progress,
     quarantine_list,
@@ -35,8 +36,7 @@ from venus.adapters.under.control import (
     resync,
     table_states,
 )
-from venus.adapters.under.resync import SideLoad
-from venus.adapters.under.target import PostgresTarget
+from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

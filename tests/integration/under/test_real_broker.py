@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for, wait_for
 from tests.support.real_broker import RealBroker as RealBroker  # others take it from here
-from venus.adapters.under.control import pause, progress, resume, resync, table_states
-from venus.adapters.under.load import full_sync
+from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.rpc.admin import Admin
 
 pytestmark = pytest.mark.integration

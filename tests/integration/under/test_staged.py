@@ -27,11 +27,11 @@ from tests.support.feed import (
     unique_label,
     wait_for,
 )
-from venus.adapters.under.apply import ApplyReport
-from venus.adapters.under.control import pause, progress, resume, resync, table_states
-from venus.adapters.under.load import full_sync
-from venus.adapters.under.staged import StagedApply
-from venus.adapters.under.stagetask import StageTask, stage_prefix, stage_range
+from venus.adapters.targets.postgresql.apply.loop import ApplyReport
+from venus.adapters.targets.postgresql.control import pause, progress, resume, resync, table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
+from venus.adapters.targets.postgresql.staged.task import StageTask, stage_prefix, stage_range
 from venus.config import Settings
 from venus.config import Spark as SparkSettings
 from venus.errors import ProtocolError
@@ -59,7 +59,7 @@ class Here:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("venus.adapters.under.staged.PIECE_OFFSETS_MIN", 10)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.staged_apply.PIECE_OFFSETS_MIN", 10)
 
 
 def staging(broker: FakeDelivery, url: str, rows_min: int = 1, **target: Any) -> Settings:

@@ -17,7 +17,7 @@ from tests.support.whole_way import WholeWay, found, numbered, run_at, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.running import Runner
-from venus.adapters.under.control import pause, resume
+from venus.adapters.targets.postgresql.control import pause, resume
 from venus.adapters.verify.findings import Result, Verdict
 from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.options import Progress

@@ -11,7 +11,7 @@ import pytest
 from venus.adapters.cutover.counters import next_number
 from venus.adapters.cutover.hashing import TableHash, laid_out
 from venus.adapters.cutover.readiness import Readiness, SourceTable, blocks, moved, pending
-from venus.adapters.under.target import Position, TableState
+from venus.adapters.targets.postgresql.database import Position, TableState
 from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns, to_columns
 from venus.codec.layout import Layout

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.support.feed import INT, TEXT, column, items, refers, settings_for, table
-from venus.adapters.under.ddl import ddl, type_sql
-from venus.adapters.under.evolve import step, widens
-from venus.adapters.under.existing import ExistingColumn, ExistingTable, differences
-from venus.adapters.under.naming import Placed, place, place_all
+from venus.adapters.targets.postgresql.evolve import step, widens
+from venus.adapters.targets.postgresql.naming import Placed, place, place_all
+from venus.adapters.targets.postgresql.schema.ddl import ddl, type_sql
+from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, differences
 from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Check, Index, Kind, LogicalType, TableSchema

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.feed import gone, items, put, section
+from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Suspect, Verdicts
 from venus.adapters.under.circuit import Breaker, Circuit
 from venus.adapters.under.cuts import Assembler, Piece
 from venus.adapters.under.fold import joined, last_of_each, net, rows_of, select, slice_of
-from venus.adapters.under.verdicts import RowsRefused, Suspect, Verdicts
 from venus.codec.batch import Batch
 from venus.codec.packed import Packed
 from venus.errors import ProtocolError

@@ -1,0 +1,328 @@
+"""One session with a target and one stream from the broker: cuts come in, transactions go out (VENUS 3.4).
+
+A cut is applied as soon as it is there; when more is waiting, small cuts go together; a cut larger than memory allows
+is streamed into one transaction. In between, tables catch up, resyncs go on, and operators' commands are noticed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply.held import HeldTables
+from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
+from venus.adapters.targets.postgresql.apply.report import Loop
+from venus.adapters.targets.postgresql.apply.resync import Resyncs
+from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.rows.merging import MergeWhole
+from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused
+from venus.adapters.targets.postgresql.session import Superseded
+from venus.adapters.under.cuts import Assembler, Cut, Hesitate, Piece, Withdrawn, pieces_of
+from venus.errors import Diverged, Refused
+from venus.rpc.subscriber import Subscriber
+
+logger = logging.getLogger(__name__)
+
+#: How long a quiet loop waits before it looks at what operators have asked for.
+IDLE_S = 0.5
+LOCK_WAIT_S = 30.0
+#: A transaction with changes that are not decided is kept open so long after the last word about them.
+DECISION_WAIT_S = 5.0
+#: How often the counters are added up and compared with the applied offset.
+ACCOUNT_S = 1.0
+
+
+class Following:
+    """One session with the target and one stream from the broker."""
+
+    def __init__(self, target: PostgresTarget, loop: Loop) -> None:
+        self._loop = loop
+        self._target = target
+        self._session = self._target.connect()
+        self._subscriber: Subscriber | None = None
+        self._held = HeldTables(self._target)
+        self._resyncs = Resyncs(self._target)
+        self._defer = False
+        self._looked = 0.0
+        self._accounted = 0.0
+        self._unaccounted: int | None = None
+        self._told = (0, 0)
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.forget()
+        self._resyncs.close()
+        if self._subscriber is not None:
+            self._subscriber.close()
+        self._session.close()
+
+    def run(self) -> bool:
+        """Follow until stop (False) or until a cut must be read again from the broker (True)."""
+        self._take_target()
+        self._reload()
+        self._subscribe()
+        while not self._loop.stopped:
+            if self._wait_while_paused():
+                continue
+            try:
+                if self._receive() and not self._apply():
+                    return True
+            except Withdrawn:
+                self._session.rollback()
+                return True
+            except MergeWhole as failed:
+                self._session.rollback()
+                self._loop.merge_whole(failed.table_id)
+                return True
+            except Hesitate as reason:
+                self._session.rollback()
+                self._loop.hesitate(str(reason))
+                return True
+            self._tend()
+            if self._loop.goes_ahead and not self._ahead and not self._assembler.rows:
+                return True
+        return False
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def _take_target(self) -> None:
+        """Be the only one; a killed predecessor's server process may need a moment to notice."""
+        if not self._target.installed(self._session):
+            raise Refused(
+                f"target {self._target.name} has not been loaded yet",
+                hint=f"venus migrate --target {self._target.name}",
+            )
+        end = time.monotonic() + LOCK_WAIT_S
+        while not self._target.lock(self._session):
+            if self._loop.stopped or time.monotonic() > end:
+                self._target.require_lock(self._session)
+            self._loop.wait(0.1)
+        self._session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
+        self._defer = not may_be_replica(self._session)
+        self._loop.constraints(DEFERRED if self._defer else REPLICA)
+
+    def _reload(self) -> None:
+        """Read the target's own tables again."""
+        self._catalogue = catalogues.read(self._target, self._session)
+        if self._defer:
+            refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
+        if self._subscriber is not None:
+            self._subscriber.report(self._catalogue.condition())
+
+    def _subscribe(self) -> None:
+        settings = self._target.settings.apply
+        position = self._catalogue.position
+        self._assembler = Assembler(position.offset)
+        self._ahead = self._loop.goes_ahead
+        self._subscriber = Subscriber(
+            self._target.broker, self._target.business, self._target.group, credit_bytes=settings.credit_bytes,
+            ahead=self._ahead,
+        )  # fmt: skip
+        try:
+            opened = self._subscriber.open(position.offset, position.epoch, kept=self._catalogue.kept())
+        except Diverged as error:
+            raise type(error)(
+                f"target {self._target.name}: {error}", hint=f"load it anew: venus migrate --target {self._target.name}"
+            ) from error
+        if self._held.begin(self._session, self._catalogue, opened.log_start):
+            self._reload()
+        self._acknowledge()
+        self._subscriber.report(self._catalogue.condition())
+        self._loop.begun(position.offset)
+
+    def _acknowledge(self, unaccounted: int | None = None) -> None:
+        assert self._subscriber is not None
+        self._told = self._positions()
+        offset, kept = self._told
+        self._subscriber.acknowledge(offset, kept=kept, unaccounted=unaccounted)
+
+    def _positions(self) -> tuple[int, int]:
+        """Return what is applied, and from where on the broker must keep the queue."""
+        return self._catalogue.position.offset, self._held.kept(self._catalogue)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def _wait_while_paused(self) -> bool:
+        if not self._catalogue.position.paused:
+            return False
+        self._loop.tell(self._catalogue.held())
+        self._loop.wait(IDLE_S)
+        self._reload_if_superseded()
+        return True
+
+    def _receive(self) -> bool:
+        """Take what has arrived; return whether something can be applied."""
+        assert self._subscriber is not None
+        assembler, rows_max = self._assembler, self._target.settings.apply.cut_group_rows_max
+        busy = self._held.active or self._resyncs.active
+        timeout_s = 0.0 if assembler.has_complete else 0.01 if busy else IDLE_S
+        while assembler.rows < rows_max:
+            increments = self._subscriber.increments(timeout_s)
+            for increment in increments:
+                assembler.arrive(increment)
+            if not increments or not assembler.has_complete:
+                break
+            timeout_s = 0.0
+        return assembler.has_complete or assembler.open_rows >= rows_max
+
+    def _apply(self) -> bool:
+        """Apply what is there; False = the stream must be opened again."""
+        try:
+            if self._assembler.has_complete:
+                self._apply_group(self._assembler.group(self._target.settings.apply.cut_group_rows_max))
+                return True
+            return self._stream_cut()
+        except Superseded:
+            self._session.rollback()
+            logger.info("target %s: an operator has changed a state; reading it again", self._target.name)
+            return False
+
+    def _apply_group(self, cuts: list[Cut]) -> None:
+        pieces = pieces_of(cuts)
+        at_once = (
+            not self._loop.verdicts and sum(c.rows for c in cuts) <= 4 * self._target.settings.apply.keyed_rows_max
+        )
+        if at_once and apply_at_once(
+            self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
+        ):
+            self._done(cuts[-1], sum(c.rows for c in cuts), reload=False)
+            return
+        while True:
+            try:
+                writer = self._writer(cuts[0].start)
+                writer.begin()
+                for piece in pieces:
+                    writer.add(piece)
+                self._finish(writer, cuts[-1], sum(c.rows for c in cuts))
+            except RowsRefused as refused:
+                self._session.rollback()
+                self._reload()
+                if len(cuts) > 1:  # which cut is it? held_from shall be exact
+                    for cut in cuts:
+                        self._apply_group([cut])
+                    return
+                self._judge(refused)
+            else:
+                return
+
+    def _stream_cut(self) -> bool:
+        """Apply a cut that is larger than memory allows, or not decided yet, while it arrives."""
+        writer = self._writer(self._catalogue.position.offset, frozenset(self._loop.whole))
+        last: Piece | None = None
+        rows = 0
+        heard = time.monotonic()
+        try:
+            writer.begin()
+            while not self._loop.stopped:
+                if last is None or not last.batch.cut_end:
+                    for piece in self._assembler.open_pieces():
+                        writer.add(piece)
+                        rows += piece.batch.count
+                        last = piece
+                        if piece.batch.cut_end:
+                            writer.flush()
+                if last is not None and last.batch.cut_end and last.decided:
+                    self._finish(writer, Cut(number=last.batch.cut, pieces=[last]), rows)
+                    return True
+                heard = self._hear(heard)
+        except RowsRefused as refused:
+            if self._assembler.ahead:
+                raise Hesitate(f"the target refuses a row of it: {refused}") from refused
+            self._session.rollback()
+            self._judge(refused)
+            return False
+        self._session.rollback()
+        return True
+
+    def _hear(self, heard: float) -> float:
+        """Take what arrives next; return when something arrived last. A silent producer must not hold our locks."""
+        assert self._subscriber is not None
+        increments = self._subscriber.increments(IDLE_S)
+        for increment in increments:
+            self._assembler.arrive(increment)
+        if increments:
+            return time.monotonic()
+        if self._assembler.ahead and time.monotonic() - heard > DECISION_WAIT_S:
+            raise Hesitate(f"nothing was heard of it for {DECISION_WAIT_S:g} s")
+        return heard
+
+    def _writer(self, start: int, whole: frozenset[int] | None = None) -> Writer:
+        return Writer(
+            self._target, self._session, self._catalogue, self._loop.verdicts, start=start,
+            defer_constraints=self._defer, whole=whole,
+        )  # fmt: skip
+
+    def _finish(self, writer: Writer, cut: Cut, rows: int) -> None:
+        last = cut.pieces[-1]
+        writer.finish(
+            lambda: advance_text(
+                self._target, self._session, self._catalogue, last, writer.heartbeat_us, writer.other
+            )
+        )  # fmt: skip
+        self._done(cut, rows, reload=writer.changed)
+
+    def _judge(self, refused: RowsRefused) -> None:
+        self._loop.verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
+
+    def _done(self, cut: Cut, rows: int, *, reload: bool) -> None:
+        self._loop.applied(cut.end, rows)
+        self._catalogue.moved(cut.end, cut.pieces[-1].epoch)
+        if reload:
+            self._reload()
+            self._loop.tell(self._catalogue.held(), now=True)
+        self._acknowledge()
+
+    # -- what is not the stream ------------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        """Catch up tables, go on with resyncs, see what operators want, report."""
+        assert self._subscriber is not None
+        if not self._assembler.has_complete:
+            self._reload_if_superseded()
+        if self._held.step(self._session, self._catalogue, defer_constraints=self._defer):
+            self._reload()
+        self._tend_resyncs()
+        self._account()
+        if self._told != self._positions():
+            self._acknowledge()  # a table follows again: nothing is kept for it any more, also on a quiet queue
+        self._loop.tell(self._catalogue.held())
+
+    def _account(self) -> None:
+        """Add up what became of all changes, and tell the broker how many are missing."""
+        if time.monotonic() - self._accounted < ACCOUNT_S:
+            return
+        self._accounted = time.monotonic()
+        missing = self._target.unaccounted(self._session)
+        if missing is None or missing == self._unaccounted:
+            return
+        if missing:
+            logger.error(
+                "target %s: %s changes below its applied offset are unaccounted for", self._target.name, missing
+            )
+        self._unaccounted = missing
+        self._acknowledge(missing)
+
+    def _tend_resyncs(self) -> None:
+        try:
+            changed = self._resyncs.step(self._session, self._catalogue)
+        except Superseded:
+            self._session.rollback()
+            changed = True
+        if changed:
+            self._reload()
+            self._held.forget()
+
+    def _reload_if_superseded(self) -> None:
+        """Look for commands; while there is work, every transaction notices them by itself."""
+        if time.monotonic() - self._looked < IDLE_S / 2:
+            return
+        self._looked = time.monotonic()
+        position = self._target.position(self._session)
+        if position is None or position.control != self._catalogue.position.control:
+            self._reload()
+            self._held.forget()

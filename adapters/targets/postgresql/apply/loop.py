@@ -1,0 +1,47 @@
+"""The under adapter's loop: follows the broker's increments and keeps one target equal (VENUS 3.4).
+
+One process, one connection, one stream for each target. Whatever fails ends the session, and everything begins again
+from what the target itself says: its applied offset, its tables' states. That is also what happens after kill -9.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import tenacity
+
+from venus.adapters.targets.postgresql.apply.apply_session import Following
+from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.config import Settings
+from venus.errors import VenusError
+
+__all__ = ["ApplyReport", "Report", "run_apply"]
+
+
+def run_apply(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
+    """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
+    target = PostgresTarget(settings, name)
+    loop = Loop(name, stop, report)
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
+        wait=lambda _: loop.breaker.failed(),
+        stop=tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
+        before=lambda _: loop.breaker.probe(),
+        before_sleep=lambda state: loop.failed(state.outcome.exception() if state.outcome else None),
+        reraise=True,
+    )
+    try:
+        retrying(_follow, target, loop)
+    except VenusError as error:
+        if not (error.retryable and loop.stopped):
+            raise
+
+
+def _follow(target: PostgresTarget, loop: Loop) -> None:
+    """Follow until stop, session by session."""
+    again = True
+    while again and not loop.stopped:
+        with Following(target, loop) as following:
+            again = following.run()

@@ -1,0 +1,123 @@
+"""A small group of cuts in one round trip: BEGIN, the applied offset, keyed statements, COMMIT in one string.
+
+This is the way of a trickle, where a round trip is most of the latency. Whatever is unusual (a marker, a new schema
+version, a parked key, a refusal) is left to `Writer`; nothing has happened then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from venus.adapters.targets.postgresql.apply.counts import Counts
+from venus.adapters.targets.postgresql.apply.writer import heartbeat_of
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.naming import is_heartbeat
+from venus.adapters.targets.postgresql.rows.keyed import keyed_text
+from venus.adapters.targets.postgresql.session import Session, Superseded
+from venus.adapters.under.cuts import Piece
+from venus.adapters.under.fold import Rows, joined, net, rows_of
+from venus.codec.changes import TableChanges
+from venus.codec.layout import Layout
+from venus.errors import TargetError
+from venus.model import ChangeKind
+
+
+def apply_at_once(
+    target: PostgresTarget, session: Session, catalogue: Catalogue, pieces: Sequence[Piece], *, defer_constraints: bool
+) -> bool:
+    """Apply whole cuts in one string; False = it does not suit, and nothing was changed."""
+    shot = _Shot(target, catalogue)
+    if not all(shot.take(piece) for piece in pieces):
+        return False
+    try:
+        text = shot.text(session, pieces[-1], defer_constraints=defer_constraints)
+        session.run(text)
+    except Superseded:
+        session.rollback()
+        raise
+    except TargetError:
+        session.rollback()
+        return False
+    return True
+
+
+class _Shot:
+    """What one string shall do."""
+
+    def __init__(self, target: PostgresTarget, catalogue: Catalogue) -> None:
+        self._target = target
+        self._catalogue = catalogue
+        self._rows_max = target.settings.apply.keyed_rows_max
+        self._parts: dict[int, list[Rows]] = {}
+        self._versions: dict[int, int] = {}
+        self._heartbeat_us: int | None = None
+        self._counts = Counts(catalogue)
+
+    def take(self, piece: Piece) -> bool:
+        """Add an increment; False = not by this way."""
+        if any((s.table_id, s.version) not in self._catalogue.schemas for s in piece.batch.schemas):
+            return False
+        self._counts.met(piece)
+        offset = piece.start
+        for section in piece.batch.sections:
+            if not self._section(section, offset):
+                return False
+            offset += section.count
+        return True
+
+    def _section(self, section: TableChanges, offset: int) -> bool:
+        catalogue, table_id = self._catalogue, section.table_id
+        schema = catalogue.schema(table_id, section.schema_version)
+        if is_heartbeat(schema):
+            self._heartbeat_us = heartbeat_of(section, Layout.of(schema)) or self._heartbeat_us
+            self._counts.other += section.count
+            return True
+        if not catalogue.follows(table_id):
+            if table_id in catalogue.tables:
+                self._counts.held(section, offset)
+            return table_id in catalogue.tables
+        unusual = (
+            section.kind is not ChangeKind.CHANGES
+            or table_id in catalogue.parked
+            or catalogue.records(table_id)
+            or section.schema_version != catalogue.tables[table_id].schema_version
+        )
+        if unusual:
+            return False
+        parts = self._parts.setdefault(table_id, [])
+        parts.append(rows_of(section, offset))
+        self._versions[table_id] = section.schema_version
+        return sum(map(len, parts)) <= self._rows_max
+
+    def text(self, session: Session, last: Piece, *, defer_constraints: bool) -> str:
+        """Return the transaction."""
+        target, catalogue = self._target, self._catalogue
+        texts = ["BEGIN"]
+        if defer_constraints:
+            texts.append("SET CONSTRAINTS ALL DEFERRED")
+        texts.append(advance_text(target, session, catalogue, last, self._heartbeat_us, self._counts.other))
+        for table_id, parts in self._parts.items():
+            version = self._versions[table_id]
+            sql, layout = catalogue.sql(target, table_id, version), catalogue.layout(table_id, version)
+            rows = joined(parts)
+            if not len(rows):
+                continue
+            texts.append(keyed_text(session, sql, layout, net(rows)))
+            self._counts.of(table_id).applied += len(rows)
+        return "; ".join([*texts, *self._counts.texts(target, session), "COMMIT"])
+
+
+def advance_text(
+    target: PostgresTarget, session: Session, catalogue: Catalogue, last: Piece, heartbeat_us: int | None, other: int
+) -> str:
+    """Return the statement that moves the applied offset behind `last`, from exactly where it is believed to be.
+
+    `other` = how many offsets on the way belong to no table.
+    """
+    position, batch = catalogue.position, last.batch
+    return target.own_text(
+        session, "advance", expected=position.offset, control=position.control, offset=last.end, epoch=last.epoch,
+        sequence=batch.first_sequence + batch.count - 1, captured_us=batch.captured_at_us or None,
+        committed_us=last.committed_at_us or None, heartbeat_us=heartbeat_us, other=other,
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""Keeps changes that the target refuses, and those that wait behind them, at the target (features 2.16).
+
+A parked change holds back all later changes of its key, in order; every other key goes on. The row that halted a whole
+table is kept as well, to be seen, but is applied again from the stream.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from venus.adapters.targets.postgresql.apply.counts import Counts
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import HALTED, PostgresTarget
+from venus.adapters.targets.postgresql.rows.refused import positions_of
+from venus.adapters.targets.postgresql.rows.verdicts import Suspect, Verdicts
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.under.cuts import Piece
+from venus.adapters.under.fold import Rows, rows_of
+from venus.codec.changes import TableChanges
+from venus.codec.columns import keys_to_columns
+from venus.codec.layout import Layout
+from venus.model import ChangeKind, TableSchema
+
+PARKED = "PARKED"
+#: Offset of rows that the target refused during the full load: before every increment.
+LOADED = -1
+#: What is said of a change that waits because an earlier one of its key does.
+BEHIND = "behind an earlier change of its key"
+
+
+class Parking:
+    """The quarantine, within one transaction."""
+
+    def __init__(
+        self, target: PostgresTarget, session: Session, catalogue: Catalogue, verdicts: Verdicts, counts: Counts
+    ) -> None:
+        self._target = target
+        self._session = session
+        self._catalogue = catalogue
+        self._verdicts = verdicts
+        self._counts = counts
+        #: Refused changes that this transaction has kept: what the target said belongs to the first of a key only.
+        self._explained: set[tuple[int, bytes]] = set()
+        #: table -> offset of a TRUNCATE: what was refused before it does not matter any more.
+        self._emptied: dict[int, int] = {}
+
+    def divide(self, rows: Rows, piece: Piece, schema: TableSchema, *, catching_up: bool) -> tuple[Rows, Rows | None]:
+        """Return what is to be applied, and what was parked instead."""
+        table_id = schema.table_id
+        skipped = self._catalogue.skipped.get(table_id)
+        if skipped and catching_up:
+            rows = self._without_skipped(rows, skipped, table_id)
+        waiting = self._waiting(table_id)
+        if not waiting:
+            return rows, None
+        mask = positions_of(rows, waiting)
+        if not mask.any():
+            return rows, None
+        parked = rows.where(mask)
+        self._keep(parked, piece, schema, PARKED)
+        self._counts.of(table_id).quarantined += len(parked)
+        return rows.where(~mask), parked
+
+    def _waiting(self, table_id: int) -> dict[bytes, int]:
+        suspects = self._verdicts.suspects.get(table_id, {})
+        waiting = {r: s.offset for r, s in suspects.items()} | self._catalogue.parked.get(table_id, {})
+        since = self._emptied.get(table_id, LOADED)
+        return {r: offset for r, offset in waiting.items() if offset >= since}
+
+    def _without_skipped(self, rows: Rows, skipped: set[tuple[bytes, int]], table_id: int) -> Rows:
+        pairs = zip(rows.record_ids.split(), rows.offsets.tolist(), strict=True)
+        keep = np.fromiter((pair not in skipped for pair in pairs), dtype=np.bool_, count=len(rows))
+        self._counts.of(table_id).skipped += int((~keep).sum())
+        return rows.where(keep)
+
+    def keep_refused(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
+        """Keep the row that halted its table, so that the operator can see it."""
+        suspects = self._verdicts.suspects.get(section.table_id, {})
+        if not suspects or section.kind is not ChangeKind.CHANGES:
+            return
+        rows = rows_of(section, offset)
+        mask = positions_of(rows, {record_id: s.offset for record_id, s in suspects.items()})
+        if mask.any():
+            self._keep(rows.where(mask), piece, schema, HALTED)
+
+    def emptied(self, table_id: int, offset: int) -> None:
+        """Settle whatever waited before a TRUNCATE at `offset`: the rows would be gone anyway."""
+        self._emptied[table_id] = offset
+        if not self._catalogue.parked.get(table_id):
+            return
+        settled = {"table_id": table_id, "offset": offset}
+        self._target.own(self._session, "count_superseded", **settled)
+        self._target.own(self._session, "supersede_quarantine", reason="TRUNCATE", **settled)
+        self._catalogue.parked.pop(table_id)
+
+    def _keep(self, rows: Rows, piece: Piece, schema: TableSchema, state: str) -> None:
+        suspects = self._verdicts.suspects.get(schema.table_id, {})
+        record_ids, messages = rows.record_ids.split(), rows.rows.split()
+        values = zip(
+            record_ids, messages, rows.offsets.tolist(), rows.is_deleted.tolist(), key_texts(rows, Layout.of(schema)),
+            strict=True,
+        )  # fmt: skip
+        texts = []
+        for record_id, message, offset, is_deleted, key in values:
+            first = self._explanation(schema.table_id, record_id, suspects)
+            texts.append(
+                self._target.own_text(
+                    self._session, "quarantine", table_id=schema.table_id, version=schema.version,
+                    record_id=record_id, key=key, offset=offset,
+                    sequence=piece.batch.first_sequence + offset - piece.start,
+                    sqlstate=first.sqlstate if first else "", message=first.message if first else BEHIND,
+                    row_message=record_id + message, is_deleted=is_deleted, state=state,
+                )
+            )  # fmt: skip
+            if state == PARKED:
+                self._catalogue.parked.setdefault(schema.table_id, {}).setdefault(record_id, offset)
+        self._session.run("; ".join(texts))
+
+    def _explanation(self, table_id: int, record_id: bytes, suspects: dict[bytes, Suspect]) -> Suspect | None:
+        if (table_id, record_id) in self._explained:
+            return None
+        self._explained.add((table_id, record_id))
+        return suspects.get(record_id)
+
+
+def key_texts(rows: Rows, layout: Layout) -> list[str]:
+    """Return the keys as people read them: a JSON object each."""
+    names = layout.schema.key
+    columns = keys_to_columns(rows.record_ids, layout)
+    found = []
+    for key in zip(*columns, strict=True):
+        shown = {n: v.hex() if isinstance(v, bytes) else v for n, v in zip(names, key, strict=True)}
+        # PostgreSQL's text has no NUL; JSON writes it as an escape.
+        found.append(json.dumps(shown, ensure_ascii=False))
+    return found

@@ -1,0 +1,248 @@
+"""Makes one table of one target equal to the broker's full data while everything else streams (features 3, U1).
+
+The loop records the key of every change of the table; a second connection loads the full data of the table, as of a
+cut S, into a side table; then one transaction of the loop removes and replaces what differs, except for keys touched
+behind S, which are newer. The table can be read all the time. What is durable (the record of touched keys) begins
+before the snapshot, so a killed resync simply loads its side table again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from venus.adapters.targets.postgresql import evolve
+from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import (
+    ACCOUNT,
+    ACTIVE,
+    CATCHUP,
+    HALTED,
+    PAUSED,
+    RESYNC,
+    PostgresTarget,
+    TableState,
+)
+from venus.adapters.targets.postgresql.rows.rowcopy import copy_full
+from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
+from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.schema.ddl import type_sql
+from venus.adapters.targets.postgresql.schema.own_types import settled
+from venus.adapters.targets.postgresql.session import Session, Superseded
+from venus.codec import schema as schemas_codec
+from venus.errors import TargetError, VenusError
+from venus.model import TableSchema
+from venus.rpc.snapshots import Snapshots
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: A record that was asked for and not begun yet.
+REQUESTED = -1
+_RETRY_S = 0.1
+
+
+class SideLoad(threading.Thread):
+    """Loads the full data of one table into a side table, in a connection of its own."""
+
+    def __init__(self, target: PostgresTarget, sql: RowSql, recorded_from: int) -> None:
+        super().__init__(name=f"venus-resync-{sql.placed.name}", daemon=True)
+        self._target = target
+        self._sql = sql
+        self._recorded_from = recorded_from
+        self._stop_asked = threading.Event()
+        #: The cut of the side table, when it is complete.
+        self.cut: int | None = None
+        self.schema: TableSchema | None = None
+        self.error: VenusError | None = None
+
+    def stop(self) -> None:
+        """Give up."""
+        self._stop_asked.set()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            session = self._target.connect("resync")
+            try:
+                with Snapshots(self._target.broker) as snapshots:
+                    self._load(session, snapshots)
+            finally:
+                session.rollback()
+                session.close()
+        except VenusError as error:
+            self.error = error
+
+    def _load(self, session: Session, snapshots: Snapshots) -> None:
+        table_id = self._sql.placed.schema.table_id
+        while not self._stop_asked.is_set():
+            holder = f"resync of {self._sql.placed.qualified} at {self._target.group}"
+            snapshot = snapshots.open(self._target.business, table_ids=[table_id], holder=holder)
+            try:
+                if snapshot.offset >= self._recorded_from:
+                    self._copy(session, snapshots, snapshot)
+                    return
+            finally:
+                snapshots.close(snapshot.snapshot_id)
+            self._stop_asked.wait(_RETRY_S)  # the full data lags behind what this target has applied
+
+    def _copy(self, session: Session, snapshots: Snapshots, snapshot: broker_pb2.Snapshot) -> None:
+        table_id = self._sql.placed.schema.table_id
+        known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas if wire.table_id == table_id]
+        if not known:
+            raise TargetError(f"the broker has no full data of {self._sql.placed.qualified}")
+        schemas = {s.version: s for s in known}
+        schema = max(known, key=lambda s: s.version)
+        sql = RowSql(self._target.place(schema), self._target.group)
+        self._create(session, sql)
+        for split in snapshot.splits:
+            session.run("BEGIN")
+            for chunk in snapshots.read_split(snapshot.snapshot_id, split):
+                for rows in chunk.sections:
+                    copy_full(session, sql.side, sql.placed, rows, schemas[rows.schema_version])
+                snapshots.renew(snapshot.snapshot_id)
+            session.run("COMMIT")
+        session.run(f"{sql.text('key_side')}; ANALYZE {sql.side}")
+        self.schema, self.cut = schema, snapshot.offset
+
+    def _create(self, session: Session, sql: RowSql) -> None:
+        """Lay the side table out by the newest schema; the target may be a version behind."""
+        own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
+        columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type, own)}" for c in wire)
+        session.run(f"{sql.text('drop_side')}; {sql.text('create_side', definitions=columns)}")
+
+
+class Resyncs:
+    """The resyncs of one following."""
+
+    def __init__(self, target: PostgresTarget) -> None:
+        self._target = target
+        self._loads: dict[int, SideLoad] = {}
+
+    @property
+    def active(self) -> bool:
+        return bool(self._loads)
+
+    def close(self) -> None:
+        """Stop what is being loaded; it begins again with the next following."""
+        for load in self._loads.values():
+            load.stop()
+        self._loads.clear()
+
+    def step(self, session: Session, catalogue: Catalogue) -> bool:
+        """Go on with every resync; return whether the catalogue must be read again."""
+        wanted = {t: purposes[RESYNC] for t, purposes in catalogue.sweeps.items() if RESYNC in purposes}
+        for table_id in set(self._loads) - set(wanted):
+            self._loads.pop(table_id).stop()
+        changed = False
+        for table_id, recorded_from in wanted.items():
+            state = catalogue.tables.get(table_id)
+            if state is None:
+                continue
+            if recorded_from == REQUESTED:
+                self._begin(session, catalogue, state)
+                changed = True
+            elif table_id not in self._loads:
+                sql = catalogue.sql(self._target, table_id, state.schema_version)
+                load = SideLoad(self._target, sql, recorded_from)
+                self._loads[table_id] = load
+                load.start()
+            else:
+                changed |= self._look(session, catalogue, state)
+        return changed
+
+    def _writer(self, session: Session, catalogue: Catalogue, table_id: int) -> Writer:
+        return Writer(
+            self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False,
+            only=table_id,
+        )  # fmt: skip
+
+    def _begin(self, session: Session, catalogue: Catalogue, state: TableState) -> None:
+        """Record touched keys from exactly the applied offset on."""
+        writer = self._writer(session, catalogue, state.table_id)
+        sql = catalogue.sql(self._target, state.table_id, state.schema_version)
+        writer.begin()
+        writer.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
+        session.run("COMMIT")
+
+    def _look(self, session: Session, catalogue: Catalogue, state: TableState) -> bool:
+        load = self._loads[state.table_id]
+        if load.is_alive():
+            return False
+        if load.error is not None and load.error.retryable:
+            del self._loads[state.table_id]  # begins again at the next step
+            return False
+        if load.cut is None or load.schema is None:
+            return self._give_up(session, catalogue, state, str(load.error or "stopped"))
+        if state.state == ACTIVE and catalogue.position.offset < load.cut:
+            return False  # the stream has not come to the cut yet
+        try:
+            self._replace(session, catalogue, state, load.cut, load.schema)
+        except Superseded:
+            raise
+        except TargetError as error:
+            session.rollback()
+            return self._give_up(session, catalogue, state, str(error))
+        del self._loads[state.table_id]
+        logger.info("table %s is equal to the full data at offset %s", state.source_name, load.cut)
+        return True
+
+    def _replace(
+        self, session: Session, catalogue: Catalogue, state: TableState, cut: int, schema: TableSchema
+    ) -> None:
+        writer = self._writer(session, catalogue, state.table_id)
+        writer.begin()
+        self._evolve(session, catalogue, state, schema)
+        placed = self._target.place(schema)
+        sql = RowSql(placed, self._target.group)
+        session.run("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
+        for block in ("resync_delete", "resync_replace", "resync_insert"):
+            session.run(sql.text(block, offset=str(cut)))
+        settled = {"table_id": state.table_id, "offset": cut}
+        self._target.own(session, "count_superseded", **settled)
+        self._target.own(session, "supersede_quarantine", reason="resync", **settled)
+        if state.state != ACTIVE:
+            self._hold(session, state, cut)
+        self._target.own(session, "end_held", table_id=state.table_id)
+        writer.recording.stop(state.table_id, RESYNC, sql)
+        self._target.own(session, "settle_account")
+        session.run(f"{sql.text('drop_side')}; COMMIT")
+
+    def _evolve(self, session: Session, catalogue: Catalogue, state: TableState, schema: TableSchema) -> None:
+        """Bring the table to the snapshot's schema version, which may be newer."""
+        if schema.version <= state.schema_version:
+            return
+        old = self._target.place(catalogue.schema(state.table_id, state.schema_version))
+        new = self._target.place(schema)
+        step = evolve.step(old, new, settled(session, new))
+        if step.refused:
+            raise TargetError(step.refused)
+        for text in step.statements:
+            session.run(text)
+        self._target.put_schema(session, schema)
+        remarks = "; ".join(step.remarks)
+        self._target.own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
+
+    def _hold(self, session: Session, state: TableState, cut: int) -> None:
+        """Let a table that did not follow go on from the cut, or from where it had come to if that is later."""
+        after = {HALTED: CATCHUP, CATCHUP: CATCHUP, PAUSED: PAUSED}[state.state]
+        reason = state.reason if after == PAUSED else ""
+        now = next(t for t in self._target.tables(session) if t.table_id == state.table_id)
+        held_from = max(cut, now.held_from or 0)  # catching up may have moved it since the catalogue was read
+        self._target.own(session, "count_contained", table_id=state.table_id, offset=held_from)
+        self._target.set_state(session, state.table_id, after, held_from=held_from, reason=reason)
+
+    def _give_up(self, session: Session, catalogue: Catalogue, state: TableState, why: str) -> bool:
+        logger.error("resync of %s failed: %s", state.source_name, why)
+        self._loads.pop(state.table_id, None)
+        sql = catalogue.sql(self._target, state.table_id, state.schema_version)
+        writer = self._writer(session, catalogue, state.table_id)
+        writer.begin()
+        reason = f"resync failed: {why}"
+        self._target.set_state(session, state.table_id, state.state, held_from=state.held_from, reason=reason)
+        self._target.own(session, "end_held", table_id=state.table_id)
+        self._target.own(session, "end_sweep", table_id=0, purpose=ACCOUNT)
+        writer.recording.stop(state.table_id, RESYNC, sql)
+        session.run(f"{sql.text('drop_side')}; COMMIT")
+        return True

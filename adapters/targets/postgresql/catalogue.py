@@ -1,0 +1,150 @@
+"""What the apply loop knows of its target, read once and kept: positions, tables, schemas, parked keys, sweeps.
+
+Every command that changes any of it raises `control` in the same transaction; the loop's next transaction then finds
+that it is superseded, and reads all of this again. So no statement is spent on asking whether something has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, Position, PostgresTarget, TableState
+from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.session import Session
+from venus.codec.layout import Layout
+from venus.conditions import RESYNCING, AdapterCondition, TableCondition
+from venus.errors import Refused
+from venus.model import Offset, TableSchema
+
+
+@dataclass(slots=True, kw_only=True)
+class Catalogue:
+    """A copy of VENUS's own tables at the target."""
+
+    position: Position
+    tables: dict[int, TableState]
+    schemas: dict[tuple[int, int], TableSchema]
+    #: table -> record_id -> offset of its first parked change.
+    parked: dict[int, dict[bytes, int]]
+    #: table -> (record_id, offset) that an operator skipped.
+    skipped: dict[int, set[tuple[bytes, int]]]
+    #: table -> purpose -> recording since this offset.
+    sweeps: dict[int, dict[str, int]]
+    #: table -> how many of its changes wait in quarantine.
+    quarantined: dict[int, int]
+    _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
+
+    def follows(self, table_id: int) -> bool:
+        """Whether the stream's changes are applied to this table."""
+        state = self.tables.get(table_id)
+        return state is not None and state.state == ACTIVE
+
+    def moved(self, offset: int, epoch: int) -> None:
+        """Take note of a transaction that has moved the applied offset."""
+        self.position = replace(self.position, offset=Offset(offset), epoch=epoch)
+
+    def held(self) -> list[TableState]:
+        """Return the tables that do not follow."""
+        return [t for t in self.tables.values() if t.state != ACTIVE]
+
+    def condition(self) -> AdapterCondition:
+        """Return what the broker is told of this target."""
+        return standing_of(
+            self.tables.values(),
+            paused=self.position.paused,
+            quarantined=self.quarantined,
+            resyncing={table_id for table_id, purposes in self.sweeps.items() if RESYNC in purposes},
+        )
+
+    def kept(self, log_start: int = 0) -> int:
+        """Return the offset below which no table needs anything any more; the queue starts at `log_start`.
+
+        A table whose increments are gone waits for a resync, whose record of touched keys begins before its cut.
+        """
+        needed: list[int] = [self.position.offset]
+        for state in self.held():
+            held_from: int | None = state.held_from
+            if held_from is not None and held_from < log_start:
+                held_from = self.sweeps.get(state.table_id, {}).get(RESYNC)
+            if held_from is not None and held_from >= log_start:
+                needed.append(held_from)
+        return min(needed)
+
+    def records(self, table_id: int) -> bool:
+        """Whether the keys of this table's changes are being recorded; asked for is not begun."""
+        return any(offset >= 0 for offset in self.sweeps.get(table_id, {}).values())
+
+    def schema(self, table_id: int, version: int) -> TableSchema:
+        """Return a table version that this target has met."""
+        try:
+            return self.schemas[table_id, version]
+        except KeyError:
+            raise Refused(
+                f"table {table_id} version {version} was never described to this target",
+                hint="load the target anew: venus migrate",
+            ) from None
+
+    def newest(self, table_id: int) -> TableSchema:
+        """Return the version that a table at the target has."""
+        return self.schema(table_id, self.tables[table_id].schema_version)
+
+    def sql(self, target: PostgresTarget, table_id: int, version: int) -> RowSql:
+        """Return the statements for a table version; asked for every section, hence kept."""
+        key = (table_id, version)
+        if key not in self._sql:
+            self._sql[key] = RowSql(target.place(self.schema(table_id, version)), target.group)
+        return self._sql[key]
+
+    def layout(self, table_id: int, version: int) -> Layout:
+        """Return how a table version's rows are laid out."""
+        return Layout.of(self.schema(table_id, version))
+
+
+def standing_of(
+    tables: Iterable[TableState], *, paused: bool, quarantined: Mapping[int, int], resyncing: Container[int]
+) -> AdapterCondition:
+    """Return how a target's tables stand."""
+    return AdapterCondition.of(
+        (
+            TableCondition(
+                table_id=t.table_id,
+                name=t.source_name,
+                state=RESYNCING if t.table_id in resyncing and t.state == ACTIVE else t.state,
+                reason=t.reason,
+                quarantined=quarantined.get(t.table_id, 0),
+            )
+            for t in tables
+        ),
+        paused=paused,
+        quarantined=sum(quarantined.values()),
+    )
+
+
+def read(target: PostgresTarget, session: Session) -> Catalogue:
+    """Read VENUS's own tables, consistently."""
+    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        position = target.position(session)
+        if position is None:
+            raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
+        parked: dict[int, dict[bytes, int]] = {}
+        for table_id, record_id, offset in target.own_rows(session, "parked_keys"):
+            parked.setdefault(table_id, {})[bytes(record_id)] = offset
+        skipped: dict[int, set[tuple[bytes, int]]] = {}
+        for table_id, record_id, offset in target.own_rows(session, "skipped_changes"):
+            skipped.setdefault(table_id, set()).add((bytes(record_id), offset))
+        sweeps: dict[int, dict[str, int]] = {}
+        for table_id, purpose, offset in target.own_rows(session, "sweeps"):
+            sweeps.setdefault(table_id, {})[purpose] = offset
+        return Catalogue(
+            position=position,
+            tables={t.table_id: t for t in target.tables(session)},
+            schemas={(s.table_id, s.version): s for s in target.schemas(session)},
+            parked=parked,
+            skipped=skipped,
+            sweeps=sweeps,
+            quarantined=dict(target.own_rows(session, "open_by_table")),
+        )
+    finally:
+        session.rollback()

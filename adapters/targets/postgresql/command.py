@@ -1,0 +1,65 @@
+"""How a command of an operator is carried out: one transaction at the target, with the apply loop outside.
+
+It takes the applied row first, so it never meets the loop in the middle of a cut, and raises `control`, so that the
+loop reads the states again before its next transaction. Works whether a loop is running or not.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from venus.adapters.targets.postgresql.cutmark import refuse_if_cut_over
+from venus.adapters.targets.postgresql.database import LOADING, Position, PostgresTarget, TableState, transaction
+from venus.adapters.targets.postgresql.session import Session
+from venus.errors import Refused
+
+
+@contextmanager
+def one_session(target: PostgresTarget) -> Iterator[Session]:
+    """Open a session for one command; an open transaction is abandoned at the end."""
+    session = target.connect("control")
+    try:
+        yield session
+    finally:
+        session.rollback()
+        session.close()
+
+
+@contextmanager
+def command(target: PostgresTarget) -> Iterator[tuple[Session, Position]]:
+    """One transaction, with the loop outside."""
+    with one_session(target) as session:
+        if not target.installed(session):
+            raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
+        with transaction(session):
+            session.run("SET LOCAL venus.apply = 'on'")
+            refuse_if_cut_over(target, session)
+            target.own(session, "hold_position")
+            position = target.position(session)
+            if position is None:
+                raise Refused(
+                    f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
+                )
+            yield session, position
+            target.own(session, "raise_control")
+
+
+def matching(target: PostgresTarget, session: Session, patterns: Sequence[str]) -> list[TableState]:
+    """Return the tables that the patterns name, by source name, target name or bare name."""
+    states = target.tables(session)
+    found = [t for t in states if any(_named(t, pattern) for pattern in patterns)]
+    for pattern in patterns:
+        if not any(_named(t, pattern) for t in states):
+            known = ", ".join(t.source_name for t in states)
+            raise Refused(f"target {target.name} has no table {pattern}", hint=f"its tables: {known}")
+    loading = [t.source_name for t in found if t.state == LOADING]
+    if loading:
+        raise Refused(f"{', '.join(loading)}: being loaded", hint=f"venus migrate --target {target.name}")
+    return found
+
+
+def _named(state: TableState, pattern: str) -> bool:
+    names = (state.source_name, f"{state.namespace}.{state.name}", state.name)
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)

@@ -1,0 +1,123 @@
+"""What an operator does to a target: look, pause, resume, resync, decide about the quarantine (features 2.16, 2.18)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from venus.adapters.targets.contract import QuarantineRow, RetryReport
+from venus.adapters.targets.postgresql import cutmark
+from venus.adapters.targets.postgresql.command import command, matching, one_session
+from venus.adapters.targets.postgresql.database import (
+    ACCOUNT,
+    ACTIVE,
+    CATCHUP,
+    HALTED,
+    PAUSED,
+    RESYNC,
+    Position,
+    PostgresTarget,
+    TableState,
+)
+from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
+from venus.config import Settings
+
+__all__ = [
+    "Progress",
+    "QuarantineRow",
+    "RetryReport",
+    "pause",
+    "progress",
+    "quarantine_list",
+    "quarantine_retry",
+    "quarantine_skip",
+    "resume",
+    "resync",
+    "table_states",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A target in one picture."""
+
+    target: str
+    group: str
+    position: Position | None
+    tables: tuple[TableState, ...]
+    open_quarantine: int
+    constraints: str
+    #: Changes below the applied offset that are neither applied nor quarantined, skipped or held.
+    unaccounted: int = 0
+    #: Tables that are being made equal to the full data.
+    resyncing: tuple[str, ...] = ()
+    #: Since when the target is the application's own.
+    cut_over: cutmark.Mark | None = None
+
+
+def progress(settings: Settings, name: str) -> Progress:
+    """Say how far a target is; works before it was loaded, too."""
+    target = PostgresTarget(settings, name)
+    with one_session(target) as session:
+        installed = target.installed(session)
+        tables = tuple(target.tables(session)) if installed else ()
+        sweeps = target.own_rows(session, "sweeps") if installed else []
+        resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
+        return Progress(
+            target=name,
+            group=target.group,
+            position=target.position(session) if installed else None,
+            tables=tables,
+            open_quarantine=int(target.own_rows(session, "count_open")[0][0]) if installed else 0,
+            unaccounted=(target.unaccounted(session) or 0) if installed else 0,
+            constraints=REPLICA if may_be_replica(session) else DEFERRED,
+            resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
+            cut_over=cutmark.read(target, session),
+        )
+
+
+def table_states(settings: Settings, name: str) -> list[TableState]:
+    """Return the state of every table at a target."""
+    return list(progress(settings, name).tables)
+
+
+def pause(settings: Settings, name: str, tables: Sequence[str] = (), *, reason: str = "") -> list[TableState]:
+    """Stop applying to these tables (patterns), or to the whole target; nothing is lost, the backlog grows."""
+    target = PostgresTarget(settings, name)
+    with command(target) as (session, position):
+        if not tables:
+            target.own(session, "set_paused", paused=True)
+            return target.tables(session)
+        for state in matching(target, session, tables):
+            if state.state == ACTIVE:
+                target.set_state(session, state.table_id, PAUSED, held_from=position.offset, reason=reason)
+            elif state.state == CATCHUP:
+                target.set_state(session, state.table_id, PAUSED, held_from=state.held_from, reason=reason)
+        return target.tables(session)
+
+
+def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[TableState]:
+    """Go on: the backlog of each table is read again in order, then it joins the stream."""
+    target = PostgresTarget(settings, name)
+    with command(target) as (session, _):
+        if not tables:
+            target.own(session, "set_paused", paused=False)
+            return target.tables(session)
+        for state in matching(target, session, tables):
+            if state.state in (PAUSED, HALTED):
+                target.set_state(session, state.table_id, CATCHUP, held_from=state.held_from)
+        return target.tables(session)
+
+
+def resync(settings: Settings, name: str, table: str) -> list[TableState]:
+    """Ask for these tables (a pattern) to be made equal to the broker's full data while others stream."""
+    target = PostgresTarget(settings, name)
+    with command(target) as (session, _):
+        found = matching(target, session, [table])
+        for state in found:
+            target.own(session, "put_sweep", table_id=state.table_id, purpose=RESYNC, offset=-1)
+        if len(found) == len(target.tables(session)):
+            missing = target.unaccounted(session) or 0
+            target.own(session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=missing)
+        return found

@@ -1,0 +1,210 @@
+"""A PostgreSQL target and VENUS's own tables in it: how far it is, and each table's state (VENUS 3.4).
+
+Everything here is read and written with the caller's session and transaction, because progress must change together
+with the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, place
+from venus.adapters.targets.postgresql.schema import own_types as owntypes
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.codec import schema as schemas_codec
+from venus.config import Settings, require_target
+from venus.errors import ConfigError, Refused
+from venus.migrations import run as migrations
+from venus.model import Offset, TableSchema
+from venus.wire import change_pb2
+
+# States of a table at a target.
+ACTIVE = "ACTIVE"  # follows the stream
+PAUSED = "PAUSED"  # an operator's wish
+HALTED = "HALTED"  # the target refused a row
+LOADING = "LOADING"  # the full load is not done
+CATCHUP = "CATCHUP"  # re-reads from held_from, joins the stream when it is there
+
+# Purposes of recording touched keys.
+SWEEP = "sweep"
+RESYNC = "resync"
+#: No recording: how many changes were unaccounted for when a resync of all tables was asked for (table 0).
+ACCOUNT = "account"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The target's progress; every change with a smaller offset is applied, parked, skipped or held."""
+
+    offset: Offset
+    epoch: int
+    last_sequence: int
+    control: int
+    paused: bool
+    captured_at: datetime | None = None
+    committed_at: datetime | None = None
+    applied_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """What the target knows of one table. `held_from` = the first offset not applied to it, None if it follows."""
+
+    table_id: int
+    schema_version: int
+    namespace: str
+    name: str
+    source_name: str
+    state: str
+    held_from: Offset | None
+    reason: str
+    rows_applied: int
+    rows_quarantined: int
+    rows_skipped: int
+    rows_held: int
+    counted_from: Offset
+    created: bool
+
+
+class PostgresTarget:
+    """Target `name` of the configuration."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self.config = require_target(settings, name)
+        self.url = self.config.url.get_secret_value()
+        try:
+            sa.make_url(self.url)
+        except sa.exc.ArgumentError:
+            # from None: SQLAlchemy's message repeats the URL
+            raise ConfigError(f"targets.{name}.url is no database URL") from None
+        self.business = settings.business.name
+        self.group = f"{self.business}/{name}"
+
+    @property
+    def broker(self) -> str:
+        """Where the broker is."""
+        return self.settings.broker.address or self.settings.broker.listen
+
+    def connect(self, purpose: str = "apply") -> Session:
+        """Open a session."""
+        return Session(self.url, application=f"venus {purpose} {self.group}")
+
+    def install(self) -> list[str]:
+        """Create or upgrade VENUS's own tables; return the statements run."""
+        self.connect("check").close()  # its errors are sorted; SQLAlchemy's are not
+        # SQLAlchemy's own choice for a plain postgresql:// is another driver.
+        url = sa.make_url(self.url).set(drivername="postgresql+psycopg2")
+        engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+        try:
+            return migrations.upgrade(engine, "target", schema=OWN_SCHEMA)
+        finally:
+            engine.dispose()
+
+    def installed(self, session: Session) -> bool:
+        """Whether VENUS's own tables are there."""
+        found = session.row("SELECT to_regclass(%s) IS NOT NULL", [f"{OWN_SCHEMA}.applied"])
+        return bool(found and found[0])
+
+    def place(self, schema: TableSchema) -> Placed:
+        """Say where a table is."""
+        return place(schema, self.settings, self.name)
+
+    # -- own tables ------------------------------------------------------------------------------------------------
+
+    def own(self, session: Session, name: str, /, **params: Any) -> int:
+        """Run a statement of own.sql; return its row count."""
+        return session.run(self.sql(name), {"group": self.group, "business": self.business} | params)
+
+    def own_rows(self, session: Session, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """Run a query of own.sql."""
+        return session.rows(self.sql(name), {"group": self.group} | params)
+
+    def own_text(self, session: Session, name: str, /, **params: Any) -> str:
+        """Return a statement of own.sql with its values in place, to be sent along with others."""
+        return session.literal(self.sql(name), {"group": self.group, "business": self.business} | params)
+
+    @staticmethod
+    def sql(name: str) -> str:
+        """Return a block of own.sql."""
+        return statement("own", name, own=OWN_SCHEMA)
+
+    def lock(self, session: Session) -> bool:
+        """Take this target for one process; the lock goes with the session."""
+        return bool(self.own_rows(session, "try_lock")[0][0])
+
+    def require_lock(self, session: Session) -> None:
+        """Take it or refuse."""
+        if not self.lock(session):
+            raise Refused(
+                f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
+            )
+
+    def position(self, session: Session) -> Position | None:
+        """Return how far the target is; None = never loaded."""
+        rows = self.own_rows(session, "position")
+        if not rows:
+            return None
+        names = ("offset", "epoch", "last_sequence", "control", "paused")
+        moments = ("captured_at", "committed_at", "applied_at", "heartbeat_at", "note")
+        return Position(**dict(zip(names + moments, rows[0], strict=True)))
+
+    def tables(self, session: Session) -> list[TableState]:
+        """Return the state of every table."""
+        names = TableState.__slots__
+        return [TableState(**dict(zip(names, row, strict=True))) for row in self.own_rows(session, "tables")]
+
+    def unaccounted(self, session: Session) -> int | None:
+        """Return how many changes below the applied offset nobody knows what became of; None = never loaded."""
+        rows = self.own_rows(session, "unaccounted")
+        return int(rows[0][0]) if rows else None
+
+    def schemas(self, session: Session) -> list[TableSchema]:
+        """Return every table version that this target has met."""
+        return [
+            schemas_codec.from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
+            for (wire,) in self.own_rows(session, "schemas")
+        ]
+
+    def put_schema(self, session: Session, schema: TableSchema) -> None:
+        """Keep a table version: a batch names it only once."""
+        if schema.types and any(t.table_id == schema.table_id for t in self.tables(session)):
+            owntypes.add_labels(self.place(schema), lambda: self.connect("labels"))
+        wire = schemas_codec.to_wire(schema).SerializeToString()
+        self.own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
+
+    def put_table(self, session: Session, placed: Placed, state: str, offset: int, *, created: bool) -> None:
+        """Register a table, its counters at zero."""
+        self.own(
+            session, "put_table", table_id=placed.schema.table_id, version=placed.schema.version,
+            namespace=placed.namespace, name=placed.name, source_name=placed.schema.qualified, state=state,
+            offset=offset, created=created,
+        )  # fmt: skip
+
+    def set_state(
+        self, session: Session, table_id: int, state: str, *, held_from: int | None = None, reason: str = ""
+    ) -> None:
+        """Change a table's state."""
+        self.own(session, "set_state", table_id=table_id, state=state, held_from=held_from, reason=reason)
+
+
+@contextmanager
+def transaction(session: Session) -> Iterator[None]:
+    """Run a block in one transaction of the target."""
+    session.run("BEGIN")
+    try:
+        yield
+        session.run("COMMIT")
+    except BaseException:
+        session.rollback()
+        raise

@@ -1,0 +1,207 @@
+"""Follows a table of the source from one schema version to the next, as far as PostgreSQL can without losing anything.
+
+A new column is added, a dropped one is kept at the target and may be NULL from then on, a type is widened. Everything
+else halts the table with a reason; resync or a decision of the operator goes on from there (features 2.14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from venus.adapters.targets.postgresql.database import ACTIVE, HALTED, PostgresTarget
+from venus.adapters.targets.postgresql.fitness import missing_types
+from venus.adapters.targets.postgresql.naming import Placed, literal
+from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.schema.ddl import (
+    Names,
+    add_key,
+    checks,
+    column_sql,
+    counter_after,
+    counter_before,
+    create_table,
+    indexes,
+    namespaces,
+    type_sql,
+)
+from venus.adapters.targets.postgresql.schema.own_types import (
+    add_labels,
+    create_if_missing,
+    enum_differences,
+    labels_refused,
+    make_types,
+)
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.errors import Refused
+from venus.model import Column, Kind, LogicalType, TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What has to be done at the target. `refused` = why it cannot be done; empty = it can."""
+
+    statements: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def step(old: Placed, new: Placed, settled: Collection[str] = ()) -> Step:
+    """Return the way from one version to the next. `settled`: enums that have the new labels here already. Pure."""
+    if (old.namespace, old.name) != (new.namespace, new.name):
+        return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
+    if old.schema.key != new.schema.key:
+        return Step(refused=f"the key has changed from ({', '.join(old.schema.key)}) to ({', '.join(new.schema.key)})")
+    before = {c.number: c for c in old.schema.columns}
+    after = {c.number: c for c in new.schema.columns}
+    if refused := labels_refused(old.schema, new.schema, settled):
+        return Step(refused=refused)
+    made = {own.spelled for own in old.schema.types}
+    statements: list[str] = [create_if_missing(new, own) for own in new.schema.types if own.spelled not in made]
+    remarks: list[str] = []
+    for number, column in before.items():
+        if number in after:
+            changed = _changed(old, new, column, after[number])
+            if changed.refused:
+                return changed
+            statements += changed.statements
+            remarks += changed.remarks
+        else:
+            dropped = _dropped(old, column)
+            statements += dropped.statements
+            remarks += dropped.remarks
+    for number, column in after.items():
+        if number not in before:
+            statements += [*counter_before(new, column), _added(new, column), *counter_after(new, column)]
+    parted = _parted(old, new, changing=bool(statements))
+    if _besides(old.schema) != _besides(new.schema):
+        remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
+    return Step(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
+
+
+def _parted(old: Placed, new: Placed, *, changing: bool) -> Step:
+    """Take the table's heirs here from it, if they left at the source or its columns change.
+
+    A column that is added to a table is added to its heirs as well, and theirs comes with a version of their own.
+    """
+    before, after = old.schema.heirs, new.schema.heirs
+    gone = [heir for heir in before if heir not in after]
+    more = [heir for heir in after if heir not in before]
+    remarks = [f"{', '.join(more)} has come to inherit from it at the source, which is not carried"] if more else []
+    if not gone and not (before and changing):
+        return Step(remarks=tuple(remarks))
+    why = f"{', '.join(gone)} has left" if gone else "its columns have changed"
+    remarks.append(f"{why} at the source: what inherited from it here does so no more (ALTER TABLE ... INHERIT)")
+    return Step(statements=(statement("heirs", "part", table=literal(old.sql)),), remarks=tuple(remarks))
+
+
+def _besides(schema: TableSchema) -> tuple[object, ...]:
+    domains = [own for own in schema.types if own.base is not None]
+    return schema.indexes, schema.checks, schema.foreign_keys, domains
+
+
+def _added(new: Placed, column: Column) -> str:
+    """Rows that are there already have no value yet, so NOT NULL only goes with a default."""
+    text = column_sql(new, column)
+    if not column.default_sql:
+        text = text.removesuffix(" NOT NULL")
+    return f"ALTER TABLE {new.sql} ADD COLUMN {text}"
+
+
+def _dropped(old: Placed, column: Column) -> Step:
+    name = old.column(column.name)
+    return Step(
+        statements=() if column.nullable else (f"ALTER TABLE {old.sql} ALTER COLUMN {name} DROP NOT NULL",),
+        remarks=(f"column {column.name} was dropped at the source and is kept here",),
+    )
+
+
+def _changed(old: Placed, new: Placed, before: Column, after: Column) -> Step:
+    statements: list[str] = []
+    remarks: list[str] = []
+    name = new.column(after.name)
+    if before.name != after.name:
+        statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {old.column(before.name)} TO {name}")
+    if before.type != after.type and type_sql(before.type) != type_sql(after.type):
+        if not widens(before.type, after.type):
+            told = f"column {after.name} has changed from {type_sql(before.type)} to {type_sql(after.type)}"
+            return Step(refused=f"{told}, which is no widening")
+        statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} TYPE {type_sql(after.type)}")
+    if after.nullable and not before.nullable:
+        statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} DROP NOT NULL")
+    elif before.nullable and not after.nullable:
+        remarks.append(f"column {after.name} is NOT NULL at the source now; NULL stays allowed here")
+    return Step(statements=tuple(statements), remarks=tuple(remarks))
+
+
+def widens(before: LogicalType, after: LogicalType) -> bool:
+    """Whether every value of the old type is a value of the new one, so that PostgreSQL converts it unharmed."""
+    match before.kind, after.kind:
+        case (Kind.INT, Kind.INT) | (Kind.FLOAT, Kind.FLOAT):
+            return before.length <= after.length
+        case Kind.INT, Kind.DECIMAL:
+            digits = {2: 5, 4: 10, 8: 19}[before.length]
+            return not after.precision or after.precision - after.scale >= digits
+        case Kind.DECIMAL, Kind.DECIMAL:
+            if not after.precision:
+                return True
+            whole = before.precision - before.scale <= after.precision - after.scale
+            return bool(before.precision) and whole and before.scale <= after.scale
+        case Kind.TEXT, Kind.TEXT:
+            return not after.length or 0 < before.length <= after.length
+        case Kind.CHAR, Kind.CHAR:
+            return before.length <= after.length
+        case (Kind.TIME, Kind.TIME) | (Kind.TIMETZ, Kind.TIMETZ):
+            return True
+        case (Kind.TIMESTAMP, Kind.TIMESTAMP) | (Kind.TIMESTAMPTZ, Kind.TIMESTAMPTZ):
+            return not after.precision or before.precision <= after.precision
+    return False
+
+
+def new_table(target: PostgresTarget, session: Session, schema: TableSchema, offset: int) -> None:
+    """Create a table that the stream brings; its rows follow in the stream. One that cannot be had is halted."""
+    placed = target.place(schema)
+    try:
+        created = prepare_table(target, session, placed)
+    except Refused as refused:
+        target.put_table(session, placed, HALTED, offset, created=False)
+        reason = "; ".join(str(refused).split("\n"))
+        target.set_state(session, schema.table_id, HALTED, held_from=offset, reason=reason)
+        return
+    target.put_table(session, placed, ACTIVE, offset, created=created)
+    if created:
+        session.run(add_key(placed))
+        names = Names([placed])
+        for text in [*indexes(placed, names), *(s for pair in checks(placed, names) for s in pair)]:
+            session.run(text)
+
+
+def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, own: bool = False) -> bool:
+    """Create a table, or take one that is there by the rule `on_existing`; return whether it was created.
+
+    `own` = this target's from before: its rows are the caller's affair, and a load may not have come to its key.
+    Raises Refused with a line per difference.
+    """
+    if own:
+        add_labels(placed, lambda: target.connect("labels"))
+    there = existing.read(session, placed)
+    if there is None:
+        if missing := missing_types(session, [placed], target.name):
+            raise Refused("\n".join(o.line for o in missing), hint="then start again")
+        for text in namespaces([placed]):
+            session.run(text)
+        make_types(session, placed)
+        for text in create_table(placed):
+            session.run(text)
+        return True
+    found = enum_differences(session, placed)
+    found += [line for line in existing.differences(placed, there) if not (own and existing.NO_KEY in line)]
+    if found:
+        raise Refused("\n".join(found), hint=existing.HINT)
+    rule = target.config.on_existing
+    if not own and rule == "truncate":
+        existing.empty(session, placed, target.config.empty_by)
+    elif not own and rule == "refuse" and existing.has_rows(session, placed):
+        raise Refused(f"{placed.qualified} has rows already", hint=existing.empty_hint(target.name))
+    return False

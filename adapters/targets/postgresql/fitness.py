@@ -1,0 +1,175 @@
+"""What would keep tables from being made at a target, asked before any row is read (VENUS 3.4). Reads only.
+
+A load finds the same when it makes the tables, but that may be hours later: behind the first fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, place_all, quoted
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
+from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.schema import own_types as owntypes
+from venus.adapters.targets.postgresql.schema.ddl import own_types, type_sql
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.errors import Refused, VenusError
+from venus.model import Finding, Kind, LogicalType, TableSchema
+
+#: How what is left out names it.
+_TYPE = "type of column"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """One reason why a load would be refused."""
+
+    where: str
+    message: str
+    remedy: str
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        return f"{self.where} {self.message}: {self.remedy}"
+
+
+def obstacles(target: PostgresTarget, session: Session, schemas: Iterable[TableSchema]) -> list[Obstacle]:
+    """Return everything that keeps these tables from being made or taken. Raises Refused if names collide."""
+    placed = place_all(schemas, target.settings, target.name)
+    own = {(t.namespace, t.name) for t in target.tables(session)} if target.installed(session) else set()
+    others = [one for one in placed if (one.namespace, one.name) not in own]
+    return [
+        *missing_types(session, placed, target.name),
+        *_privileges(session, others, target.name),
+        *_types_that_differ(session, others),
+        *_tables_that_differ(target, session, others),
+    ]
+
+
+def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
+    """Say whether the database can be reached and can have these tables; being away is a finding, not an error."""
+    where = f"target {target.name}"
+    names = _names_at(target, schemas)
+    try:
+        with closing(target.connect("check")) as session:
+            constraints = REPLICA if may_be_replica(session) else DEFERRED
+            found = [*names, Finding(where=where, message=f"reachable; {constraints}")]
+            if any(name.blocks for name in names):
+                return found
+            more = obstacles(target, session, schemas)
+    except VenusError as error:
+        return [*names, Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
+    return [*found, *(Finding(where=o.where, message=o.message, remedy=o.remedy, blocks=True) for o in more)]
+
+
+def _names_at(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
+    """Say which names a target cannot have, and which it gets shortened."""
+    where = f"target {target.name}"
+    try:
+        placed = place_all(schemas, target.settings, target.name)
+    except Refused as refused:
+        lines = str(refused).split("\n")
+        return [Finding(where=where, message=line, remedy=refused.hint, blocks=True) for line in lines]
+    return [
+        Finding(where=where, message=f"{one.schema.qualified}: the name {long} is too long and becomes {short}")
+        for one in placed
+        for long, short in one.shortened
+    ]
+
+
+def refuse_unfit(target: PostgresTarget, schemas: Iterable[TableSchema]) -> None:
+    """Raise Refused with a line for everything that would keep a load from making its tables."""
+    session = target.connect("check")
+    try:
+        found = obstacles(target, session, schemas)
+    finally:
+        session.close()
+    if found:
+        raise Refused("\n".join(o.line for o in found), hint="`venus check` lists the same; no row was read")
+
+
+# -- types ---------------------------------------------------------------------------------------------------------
+
+
+def missing_types(session: Session, placed: Sequence[Placed], target: str) -> list[Obstacle]:
+    """Return a line for each column of a type that is neither here nor made by VENUS; one query for all tables."""
+    wanted = [(one, column, name) for one in placed for column, name in _foreign_types(one)]
+    spelled = sorted({name for _, _, name in wanted})
+    if not spelled:
+        return []
+    missing = {name for (name,) in session.rows(statement("dictionary", "missing_types"), {"types": spelled})}
+    return [
+        Obstacle(
+            where=f"{one.schema.qualified}.{column}",
+            message=f"is of type {name}, which target {target} does not have",
+            remedy=_remedy(one.schema, column),
+        )
+        for one, column, name in wanted
+        if name in missing
+    ]
+
+
+def _foreign_types(placed: Placed) -> Iterator[tuple[str, str]]:
+    """Yield (column, type) where only a PostgreSQL that happens to have the type can take the column."""
+    made = placed.type_names
+    for column in placed.schema.columns:
+        innermost = _innermost(column.type)
+        if innermost.kind is Kind.NATIVE and innermost.name not in made:
+            yield column.name, type_sql(innermost, made)
+
+
+def _innermost(kind: LogicalType) -> LogicalType:
+    while kind.kind is Kind.ARRAY and kind.element is not None:
+        kind = kind.element
+    return kind
+
+
+def _remedy(schema: TableSchema, column: str) -> str:
+    told = [left.reason for left in schema.left_out if (left.what, left.name) == (_TYPE, column)]
+    way = told[0] if told else "the target's PostgreSQL is older than the source's: upgrade it"
+    return f"{way}; or exclude the table"
+
+
+def _types_that_differ(session: Session, placed: Sequence[Placed]) -> Iterator[Obstacle]:
+    for one, own in own_types(placed):
+        for line in owntypes.unlike(session, one, own):
+            yield Obstacle(where=one.schema.qualified, message=f"needs a type: {line}", remedy=owntypes.HINT)
+
+
+# -- tables and privileges -------------------------------------------------------------------------------------------
+
+
+def _tables_that_differ(target: PostgresTarget, session: Session, placed: Sequence[Placed]) -> Iterator[Obstacle]:
+    by_name = {one.sql: one for one in placed}
+    for (name,) in session.rows(statement("dictionary", "present"), {"tables": list(by_name)}):
+        one = by_name[name]
+        there = existing.read(session, one)
+        lines = existing.differences(one, there) if there is not None else []
+        for line in lines:
+            yield Obstacle(where=one.schema.qualified, message=f"is there already: {line}", remedy=existing.HINT)
+        if not lines and target.config.on_existing == "refuse" and existing.has_rows(session, one):
+            yield Obstacle(
+                where=one.schema.qualified, message=f"is there already: {one.qualified} has rows",
+                remedy=existing.empty_hint(target.name),
+            )  # fmt: skip
+
+
+def _privileges(session: Session, placed: Sequence[Placed], target: str) -> Iterator[Obstacle]:
+    namespaces = dict.fromkeys([OWN_SCHEMA, *(one.namespace for one in placed)])
+    rows = session.rows(statement("dictionary", "may_create"), {"namespaces": list(namespaces)})
+    for name, exists, may, role, database in rows:
+        if may:
+            continue
+        what = f"SCHEMA {quoted(name)}" if exists else f"DATABASE {quoted(database)}"
+        yield Obstacle(
+            where=f"target {target}",
+            message=f"lets role {role} make nothing in schema {name}"
+            if exists
+            else f"lets {role} not make schema {name}",
+            remedy=f"GRANT {'USAGE, ' if exists else ''}CREATE ON {what} TO {quoted(role)};",
+        )

@@ -1,0 +1,86 @@
+"""What a full load does after the rows are there: keys, indexes, foreign keys, statistics, sequences (VENUS 3.4).
+
+Every step looks whether it has been done already, because a load may be killed between any two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.schema.ddl import (
+    Names,
+    add_key,
+    checks,
+    foreign_keys,
+    indexes,
+    is_counted,
+    is_identity,
+)
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.errors import TargetError
+
+logger = logging.getLogger(__name__)
+
+#: What PostgreSQL says of an index or constraint that is there already.
+_THERE = ("42P07", "42710")
+
+
+def finish_table(session: Session, placed: Placed) -> None:
+    """Add the key unless it is there."""
+    there = existing.read(session, placed)
+    if there is not None and any(existing.NO_KEY in line for line in existing.differences(placed, there)):
+        session.run(add_key(placed))
+
+
+def finish_tables(session: Session, created: Sequence[Placed], everything: Sequence[Placed]) -> list[str]:
+    """Add what VENUS owes to the tables that it has created; return what the target would not have."""
+    warnings: list[str] = []
+    names = Names(everything)
+    for placed in created:
+        for text in indexes(placed, names):
+            warnings += _tried(session, text)
+    for placed in created:
+        for add, validate in checks(placed, names):
+            warnings += _checked(session, add, validate)
+    for placed in created:
+        for add, validate in foreign_keys(placed, everything, names):
+            warnings += _tried(session, add) or _tried(session, validate)
+    for placed in everything:
+        session.run(f"ANALYZE {placed.sql}")
+        _set_sequences(session, placed)
+    return warnings
+
+
+def _checked(session: Session, add: str, validate: str) -> list[str]:
+    """Add a check that all rows meet. One that they do not would halt the table at the next of these rows."""
+    if told := _tried(session, add):
+        return told
+    if told := _tried(session, validate):
+        session.run(validate.replace(" VALIDATE CONSTRAINT ", " DROP CONSTRAINT "))
+    return told
+
+
+def _tried(session: Session, text: str) -> list[str]:
+    """Run a statement that the data may contradict: SQLite, for one, does not enforce what it declares."""
+    try:
+        session.run(text)
+    except TargetError as error:
+        if any(f"({code})" in str(error) for code in _THERE):
+            return []
+        logger.warning("%s: %s", text, error)
+        return [f"{text}: {error}"]
+    return []
+
+
+def _set_sequences(session: Session, placed: Placed) -> None:
+    """Let the target number on behind the rows that it got."""
+    for column in placed.schema.columns:
+        if is_identity(column) or is_counted(column):
+            name = placed.column(column.name)
+            text = statement("dictionary", "set_sequence", column=name, table=placed.rows_sql)
+            params = {"table": placed.sql, "column": name[1:-1].replace('""', '"')}
+            session.run(text.replace("{column}", name), params)

@@ -1,0 +1,268 @@
+"""The full interface: offset -1, from the broker's full data into a target, with the source switched off if need be.
+
+Planned once and kept at the target: the snapshot, its splits, what is loaded. Whatever is killed, the next run goes on
+where this one was, and reads at most one split per worker twice. The last transaction sets the applied offset to the
+snapshot's cut; from there increments follow, with no gap and no overlap (VENUS 3.3).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from venus.adapters.running import LocalRunner, Runner
+from venus.adapters.targets.contract import LoadProgress, LoadReport
+from venus.adapters.targets.postgresql.cutmark import refuse_if_cut_over
+from venus.adapters.targets.postgresql.database import HALTED, Position, PostgresTarget, transaction
+from venus.adapters.targets.postgresql.load.finish import finish_table, finish_tables
+from venus.adapters.targets.postgresql.load.plan import Plan, Planner
+from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask, load_split, load_splits, small_together
+from venus.adapters.targets.postgresql.load.watch import watched
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.schema.ddl_file import remarks
+from venus.adapters.targets.postgresql.session import Session
+from venus.codec.chunk import Totals
+from venus.config import Settings
+from venus.errors import Diverged, SnapshotExpired, TargetError, VenusError
+from venus.rpc.snapshots import Snapshots
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+__all__ = ["LoadProgress", "LoadReport", "SplitResult", "SplitTask", "full_sync", "load_split"]
+
+logger = logging.getLogger(__name__)
+
+#: Above so many splits, small ones share a task.
+SINGLE_SPLITS_MAX = 32
+#: How often a snapshot may expire under a load.
+PLANS_MAX = 3
+
+
+Report = Callable[[LoadProgress], None]
+#: Names who loads about so many rows.
+Chooser = Callable[[int], Runner]
+
+
+def full_sync(
+    settings: Settings,
+    name: str,
+    report: Report | None = None,
+    *,
+    runner: Runner | None = None,
+    choose: Chooser | None = None,
+) -> LoadReport:
+    """Load target `name` from the broker's full data and leave it at an exact offset; goes on after interruptions.
+
+    `runner` loads the splits, or whom `choose` names for so many rows; without either, processes of this machine.
+    """
+    target = PostgresTarget(settings, name)
+    target.install()
+    session = target.connect("load")
+    try:
+        refuse_if_cut_over(target, session)
+        target.require_lock(session)
+        return _Load(target, session, report or (lambda _: None), _chooser(settings, runner, choose)).run()
+    finally:
+        session.rollback()
+        session.close()
+
+
+def _chooser(settings: Settings, runner: Runner | None, choose: Chooser | None) -> Chooser:
+    if runner is not None:
+        return lambda _: runner
+    return choose or (lambda rows: LocalRunner.for_rows(settings.apply.load_workers, rows))
+
+
+class _Load:
+    """One run."""
+
+    def __init__(self, target: PostgresTarget, session: Session, report: Report, choose: Chooser) -> None:
+        self._target = target
+        self._session = session
+        self._report = report
+        self._choose = choose
+        self._snapshots = Snapshots(target.broker)
+        self._began = time.monotonic()
+        self._resumed = 0
+
+    def run(self) -> LoadReport:
+        try:
+            position = self._target.position(self._session)
+            if position is not None and self._can_follow(position):
+                return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
+            for attempt in range(PLANS_MAX):
+                try:
+                    return self._load(fresh=attempt > 0 or position is not None)
+                except SnapshotExpired as expired:
+                    logger.warning("target %s: %s; loading again from the start", self._target.name, expired)
+            raise SnapshotExpired(
+                "the snapshot expired again and again while loading", hint="raise broker.snapshot_lease_s"
+            )
+        finally:
+            self._snapshots.close()
+
+    def _can_follow(self, position: Position) -> bool:
+        """Whether a target that was loaded before can go on with increments."""
+        subscriber = Subscriber(
+            self._target.broker, self._target.business, f"{self._target.group}/check", credit_bytes=1 << 16,
+            transient=True,
+        )  # fmt: skip
+        try:
+            subscriber.open(position.offset, position.epoch)
+        except Diverged as error:
+            logger.warning("target %s is loaded anew: %s", self._target.name, error)
+            return False
+        finally:
+            subscriber.close()
+        return True
+
+    def _load(self, *, fresh: bool) -> LoadReport:
+        self._report(LoadProgress(phase="planning"))
+        planner = Planner(self._target, self._session, self._snapshots)
+        plan = None if fresh else planner.kept()
+        if plan is None:
+            plan = planner.new()
+        with self._renewing(plan.snapshot):
+            results = self._load_splits(plan)
+            return self._finish(plan, results)
+
+    # -- meanwhile ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _renewing(self, snapshot: broker_pb2.Snapshot) -> Iterator[None]:
+        """Keep the snapshot alive meanwhile."""
+        stop = threading.Event()
+
+        def renew() -> None:
+            while not stop.wait(max(1.0, snapshot.lease_s / 3)):
+                try:
+                    self._snapshots.renew(snapshot.snapshot_id)
+                except VenusError as error:
+                    logger.warning("the snapshot could not be renewed: %s", error)
+
+        thread = threading.Thread(target=renew, name="venus-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    # -- the splits ------------------------------------------------------------------------------------------------
+
+    def _tasks(self, plan: Plan) -> list[SplitTask]:
+        target = self._target
+        return [
+            SplitTask(
+                url=target.url, broker=target.broker, business=target.business, group=target.group,
+                load_id=plan.load_id, snapshot_id=plan.snapshot.snapshot_id, split_no=number,
+                split=split.SerializeToString(), placed=plan.placed[split.table_id],
+                versions=plan.versions[split.table_id],
+            )
+            for number, split in enumerate(plan.snapshot.splits)
+            if split.table_id in plan.placed
+        ]  # fmt: skip
+
+    def _load_splits(self, plan: Plan) -> list[SplitResult]:
+        self._target.own(self._session, "set_job", state="loading")
+        kept = self._target.own_rows(self._session, "manifest", load_id=plan.load_id)
+        done = {
+            split: SplitResult(split_no=split, table_id=table_id, rows=rows, parked=parked, digest=digest, already=True)
+            for split, table_id, rows, parked, digest in kept
+        }
+        self._resumed = len(done)
+        tasks = self._tasks(plan)
+        left = [t for t in tasks if t.split_no not in done]
+        self._tell(plan, sum(r.rows for r in done.values()), len(done))
+        with watched(self._target, plan.load_id, lambda rows, splits: self._tell(plan, rows, splits)):
+            for results in self._run(self._choose(plan.rows_estimate), left):
+                done |= {result.split_no: result for result in results}
+        self._tell(plan, sum(r.rows for r in done.values()), len(done))
+        return [done[t.split_no] for t in tasks]
+
+    @staticmethod
+    def _run(runner: Runner, tasks: list[SplitTask]) -> Iterator[tuple[SplitResult, ...]]:
+        if len(tasks) > SINGLE_SPLITS_MAX:
+            return runner.run(load_splits, small_together(tasks))
+        return ((result,) for result in runner.run(load_split, tasks))
+
+    def _tell(self, plan: Plan, rows: int, splits: int) -> None:
+        self._report(
+            LoadProgress(
+                phase="loading", rows=rows, rows_estimate=max(rows, plan.rows_estimate), splits=splits,
+                splits_total=len(plan.snapshot.splits),
+            )
+        )  # fmt: skip
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, plan: Plan, results: list[SplitResult]) -> LoadReport:
+        target, session = self._target, self._session
+        # none of this has to be durable before the last transaction is, which is written behind it
+        session.run("SET synchronous_commit = off")
+        target.own(session, "set_job", state="indexing")
+        rows = {table_id: sum(r.rows for r in results if r.table_id == table_id) for table_id in plan.placed}
+        parked = {table_id: sum(r.parked for r in results if r.table_id == table_id) for table_id in plan.placed}
+        self._snapshots.confirm(plan.snapshot.snapshot_id, totals_of(results), plan.names)
+        states = {t.table_id: t for t in target.tables(session)}
+        for table_id, placed in plan.placed.items():
+            self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
+            self._check_count(placed, rows[table_id])
+            finish_table(session, placed)
+        created = [p for table_id, p in plan.placed.items() if states[table_id].created]
+        warnings = finish_tables(session, created, list(plan.placed.values()))
+        self._register(plan)
+        session.run("RESET synchronous_commit")
+        with transaction(session):
+            self._set_states(plan, parked)
+        self._snapshots.close(plan.snapshot.snapshot_id)
+        self._report(LoadProgress(phase="done", rows=sum(rows.values()), rows_estimate=sum(rows.values())))
+        return LoadReport(
+            target=target.name, offset=plan.snapshot.offset, parked=sum(parked.values()), warnings=tuple(warnings),
+            rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
+            seconds=time.monotonic() - self._began, resumed_splits=self._resumed,
+            left_out=tuple(remark.line for remark in remarks(list(plan.placed.values()))),
+        )  # fmt: skip
+
+    def _check_count(self, placed: Placed, loaded: int) -> None:
+        if self._target.config.on_existing == "append":
+            return
+        found = existing.count(self._session, placed)
+        if found != loaded:
+            raise TargetError(
+                f"{placed.qualified} has {found} rows after {loaded} were loaded",
+                hint="something else has written to it; load it again with nobody writing",
+            )
+
+    def _register(self, plan: Plan) -> None:
+        """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
+        subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
+        try:
+            subscriber.open(plan.snapshot.offset, 0)
+            subscriber.acknowledge(plan.snapshot.offset)
+        finally:
+            subscriber.close()
+
+    def _set_states(self, plan: Plan, parked: dict[int, int]) -> None:
+        """Set the applied offset: from here on this target is a consumer like any other."""
+        target, session, snapshot = self._target, self._session, plan.snapshot
+        target.own(session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence)
+        target.own(session, "set_loaded", offset=snapshot.offset)
+        for table_id, count in parked.items():
+            if count and target.config.on_error != "quarantine":
+                reason = f"the target refused {count} rows of the full load; see the quarantine"
+                target.set_state(session, table_id, HALTED, held_from=snapshot.offset, reason=reason)
+        target.own(session, "set_job", state="done")
+
+
+def totals_of(results: Iterable[SplitResult]) -> dict[int, Totals]:
+    """Sum up by table what was read of the splits, loaded or parked."""
+    found: dict[int, Totals] = {}
+    for result in results:
+        totals = Totals(result.rows + result.parked, int(result.digest, 16))
+        found.setdefault(result.table_id, Totals()).include(totals)
+    return found

@@ -1,0 +1,242 @@
+"""One key range of the full data into the target, exactly once: what a load is made of (VENUS 3.3, offset -1).
+
+The row of the manifest and the rows of the table are one target transaction. A rival attempt waits at the manifest
+until this one has ended, then finds nothing to do; a killed one has done nothing. So whoever schedules the splits (a
+pool of processes, Spark) may repeat any of them at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from venus.adapters.targets.postgresql.apply.parking import LOADED, PARKED, key_texts
+from venus.adapters.targets.postgresql.load.lines import Lines
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
+from venus.adapters.targets.postgresql.replica import may_be_replica
+from venus.adapters.targets.postgresql.rows.refused import Search, positions_of
+from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows
+from venus.adapters.targets.postgresql.rows.verdicts import SUSPECTS_MAX, Suspect
+from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.session import Refusal, Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.under.fold import Rows, rows_of
+from venus.codec.changes import TableChanges
+from venus.codec.chunk import Chunk, FullRows
+from venus.codec.layout import Layout
+from venus.errors import TargetError
+from venus.model import TableSchema
+from venus.rpc.snapshots import Snapshots
+from venus.wire import broker_pb2
+
+#: Below this a split's own fsync takes longer than its rows.
+SMALL_SPLIT_ROWS = 1000
+#: Splits that go over one connection: so many rows by the broker's estimate, so many splits.
+GROUP_ROWS = 2000
+GROUP_SPLITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitTask:
+    """One key range to be loaded; can be pickled and sent to another process or machine."""
+
+    url: str = field(repr=False)
+    broker: str
+    business: str
+    group: str
+    load_id: str
+    snapshot_id: str
+    split_no: int
+    split: bytes  # a venus.wire.Split
+    placed: Placed
+    versions: tuple[TableSchema, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitResult:
+    """What became of a split."""
+
+    split_no: int
+    table_id: int
+    rows: int
+    parked: int
+    #: Of what the broker sent, in hexadecimal; see `rows_digest`.
+    digest: str
+    #: An earlier attempt had loaded it.
+    already: bool
+
+
+def application_of(load_id: str, split_no: int) -> str:
+    """Return what the session that loads a split calls itself; the progress of a load is found by it."""
+    return f"venus load {load_id[:16]}/{split_no}"
+
+
+def load_split(task: SplitTask) -> SplitResult:
+    """Load one split, exactly once; may be called again after whatever happened."""
+    return load_splits((task,))[0]
+
+
+def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
+    """Load several splits of a load, each in a transaction of its own, over one connection to either end."""
+    first = tasks[0]
+    session = Session(first.url, application=application_of(first.load_id, first.split_no))
+    try:
+        may_be_replica(session)
+        session.run("SET venus.apply = 'on'")
+        with Snapshots(first.broker) as snapshots:
+            return tuple(_Loading(task, session, snapshots).run() for task in tasks)
+    finally:
+        session.rollback()
+        session.close()
+
+
+def small_together(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
+    """Put small splits together: for each of very many, a connection would cost more than its rows. Pure."""
+    groups: list[tuple[SplitTask, ...]] = []
+    rows = GROUP_ROWS
+    for task in tasks:
+        estimate = broker_pb2.Split.FromString(task.split).rows_estimate
+        rows += estimate
+        if rows > GROUP_ROWS or len(groups[-1]) >= GROUP_SPLITS:
+            groups.append((task,))
+            rows = estimate
+        else:
+            groups[-1] = (*groups[-1], task)
+    return groups
+
+
+class _Loading:
+    """One attempt."""
+
+    def __init__(self, task: SplitTask, session: Session, snapshots: Snapshots) -> None:
+        self._task = task
+        self._session = session
+        self._snapshots = snapshots
+        self._schemas = {s.version: s for s in task.versions}
+        self._rows = self._parked = 0
+
+    def run(self) -> SplitResult:
+        """Load it in one transaction: in one COPY, or around the rows that the target refuses."""
+        try:
+            return self._attempt(self._in_one_copy)
+        except Refusal:
+            self._session.rollback()
+            self._rows = self._parked = 0
+        return self._attempt(self._section_by_section)
+
+    def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
+        self._session.run("BEGIN")
+        if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
+            rows, parked, digest = self._session.rows(_sql("loaded_split"), self._params())[0]
+            return self._result(rows, parked, digest, already=True)
+        digest = self._copy(copy)
+        self._own("record_split", rows=self._rows, parked=self._parked, digest=digest)
+        # A small split is durable with those behind it. Should the server fall and lose it, the session that leads the
+        # load falls too, and the next run finds no line of it in the manifest.
+        small = self._rows < SMALL_SPLIT_ROWS
+        self._session.run("SET LOCAL synchronous_commit = off; COMMIT" if small else "COMMIT")
+        return self._result(self._rows, self._parked, digest, already=False)
+
+    @property
+    def _table_id(self) -> int:
+        return self._task.placed.schema.table_id
+
+    def _params(self, **more: object) -> dict[str, object]:
+        task = self._task
+        own = {"load_id": task.load_id, "split": task.split_no, "group": task.group, "business": task.business}
+        return own | more
+
+    def _own(self, block: str, **more: object) -> int:
+        return self._session.run(_sql(block), self._params(**more))
+
+    def _result(self, rows: int, parked: int, digest: str, *, already: bool) -> SplitResult:
+        return SplitResult(
+            split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, digest=digest,
+            already=already,
+        )  # fmt: skip
+
+    def _copy(self, copy: Callable[[Iterator[Chunk]], None]) -> str:
+        """Read the split and have it copied; return its digest."""
+        task = self._task
+        digest = 0
+
+        def chunks() -> Iterator[Chunk]:
+            nonlocal digest
+            for chunk in self._snapshots.read_split(task.snapshot_id, broker_pb2.Split.FromString(task.split)):
+                digest = chunk.totals.digest if chunk.totals else digest
+                yield chunk
+
+        copy(chunks())
+        return f"{digest:016x}"
+
+    def _in_one_copy(self, chunks: Iterator[Chunk]) -> None:
+        """Let the target take rows while the next ones are made; a table that was altered needs a COPY a version."""
+        placed = self._task.placed
+        sections = (rows for chunk in chunks for rows in chunk.sections)
+        for version, run in groupby(sections, lambda rows: rows.schema_version):
+            schema = self._schemas[version]
+            lines = Lines(placed, schema, run)
+            lines.copy(self._session)
+            self._rows += lines.rows
+
+    def _section_by_section(self, chunks: Iterator[Chunk]) -> None:
+        """Find the refused rows where they are."""
+        for chunk in chunks:
+            for rows in chunk.sections:
+                self._section(rows)
+
+    def _section(self, full: FullRows) -> None:
+        schema = self._schemas[full.schema_version]
+        self._session.run("SAVEPOINT venus")
+        try:
+            copy_full(self._session, self._task.placed.sql, self._task.placed, full, schema)
+        except Refusal as refusal:
+            self._session.run("ROLLBACK TO SAVEPOINT venus")
+            self._around_refused(full.changes, schema, refusal)
+        else:
+            self._rows += len(full)
+        self._session.run("RELEASE SAVEPOINT venus")
+
+    def _around_refused(self, section: TableChanges, schema: TableSchema, refusal: Refusal) -> None:
+        """Load what the target takes, keep the rest in quarantine."""
+        rows = rows_of(section, 0)
+        placed = replace(self._task.placed, schema=schema)
+        sql = RowSql(placed, self._task.group)
+        limit = SUSPECTS_MAX + 1 - self._parked
+        search = Search(session=self._session, sql=sql, layout=Layout.of(schema), limit=limit)
+        suspects = {s.record_id: s for s in search.rows([rows])}
+        if not suspects or self._parked + len(suspects) > SUSPECTS_MAX:
+            raise TargetError(
+                f"{placed.qualified}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
+                hint="mend the table at the target and start the load again; it goes on where it was",
+            ) from refusal
+        mask = positions_of(rows, dict.fromkeys(suspects, 0))
+        good = rows.where(~mask)
+        kept = TableChanges(
+            table_id=section.table_id,
+            schema_version=section.schema_version,
+            record_ids=good.record_ids,
+            rows=good.rows,
+            is_deleted=good.is_deleted,
+        )
+        copy_rows(self._session, self._task.placed.sql, self._task.placed, kept, schema)
+        self._park(rows.where(mask), suspects, schema)
+        self._rows += len(good)
+
+    def _park(self, rows: Rows, suspects: dict[bytes, Suspect], schema: TableSchema) -> None:
+        values = zip(rows.record_ids.split(), rows.rows.split(), key_texts(rows, Layout.of(schema)), strict=True)
+        for record_id, row, key in values:
+            first = suspects[record_id]
+            self._own(
+                "quarantine", table_id=schema.table_id, version=schema.version, record_id=record_id, key=key,
+                offset=LOADED, sequence=0, sqlstate=first.sqlstate, message=first.message, row_message=record_id + row,
+                is_deleted=False, state=PARKED,
+            )  # fmt: skip
+            self._parked += 1
+
+
+def _sql(block: str) -> str:
+    return statement("own", block, own=OWN_SCHEMA)

@@ -1,0 +1,127 @@
+"""The quarantine as operators see it: list, retry, skip (features 2.16, scenario 32)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from venus.adapters.targets.contract import QuarantineRow, RetryReport
+from venus.adapters.targets.postgresql.apply.parking import PARKED
+from venus.adapters.targets.postgresql.command import command, matching, one_session
+from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresTarget
+from venus.adapters.targets.postgresql.replica import may_be_replica
+from venus.adapters.targets.postgresql.rows.keyed import keyed_text
+from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.session import Refusal, Session
+from venus.adapters.under.fold import Rows
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.config import Settings
+from venus.errors import Refused
+
+
+def quarantine_list(settings: Settings, name: str, *, everything: bool = False) -> list[QuarantineRow]:
+    """Return the changes that wait, in order; `everything` = the decided ones as well."""
+    target = PostgresTarget(settings, name)
+    with one_session(target) as session:
+        if not target.installed(session):
+            return []
+        return _quarantine(target, session, everything=everything)
+
+
+def quarantine_retry(settings: Settings, name: str, ids: Sequence[int] = (), tables: Sequence[str] = ()) -> RetryReport:
+    """Try again: parked changes at once, key by key in order; a halted table reads its changes again. None = all."""
+    target = PostgresTarget(settings, name)
+    with command(target) as (session, _):
+        rows = _chosen(target, session, ids, tables)
+        return _settle(target, session, rows)
+
+
+def quarantine_skip(settings: Settings, name: str, ids: Sequence[int], *, reason: str) -> RetryReport:
+    """Never apply these changes; counted as skipped. What waited behind them is applied."""
+    if not reason.strip():
+        raise Refused("a change is only skipped for a reason", hint="give one with --reason")
+    if not ids:
+        raise Refused("which change is to be skipped?", hint="venus quarantine list shows their ids")
+    target = PostgresTarget(settings, name)
+    with command(target) as (session, _):
+        rows = _chosen(target, session, ids, ())
+        target.own(session, "decide_quarantine", ids=[q.id for q in rows], state="SKIPPED", reason=reason)
+        parked = [q for q in rows if q.state == PARKED and q.offset >= 0]
+        for table_id in {q.table_id for q in parked}:
+            count = sum(q.table_id == table_id for q in parked)
+            target.own(session, "count", table_id=table_id, applied=0, quarantined=-count, skipped=count, held=0)
+        keys = {(q.table_id, q.record_id) for q in rows}
+        behind = [q for q in _quarantine(target, session) if q.state == PARKED and (q.table_id, q.record_id) in keys]
+        halted = [q for q in rows if q.state == HALTED]
+        return _settle(target, session, [*behind, *halted])
+
+
+def _settle(target: PostgresTarget, session: Session, rows: list[QuarantineRow]) -> RetryReport:
+    """Apply parked changes and let halted tables read again."""
+    applied, refused = 0, []
+    may_be_replica(session)
+    keys = dict.fromkeys((q.table_id, q.record_id) for q in rows if q.state == PARKED)
+    waiting = [q for q in _quarantine(target, session) if q.state == PARKED]
+    for key in keys:
+        chain = [q for q in waiting if (q.table_id, q.record_id) == key]
+        message = _apply_key(target, session, chain)
+        if message:
+            refused.append(message)
+        else:
+            applied += len(chain)
+    open_rows = [q for q in _quarantine(target, session) if q.state == PARKED]
+    resumed = []
+    for state in target.tables(session):
+        concerned = any(q.table_id == state.table_id for q in rows)
+        if state.state == HALTED and concerned and not any(q.table_id == state.table_id for q in open_rows):
+            target.set_state(session, state.table_id, CATCHUP, held_from=state.held_from)
+            resumed.append(state.source_name)
+    return RetryReport(
+        applied=applied, still_refused=len(refused), resumed=tuple(resumed), messages=tuple(dict.fromkeys(refused))
+    )
+
+
+def _apply_key(target: PostgresTarget, session: Session, chain: list[QuarantineRow]) -> str:
+    """Apply the net change of one key; return what the target says against it, or nothing."""
+    last = chain[-1]
+    schema = next(s for s in target.schemas(session) if (s.table_id, s.version) == (last.table_id, last.schema_version))
+    rows = Rows(
+        record_ids=Packed.of([last.record_id]),
+        rows=Packed.of([last.row_message[len(last.record_id) :]]),
+        is_deleted=np.array([last.is_deleted]),
+        offsets=np.array([last.offset]),
+    )
+    session.run("SAVEPOINT venus_retry")
+    try:
+        session.run(keyed_text(session, RowSql(target.place(schema), target.group), Layout.of(schema), rows))
+    except Refusal as refusal:
+        session.run("ROLLBACK TO SAVEPOINT venus_retry")
+        return f"{last.table} {last.key}: {refusal} ({refusal.sqlstate})"
+    session.run("RELEASE SAVEPOINT venus_retry")
+    target.own(session, "decide_quarantine", ids=[q.id for q in chain], state="APPLIED", reason="retry")
+    counted = sum(q.offset >= 0 for q in chain)  # rows of the full load were never counted as changes
+    target.own(session, "count", table_id=last.table_id, applied=counted, quarantined=-counted, skipped=0, held=0)
+    return ""
+
+
+def _quarantine(target: PostgresTarget, session: Session, *, everything: bool = False) -> list[QuarantineRow]:
+    return [_quarantine_row(row) for row in target.own_rows(session, "list_quarantine", everything=everything)]
+
+
+def _quarantine_row(row: tuple[Any, ...]) -> QuarantineRow:
+    values = (bytes(value) if isinstance(value, memoryview) else value for value in row)
+    fields: dict[str, Any] = dict(zip(QuarantineRow.__slots__, values, strict=True))
+    return QuarantineRow(**fields)
+
+
+def _chosen(target: PostgresTarget, session: Session, ids: Sequence[int], tables: Sequence[str]) -> list[QuarantineRow]:
+    waiting = _quarantine(target, session)
+    if missing := sorted(set(ids) - {q.id for q in waiting}):
+        raise Refused(f"no change {', '.join(map(str, missing))} waits in quarantine", hint="venus quarantine list")
+    wanted = {t.table_id for t in matching(target, session, tables)} if tables else set()
+    if not ids and not tables:
+        return waiting
+    return [q for q in waiting if q.id in ids or q.table_id in wanted]

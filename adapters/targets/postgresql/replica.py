@@ -1,0 +1,39 @@
+"""Whether foreign keys and triggers of the target are out of the way while VENUS applies, and how (features 2.11).
+
+The source has executed its triggers and cascades already; their effects arrive as changes of their own. Executed once
+more at the target they would do harm: deleting a parent and inserting it anew would take its children along.
+"""
+
+from __future__ import annotations
+
+from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
+from venus.adapters.targets.postgresql.naming import quoted
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.errors import DatabaseUnavailable, Refused, VenusError
+
+REPLICA = "foreign keys and triggers are off while VENUS applies (session_replication_role = replica)"
+DEFERRED = "foreign keys are checked at the end of each transaction (this role may not set session_replication_role)"
+
+
+def may_be_replica(session: Session) -> bool:
+    """Switch foreign keys and ordinary triggers off for this session, if its role may."""
+    try:
+        session.run(statement("dictionary", "replica_role"))
+    except DatabaseUnavailable:
+        raise
+    except VenusError:
+        return False
+    return True
+
+
+def refuse_acting_foreign_keys(session: Session, target: PostgresTarget, tables: list[TableState]) -> None:
+    """Without the replica role, a foreign key with an action would change rows a second time."""
+    names = [f"{quoted(t.namespace)}.{quoted(t.name)}" for t in tables]
+    found = session.rows(statement("dictionary", "acting_foreign_keys"), {"tables": names})
+    if found:
+        lines = [f"{table}: foreign key {name} acts or is not deferrable" for table, name, _, _ in found]
+        raise Refused(
+            "\n".join(lines),
+            hint=f"let the role of target {target.name} SET session_replication_role, or make them plain DEFERRABLE",
+        )

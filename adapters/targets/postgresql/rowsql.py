@@ -1,0 +1,66 @@
+"""The statements that change one target table, composed once for a table version (VENUS 3.4, performance.md 6)."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
+from venus.adapters.targets.postgresql.statements import statement
+
+
+class RowSql:
+    """Statements for one table version."""
+
+    def __init__(self, placed: Placed, group: str) -> None:
+        schema = placed.schema
+        self.placed = placed
+        self.table = placed.sql
+        self.columns = placed.wire_columns
+        self.key = placed.key
+        others = [placed.column(c.name) for c in schema.wire_columns[len(schema.key) :]]
+        self.action = "UPDATE SET " + ", ".join(f"{c} = EXCLUDED.{c}" for c in others) if others else "NOTHING"
+        self.same = " AND ".join(f"t.{c}::text IS NOT DISTINCT FROM s.{c}::text" for c in others) or "true"
+        self.stage = f"pg_temp.venus_s_{schema.table_id}_{schema.version}"
+        self.key_stage = f"pg_temp.venus_d_{schema.table_id}_{schema.version}"
+        self.probe = f"pg_temp.venus_p_{schema.table_id}_{schema.version}"
+        suffix = f"{schema.table_id}_{group_number(group):08x}"
+        self.touched = f"{OWN_SCHEMA}.touched_{suffix}"
+        self.side = f"{OWN_SCHEMA}.side_{suffix}"
+
+    def match(self, left: str, right: str) -> str:
+        """Return the condition that two aliases mean the same row."""
+        keys = [self.placed.column(k) for k in self.placed.schema.key]
+        return " AND ".join(f"{left}.{k} = {right}.{k}" for k in keys)
+
+    def text(self, block: str, **more: str) -> str:
+        """Return a block of apply.sql for this table."""
+        names = {
+            "table": self.table,
+            "rows": self.placed.rows_sql,
+            "columns": self.columns,
+            "key": self.key,
+            "stage": self.stage,
+            "touched": self.touched,
+            "side": self.side,
+            "action": self.action,
+            "match": self.match("t", "s"),
+            "match_ab": self.match("a", "b"),
+            "same": self.same,
+        }
+        return statement("apply", block, **(names | more))
+
+    @property
+    def create_stages(self) -> str:
+        """Create both staging tables unless this session has them."""
+        keys = self.text("create_stage", stage=self.key_stage, columns=self.key)
+        return f"{self.text('create_stage')}; {keys}"
+
+    @property
+    def create_probe(self) -> str:
+        """Create the staging table in which refused rows are looked for."""
+        return self.text("create_stage", stage=self.probe)
+
+
+def group_number(group: str) -> int:
+    """Tell the side tables of two consumer groups in one database apart."""
+    return crc32(group.encode())

@@ -1,0 +1,137 @@
+"""What a target gets, as a file that a DBA can read and psql can run (VENUS 3.4). Pure.
+
+`migrate` runs the same statements in the same order, with the rows between the first part and the second. At the top
+stands what is *not* in it: nothing that the source has is dropped silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.targets.postgresql.naming import Placed, place_all
+from venus.adapters.targets.postgresql.schema import ddl
+from venus.config import Settings
+from venus.model import TableSchema
+
+Section = tuple[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """Something that people must know. `table` is empty for what belongs to none."""
+
+    table: str
+    what: str
+    name: str
+    definition: str
+    reason: str
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        where = f"{self.table}: " if self.table else ""
+        spelled = f" {' '.join(self.definition.split())}" if self.definition else ""
+        return f"{where}{self.what} {self.name}{spelled}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """A source's tables as a target gets them."""
+
+    target: str
+    sections: tuple[Section, ...]
+    remarks: tuple[Remark, ...]
+    #: What the cut-over changes, as comments: it is not run before.
+    later: tuple[str, ...]
+
+    @property
+    def statements(self) -> list[str]:
+        """Every statement, in order."""
+        return [statement for _, statements in self.sections for statement in statements]
+
+    @property
+    def text(self) -> str:
+        """The file."""
+        lines = [
+            f"-- What `venus migrate --target {self.target}` creates, in its order.",
+            "-- By hand: psql -v ON_ERROR_STOP=1 -1 -f FILE",
+        ]
+        if self.remarks:
+            lines += ["--", f"-- Not in here, or not as at the source ({len(self.remarks)}):"]
+            lines += [f"--   {remark.line}" for remark in self.remarks]
+        for title, statements in self.sections:
+            lines += ["", f"-- {title}", *(f"{statement};" for statement in statements)]
+        if self.later:
+            lines += ["", f"-- `venus cutover --target {self.target}` does these, when the source is at rest:"]
+            lines += [f"-- {statement};" for statement in self.later]
+        return "\n".join(lines) + "\n"
+
+
+def convert(
+    schemas: Iterable[TableSchema],
+    settings: Settings,
+    target: str,
+    numberings: Sequence[Numbering] = (),
+    others: Sequence[OtherObject] = (),
+) -> Conversion:
+    """Return what target `target` gets of these tables. Raises Refused if names collide."""
+    placed = place_all(schemas, settings, target)
+    names = ddl.Names(placed)
+    for one in placed:  # names are given in the order of `sections`
+        ddl.indexes(one, names)
+    references = [r for one in placed for r in ddl.references(one, placed, names)]
+    acting = [r for r in references if r.key.on_delete or r.key.on_update]
+    return Conversion(
+        target=target,
+        sections=tuple(ddl.sections(placed)),
+        remarks=(*remarks(placed), *_others(others)),
+        later=(*(s for r in acting for s in (r.drop, r.add(acting=True), r.validate)), *_free(numberings)),
+    )
+
+
+def remarks(placed: Sequence[Placed]) -> list[Remark]:
+    """Return what these tables have at the source and do not get, or get under another name."""
+    found = [
+        Remark(table=one.schema.qualified, what=o.what, name=o.name, definition=o.definition, reason=o.reason)
+        for one in placed
+        for o in one.schema.left_out
+    ]
+    for one in placed:
+        found += [
+            Remark(table=one.schema.qualified, what="name", name=long, definition="",
+                   reason=f"it is too long for PostgreSQL and becomes {short}")
+            for long, short in one.shortened
+        ]  # fmt: skip
+    return [*found, *_missing_ends(placed)]
+
+
+def _missing_ends(placed: Sequence[Placed]) -> list[Remark]:
+    """Return the foreign keys whose other end does not come along."""
+    there = {(one.schema.namespace, one.schema.name) for one in placed}
+    return [
+        Remark(
+            table=one.schema.qualified, what="foreign key", name=key.name, definition=f"({', '.join(key.columns)})",
+            reason=f"{key.referred_namespace}.{key.referred_table} is not captured",
+        )
+        for one in placed
+        for key in one.schema.foreign_keys
+        if (key.referred_namespace, key.referred_table) not in there
+    ]  # fmt: skip
+
+
+def _others(others: Sequence[OtherObject]) -> list[Remark]:
+    return [
+        Remark(table="", what=o.kind, name=o.name, definition="", reason="code and views are for you to carry over")
+        for o in others
+    ]
+
+
+def _free(numberings: Sequence[Numbering]) -> list[str]:
+    """Return the sequences that belong to no column: the cut-over makes them, at the source's number."""
+    return [
+        f"CREATE SEQUENCE {n.namespace}.{n.name} INCREMENT BY {n.increment}"
+        for n in numberings
+        if n.name and not n.table
+    ]

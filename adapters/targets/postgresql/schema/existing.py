@@ -1,0 +1,130 @@
+"""Compares a table that is at the target already with what VENUS would have made (VENUS 3.4).
+
+Differences are refused, all of them at once: VENUS does not alter a table that it has not made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.schema.ddl import column_type, type_sql
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.errors import TargetError
+
+#: Relations that rows can be brought into: ordinary and partitioned tables.
+_TABLES = ("r", "p")
+#: What to do about a table that is there and is another one.
+HINT = "alter the table, move it away, or give the target another schema"
+NO_KEY = "has no primary key or unique index"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingColumn:
+    """A column as the target's dictionary has it."""
+
+    name: str
+    type: str
+    not_null: bool
+    generated: bool
+    filled: bool  # by a default or an identity
+    own: str = ""  # an enum or a domain, with its schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingTable:
+    """A table as the target's dictionary has it."""
+
+    kind: str
+    columns: tuple[ExistingColumn, ...]
+    unique_keys: tuple[frozenset[str], ...]
+
+
+def read(session: Session, placed: Placed) -> ExistingTable | None:
+    """Read the dictionary; None = there is no such table."""
+    params = {"table": placed.sql}
+    relation = session.row(statement("dictionary", "relation"), params)
+    if relation is None:
+        return None
+    columns = session.rows(statement("dictionary", "columns"), params)
+    keys = session.rows(statement("dictionary", "unique_keys"), params)
+    return ExistingTable(
+        kind=relation[0],
+        columns=tuple(
+            ExistingColumn(name=name, type=spelled, not_null=not_null, generated=generated, filled=filled, own=own)
+            for name, spelled, not_null, generated, filled, own in columns
+        ),
+        unique_keys=tuple(frozenset(names) for (names,) in keys),
+    )
+
+
+def has_rows(session: Session, placed: Placed) -> bool:
+    """Whether anything is in it."""
+    found = session.row(statement("dictionary", "has_rows", table=placed.rows_sql))
+    return bool(found and found[0])
+
+
+def empty_hint(target: str) -> str:
+    """Say what to do about a table that has rows."""
+    return f"empty it, or set targets.{target}.on_existing to truncate or append"
+
+
+def count(session: Session, placed: Placed) -> int:
+    """Count its rows."""
+    found = session.row(statement("dictionary", "count_rows", table=placed.rows_sql))
+    return int(found[0]) if found else 0
+
+
+def empty(session: Session, placed: Placed, by: str) -> None:
+    """Remove all rows, in an open transaction: by DELETE, which those do not see who read an older snapshot.
+
+    `by` = "truncate": by TRUNCATE, unless foreign keys forbid it.
+    """
+    if by == "delete":
+        session.run(f"DELETE FROM {placed.rows_sql}")
+        return
+    session.run("SAVEPOINT venus_empty")
+    try:
+        session.run(f"TRUNCATE {placed.rows_sql}; RELEASE SAVEPOINT venus_empty")
+    except TargetError:
+        session.run(f"ROLLBACK TO SAVEPOINT venus_empty; RELEASE SAVEPOINT venus_empty; DELETE FROM {placed.rows_sql}")
+
+
+def _plain(spelled: str) -> str:
+    """Return a type without the quotes of its name, which depend on who has written it."""
+    return spelled.replace('"', "")
+
+
+def differences(placed: Placed, existing: ExistingTable) -> list[str]:
+    """Say what keeps this table from being a target, one line each. Pure."""
+    if existing.kind not in _TABLES:
+        return [f"{placed.qualified} is there already and is no table"]
+    if placed.schema.heirs and existing.kind == "p":
+        return [f"{placed.qualified} is partitioned here, and others inherit from it at the source"]
+    there = {c.name: c for c in existing.columns}
+    key = frozenset(placed.fold(k) for k in placed.schema.key)
+    found: list[str] = []
+    for column in placed.schema.columns:
+        name = placed.fold(column.name)
+        if name not in there:
+            found.append(f"{placed.qualified}: column {name} is missing")
+            continue
+        have, wanted = there.pop(name), column_type(placed, column)
+        # what a domain stands on holds all its values
+        accepted = {_plain(wanted), _plain(type_sql(column.type, placed.type_names))}
+        if _plain(have.own or have.type) not in accepted:
+            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {_plain(wanted)}")
+        if have.not_null and column.nullable and name not in key:
+            found.append(f"{placed.qualified}.{name} is NOT NULL, the source allows NULL")
+        if have.generated:
+            found.append(f"{placed.qualified}.{name} is generated and cannot be written")
+    found += [
+        f"{placed.qualified}.{c.name} is NOT NULL without a default, and the source does not have it"
+        for c in there.values()
+        if c.not_null and not c.filled and not c.generated
+    ]
+    if key not in existing.unique_keys:
+        columns = ", ".join(sorted(key))
+        found.append(f"{placed.qualified} {NO_KEY} on ({columns})")
+    return found

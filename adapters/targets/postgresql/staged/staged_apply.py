@@ -1,0 +1,290 @@
+"""The scale-out apply: tasks lay changes down side by side, one transaction takes them over (VENUS 3.4).
+
+What is applied is always what lies between the target's own applied offset and an end that is asked for: asked for
+twice, or after a driver was killed and its checkpoint deleted, there is nothing left to do. The transaction moves the
+applied offset from exactly where it was found. Everything out of the ordinary (a marker, a new version, a table that
+does not follow, a refused row) and everything small goes the ordinary way, `run_apply`, up to the same end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from venus.adapters.running import Runner
+from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresTarget
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.session import Session, Superseded
+from venus.adapters.targets.postgresql.staged.task import Staged, StageReceipt, StageTask, stage_prefix, stage_range
+from venus.adapters.targets.postgresql.statements import statement
+from venus.config import Settings
+from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, Refused, TargetError, VenusError
+from venus.rpc.subscriber import Subscriber
+
+logger = logging.getLogger(__name__)
+
+#: Fewer offsets than this are not worth a task of their own.
+PIECE_OFFSETS_MIN = 5_000
+PAUSE_S = 0.5
+LOCK_WAIT_S = 30.0
+RETRY_MAX_S = 15.0
+
+
+class StagedApply:
+    """Applies to one target, up to wherever it is told to."""
+
+    def __init__(
+        self, settings: Settings, name: str, runner: Runner, stop: threading.Event, report: Report | None = None
+    ) -> None:
+        self._settings, self._name, self._runner, self._stop = settings, name, runner, stop
+        self._target = PostgresTarget(settings, name)
+        self._report = report
+        self._loop = Loop(name, stop, report)
+        self._subscriber: Subscriber | None = None
+        self._log_start = 0
+        #: How many micro-batches were staged, and how many went the ordinary way.
+        self.staged = self.ordinary = 0
+
+    def start(self) -> tuple[int, int]:
+        """Drop what killed predecessors have left; return the applied offset and its epoch. Raises Refused."""
+        with _Opened(self._target, self._stop) as opened:
+            opened.drop_stages()
+            position = opened.catalogue.position
+        self._loop.begun(position.offset)
+        return position.offset, position.epoch
+
+    def up_to(self, end: int) -> None:
+        """Apply everything below `end`; what passes by itself is waited for. Raises what does not."""
+        wait_s = PAUSE_S
+        while not self._stop.is_set():
+            try:
+                if self._once(end):
+                    return
+                wait_s = PAUSE_S
+            except VenusError as error:
+                if not error.retryable:
+                    raise
+                self._loop.failed(error)
+                self._leave()
+                self._stop.wait(wait_s)
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._leave()
+
+    def _once(self, end: int) -> bool:
+        """Make one attempt; False = try again."""
+        with _Opened(self._target, self._stop) as opened:
+            self._loop.constraints(DEFERRED if opened.defer else REPLICA)
+            self._follow(opened)
+            position = opened.catalogue.position
+            if position.paused:
+                self._loop.tell(opened.catalogue.held())
+                self._stop.wait(PAUSE_S)
+                return False
+            if position.offset >= end:
+                return True
+            much = end - position.offset >= self._settings.spark.stage_rows_min
+            if much and opened.ordinary_tables and self._stage(opened, end):
+                self._acknowledge(opened)
+                return True
+        self._go_the_ordinary_way(end)
+        return True
+
+    # -- the broker's view of this group ---------------------------------------------------------------------------
+
+    def _follow(self, opened: _Opened) -> None:
+        """Be connected as the group, so that the broker keeps increments and knows how far we are; takes nothing."""
+        if self._subscriber is None:
+            subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1)
+            try:
+                position = opened.catalogue.position
+                found = subscriber.open(position.offset, position.epoch, kept=opened.catalogue.kept())
+            except Diverged as error:
+                subscriber.close()
+                hint = f"load it anew: venus migrate --target {self._name}"
+                raise type(error)(f"target {self._name}: {error}", hint=hint) from error
+            except BaseException:
+                subscriber.close()
+                raise
+            self._subscriber, self._log_start = subscriber, found.log_start
+        self._acknowledge(opened)
+
+    def _acknowledge(self, opened: _Opened) -> None:
+        assert self._subscriber is not None
+        missing = self._target.unaccounted(opened.session)
+        if missing:
+            logger.error("target %s: %s changes below its applied offset are unaccounted for", self._name, missing)
+        catalogue = opened.catalogue
+        kept = catalogue.kept(self._log_start)
+        self._subscriber.acknowledge(catalogue.position.offset, kept=kept, unaccounted=missing)
+        self._subscriber.report(catalogue.condition())
+
+    def _leave(self) -> None:
+        if self._subscriber is not None:
+            self._subscriber.close()
+        self._subscriber = None
+
+    # -- the two ways ----------------------------------------------------------------------------------------------
+
+    def _stage(self, opened: _Opened, end: int) -> bool:
+        """Let tasks lay down everything and take it over; False = it has to go the ordinary way."""
+        start = opened.catalogue.position.offset
+        tasks = opened.tasks(start, end, self._settings.apply.load_workers)
+        receipts = sorted(self._runner.run(stage_range, tasks), key=lambda r: r.start)
+        try:
+            odd = next((r.unusual for r in receipts if r.unusual), "")
+            if odd:
+                logger.info("target %s: offsets %s to %s go the ordinary way: %s", self._name, start, end, odd)
+                return False
+            opened.take_over(receipts, end)
+        except Superseded:
+            raise DatabaseUnavailable("an operator has changed a state; reading it again") from None
+        except TargetError as refusal:
+            logger.info("target %s: offsets %s to %s go the ordinary way: %s", self._name, start, end, refusal)
+            return False
+        finally:
+            opened.session.rollback()
+            opened.drop_stages()
+        self.staged += 1
+        self._loop.applied(end, end - start)
+        self._loop.tell(opened.catalogue.held())
+        return True
+
+    def _go_the_ordinary_way(self, end: int) -> None:
+        """Follow like any other apply loop until `end` is applied and nothing is left to be tended."""
+        self._leave()
+        inner = threading.Event()
+
+        def look(found: ApplyReport) -> None:
+            if self._report is not None:
+                self._report(found)
+            tending = any(table.state == CATCHUP for table in found.held)
+            if self._stop.is_set() or (found.offset >= end and not tending and not self._resyncing()):
+                inner.set()
+
+        run_apply(self._settings, self._name, inner, look)
+        self.ordinary += 1
+
+    def _resyncing(self) -> bool:
+        session = self._target.connect("look")
+        try:
+            return any(purpose == RESYNC for _, purpose, _ in self._target.own_rows(session, "sweeps"))
+        finally:
+            session.close()
+
+
+class _Opened:
+    """One session with the target, locked, and what is known of it."""
+
+    def __init__(self, target: PostgresTarget, stop: threading.Event) -> None:
+        self._target = target
+        self.session: Session = target.connect()
+        try:
+            self._take(stop)
+            self.catalogue: Catalogue = catalogues.read(target, self.session)
+            if self.defer:
+                refuse_acting_foreign_keys(self.session, target, list(self.catalogue.tables.values()))
+        except BaseException:
+            self.session.close()
+            raise
+
+    def _take(self, stop: threading.Event) -> None:
+        target, name = self._target, self._target.name
+        if not target.installed(self.session):
+            raise Refused(f"target {name} has not been loaded yet", hint=f"venus migrate --target {name}")
+        until = time.monotonic() + LOCK_WAIT_S  # a killed predecessor's server process may need a moment to notice
+        while not target.lock(self.session):
+            if stop.wait(0.1) or time.monotonic() > until:
+                target.require_lock(self.session)
+        self.session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
+        self.defer = not may_be_replica(self.session)
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    @property
+    def ordinary_tables(self) -> bool:
+        """Whether every table follows and nothing is parked, swept or resynced."""
+        catalogue = self.catalogue
+        return not (catalogue.held() or catalogue.parked or catalogue.sweeps)
+
+    def tasks(self, start: int, end: int, workers: int) -> list[StageTask]:
+        """Cut the offsets into pieces, a task each."""
+        target, catalogue = self._target, self.catalogue
+        tables = {
+            t.table_id: target.place(catalogue.schema(t.table_id, t.schema_version)) for t in catalogue.tables.values()
+        }
+        heartbeats = {key: schema for key, schema in catalogue.schemas.items() if schema.is_heartbeat}
+        pieces = max(1, min(workers, (end - start) // PIECE_OFFSETS_MIN))
+        bounds = [start + (end - start) * i // pieces for i in range(pieces + 1)]
+        whole = StageTask(
+            url=target.url, broker=target.broker, business=target.business, group=target.group, start=start, end=end,
+            tables=tables, heartbeats=heartbeats, known=frozenset(catalogue.schemas),
+        )  # fmt: skip
+        return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
+
+    def take_over(self, receipts: Sequence[StageReceipt], end: int) -> None:
+        """Bring everything that was laid down into the tables, in order, with the applied offset: one transaction."""
+        session, target = self.session, self._target
+        assert [r.end for r in receipts[:-1]] == [r.start for r in receipts[1:]]
+        assert receipts[-1].end == end
+        position = self.catalogue.position
+        met = sum(r.other for r in receipts) + sum(s.changes for r in receipts for s in r.staged)
+        if met != end - position.offset:
+            raise ProtocolError(f"{met} changes were staged of {end - position.offset} from {position.offset} on")
+        found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
+        if found != (position.offset, position.control):
+            raise Superseded("another process has changed the state of this target")
+        if self.defer:
+            session.run("SET CONSTRAINTS ALL DEFERRED")
+        for receipt in receipts:
+            for staged in receipt.staged:
+                session.run("; ".join(self._merge(staged)))
+        session.run("; ".join([*self._counts(receipts), self._advance(receipts, end), "COMMIT"]))
+        self.catalogue.moved(end, receipts[-1].epoch)
+
+    def _merge(self, staged: Staged) -> list[str]:
+        state = self.catalogue.tables[staged.table_id]
+        sql = self.catalogue.sql(self._target, staged.table_id, state.schema_version)
+        texts = [sql.text("delete_staged", stage=staged.gone)] if staged.gone else []
+        return texts + ([sql.text("upsert_staged", stage=staged.live)] if staged.live else [])
+
+    def _counts(self, receipts: Sequence[StageReceipt]) -> list[str]:
+        applied: dict[int, int] = {}
+        for staged in (s for r in receipts for s in r.staged):
+            applied[staged.table_id] = applied.get(staged.table_id, 0) + staged.changes
+        return [
+            self._target.own_text(
+                self.session, "count", table_id=table_id, applied=rows, quarantined=0, skipped=0, held=0
+            )
+            for table_id, rows in applied.items()
+        ]
+
+    def _advance(self, receipts: Sequence[StageReceipt], end: int) -> str:
+        position, last = self.catalogue.position, receipts[-1]
+        beats = [r.heartbeat_us for r in receipts if r.heartbeat_us is not None]
+        return self._target.own_text(
+            self.session, "advance", expected=position.offset, control=position.control, offset=end, epoch=last.epoch,
+            sequence=last.sequence, captured_us=last.captured_us or None, committed_us=last.committed_us or None,
+            heartbeat_us=beats[-1] if beats else None, other=sum(r.other for r in receipts),
+        )  # fmt: skip
+
+    def drop_stages(self) -> None:
+        """Drop every staging table of this target: those of this attempt, and of attempts that were killed."""
+        prefix = {"own": OWN_SCHEMA, "prefix": stage_prefix(self._target.group)}
+        names = [row[0] for row in self.session.rows(statement("staged", "stages"), prefix)]
+        for name in names:
+            self.session.run(statement("staged", "drop_stage", stage=f"{OWN_SCHEMA}.{name}"))

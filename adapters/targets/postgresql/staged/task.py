@@ -1,0 +1,182 @@
+"""Increments between two offsets into staging tables of the target: what a scale-out apply is made of (VENUS 3.4).
+
+A task reads its piece of the queue by itself, keeps the last change of each key, and lays rows and keys down in tables
+of its own. Nothing of that is seen before the one transaction that takes them over, so a task may be repeated, and may
+die, at any time: tables of attempts that nobody has taken over are dropped.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from venus.adapters.targets.postgresql.apply.writer import heartbeat_of
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
+from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.under.cuts import Piece, piece_of
+from venus.adapters.under.fold import Rows, joined, net, rows_of
+from venus.codec.changes import TableChanges
+from venus.codec.copytext import keys_to_copy, to_copy
+from venus.codec.layout import Layout
+from venus.errors import ProtocolError
+from venus.model import ChangeKind, TableSchema
+from venus.rpc.subscriber import Subscriber
+
+CREDIT_BYTES = 8 << 20
+WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTask:
+    """One piece of a micro-batch; can be pickled and sent to another process or machine."""
+
+    url: str = field(repr=False)
+    broker: str
+    business: str
+    group: str
+    start: int
+    end: int
+    #: The tables that follow, as they are at the target.
+    tables: dict[int, Placed]
+    heartbeats: dict[tuple[int, int], TableSchema]
+    known: frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """The changes of one table that a task has laid down; an empty name = there are none of that kind."""
+
+    table_id: int
+    live: str
+    gone: str
+    changes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReceipt:
+    """What a task has done. `unusual` = what the one transaction cannot do; then nothing was laid down."""
+
+    start: int
+    end: int
+    staged: tuple[Staged, ...] = ()
+    unusual: str = ""
+    other: int = 0
+    heartbeat_us: int | None = None
+    epoch: int = 0
+    sequence: int = 0
+    captured_us: int = 0
+    committed_us: int = 0
+
+
+def stage_prefix(group: str) -> str:
+    """Return how the names of all staging tables of a target begin."""
+    return f"stage_{group_number(group):08x}_"
+
+
+def stage_range(task: StageTask) -> StageReceipt:
+    """Lay down one piece; may be called again after whatever happened."""
+    gathered = _Gathered(task)
+    with Subscriber(
+        task.broker, task.business, f"{task.group}/stage {uuid.uuid4().hex}", credit_bytes=CREDIT_BYTES, transient=True
+    ) as subscriber:
+        subscriber.open(task.start, 0)
+        while not gathered.done:
+            for increment in subscriber.increments(WAIT_S):
+                if increment.base_offset < task.end:
+                    gathered.take(piece_of(increment))
+            if gathered.unusual:
+                return StageReceipt(start=task.start, end=task.end, unusual=gathered.unusual)
+    session = Session(task.url, application=f"venus stage {task.group}")
+    try:
+        return gathered.laid_down(session)
+    finally:
+        session.rollback()
+        session.close()
+
+
+class _Gathered:
+    """The changes of a piece, in memory: a micro-batch has a limit, and its pieces have theirs."""
+
+    def __init__(self, task: StageTask) -> None:
+        self._task = task
+        self._parts: dict[int, list[Rows]] = {}
+        self._at = task.start
+        self._last: Piece | None = None
+        self._other = 0
+        self._heartbeat_us: int | None = None
+        self.unusual = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether everything up to the end has been met."""
+        return self._at >= self._task.end
+
+    def take(self, piece: Piece) -> None:
+        """Add an increment, as far as it lies within."""
+        task = self._task
+        if piece.start > self._at:
+            raise ProtocolError(f"increment {piece.start} does not follow offset {self._at}")
+        fresh = [s for s in piece.batch.schemas if (s.table_id, s.version) not in task.known]
+        if fresh:
+            self.unusual = f"{fresh[0].qualified} version {fresh[0].version} is new"
+        if not piece.batch.count and task.start <= piece.start < task.end:
+            self._other += 1  # an increment without changes takes one offset
+        offset = piece.start
+        for section in piece.batch.sections:
+            if not self.unusual:
+                self._section(section, offset)
+            offset += section.count
+        self._at, self._last = max(self._at, piece.end), piece
+
+    def _section(self, section: TableChanges, offset: int) -> None:
+        task = self._task
+        first, last = max(offset, task.start), min(offset + section.count, task.end)
+        if first >= last:
+            return
+        heartbeat = task.heartbeats.get((section.table_id, section.schema_version))
+        if heartbeat is not None:
+            self._other += last - first
+            self._heartbeat_us = heartbeat_of(section, Layout.of(heartbeat)) or self._heartbeat_us
+            return
+        placed = task.tables.get(section.table_id)
+        if placed is None or placed.schema.version != section.schema_version or section.kind is not ChangeKind.CHANGES:
+            self.unusual = f"offset {offset}: {section.kind.name} of table {section.table_id}"
+            return
+        rows = rows_of(section, offset)
+        within = (rows.offsets >= first) & (rows.offsets < last)
+        self._parts.setdefault(section.table_id, []).append(rows.where(np.asarray(within, dtype=np.bool_)))
+
+    def laid_down(self, session: Session) -> StageReceipt:
+        """Put everything into staging tables, in one transaction."""
+        task, last = self._task, self._last
+        assert last is not None
+        session.run("BEGIN")
+        staged = tuple(self._staged(session, table_id, joined(parts)) for table_id, parts in self._parts.items())
+        session.run("COMMIT")
+        return StageReceipt(
+            start=task.start, end=task.end, staged=staged, other=self._other, heartbeat_us=self._heartbeat_us,
+            epoch=last.epoch, sequence=last.batch.first_sequence + last.batch.count - 1,
+            captured_us=last.batch.captured_at_us, committed_us=last.committed_at_us,
+        )  # fmt: skip
+
+    def _staged(self, session: Session, table_id: int, rows: Rows) -> Staged:
+        placed = self._task.tables[table_id]
+        sql, layout = RowSql(placed, self._task.group), Layout.of(placed.schema)
+        stem = f"{OWN_SCHEMA}.{stage_prefix(self._task.group)}{uuid.uuid4().hex[:16]}_{table_id}"
+        kept = net(rows)
+        live, gone = kept.where(~kept.is_deleted), kept.where(kept.is_deleted)
+        live_name, gone_name = (f"{stem}_l" if len(live) else ""), (f"{stem}_g" if len(gone) else "")
+        if live_name:
+            _put(session, live_name, sql.columns, sql.table, to_copy(live.record_ids, live.rows, layout))
+        if gone_name:
+            _put(session, gone_name, sql.key, sql.table, keys_to_copy(gone.record_ids, layout))
+        return Staged(table_id=table_id, live=live_name, gone=gone_name, changes=len(rows))
+
+
+def _put(session: Session, stage: str, columns: str, table: str, lines: bytes) -> None:
+    session.run(statement("staged", "create_stage", stage=stage, columns=columns, table=table))
+    session.copy_in(statement("apply", "copy_in", table=stage, columns=columns), lines)
