@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.cutover.hashing import TableHash, laid_out
 from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source
 from venus.adapters.targets.postgresql.cutmark import sql
-from venus.adapters.targets.postgresql.naming import Placed, is_heartbeat
+from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_rows
 from venus.adapters.targets.postgresql.session import Session
 from venus.codec.changes import TableChanges
@@ -217,4 +217,4 @@ def source_hash(cut: Cut, table: Table, progress: Progress, speller: Speller | N
 
 def captured(source: Source) -> dict[int, TableSchema]:
     """Return the captured tables, without the heartbeat."""
-    return {t.schema.table_id: t.schema for t in source.registered() if not is_heartbeat(t.schema)}
+    return {t.schema.table_id: t.schema for t in source.registered() if not t.schema.is_heartbeat}

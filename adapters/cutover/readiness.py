@@ -20,7 +20,6 @@ from venus.adapters.targets.postgresql.database import (
     PostgresTarget,
 )
 from venus.adapters.targets.postgresql.database import TableState as TargetTable
-from venus.adapters.targets.postgresql.naming import is_heartbeat
 from venus.adapters.targets.postgresql.session import Session
 from venus.rpc.admin import Admin
 
@@ -86,7 +85,7 @@ def look(source: Source, admin: Admin, target: PostgresTarget, session: Session)
             log_rows=backlog.get(t.schema.table_id, (0, 0))[0], blocked_s=backlog.get(t.schema.table_id, (0, 0))[1],
         )
         for t in source.registered()
-        if not is_heartbeat(t.schema)
+        if not t.schema.is_heartbeat
     )  # fmt: skip
     status = admin.status(target.business)
     own = next((b for b in status.businesses if b.business == target.business), None)

@@ -27,7 +27,7 @@ from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql import cutmark
 from venus.adapters.targets.postgresql.cutmark import sql
 from venus.adapters.targets.postgresql.database import PostgresTarget, transaction
-from venus.adapters.targets.postgresql.naming import Placed, is_heartbeat
+from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.schema.ddl_file import convert
 from venus.adapters.targets.postgresql.session import Session
 from venus.config import Settings
@@ -174,7 +174,7 @@ class _Cutover:
             for t in readiness.tables
             if (t.table_id, t.schema_version) in newest
         ]
-        placed = [(p, created) for p, created in found if not is_heartbeat(p.schema)]
+        placed = [(p, created) for p, created in found if not p.schema.is_heartbeat]
         return [p for p, _ in placed], [p for p, created in placed if created]
 
     def _compared(self, placed: Sequence[Placed]) -> tuple[list[Compared], broker_pb2.Snapshot | None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from venus.codec.changes import TableChanges
@@ -37,6 +38,13 @@ class TableHalts(SourceError):
         self.why = why
 
 
+class Option(Enum):
+    """What an operator may ask of some dialects only; a dialect's package lists those that it has in `OPTIONS`."""
+
+    INLINE = "the paper's own columns in the application's tables"
+    TYPE_MAP = "columns that travel in another way than their usual one"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What differs between databases, by name: code asks these, never `if name == ...`."""
@@ -45,7 +53,6 @@ class Capabilities:
     transactional_ddl: bool
     captures_truncate: bool
     fires_on_cascade: bool
-    identifier_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

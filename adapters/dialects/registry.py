@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.contract import Option, Source
 from venus.config import Settings
 from venus.errors import ConfigError
 
@@ -26,10 +26,6 @@ DIALECTS = {
     "postgresql": "postgresql",
     "sqlite": "sqlite",
 }
-#: Dialects that can put the paper's own columns into the tables.
-INLINE = ("oracle",)
-#: Dialects whose columns can travel in another way than their usual one.
-TYPE_MAP = ("oracle",)
 
 
 class _SourceModule(Protocol):
@@ -43,12 +39,12 @@ class _Asked(Protocol):
 def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -> Source:
     """Connect to the source that `[source] url` names; `type_map`: what `--type-map` asks for."""
     dialect = dialect_of(settings.source.url.get_secret_value())
-    if settings.source.mode == "inline" and dialect not in INLINE:
-        hint = f"it is there for {', '.join(INLINE)}; elsewhere leave out --mode and [source] mode"
+    if settings.source.mode == "inline" and Option.INLINE not in options_of(dialect):
+        hint = f"it is there for {_with(Option.INLINE)}; elsewhere leave out --mode and [source] mode"
         raise ConfigError(f"[source] mode: inline is not there for {dialect}", hint=hint)
     for option, given in (("[source.type_map]", settings.source.type_map), ("--type-map", type_map)):
-        if given and dialect not in TYPE_MAP:
-            raise ConfigError(f"{option} is not there for {dialect}", hint=f"it is for {', '.join(TYPE_MAP)}")
+        if given and Option.TYPE_MAP not in options_of(dialect):
+            raise ConfigError(f"{option} is not there for {dialect}", hint=f"it is for {_with(Option.TYPE_MAP)}")
     try:
         module = cast(_SourceModule, import_module(f"venus.adapters.dialects.{dialect}.source"))
     except ModuleNotFoundError as e:
@@ -65,6 +61,16 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
             source.close()
             raise
     return source
+
+
+def options_of(dialect: str) -> frozenset[Option]:
+    """Return what may be asked of a dialect beyond the usual; asked before its driver is imported."""
+    package = import_module(f"venus.adapters.dialects.{dialect}")
+    return cast(frozenset[Option], getattr(package, "OPTIONS", frozenset()))
+
+
+def _with(option: Option) -> str:
+    return ", ".join(sorted({dialect for dialect in DIALECTS.values() if option in options_of(dialect)}))
 
 
 def dialect_of(url: str) -> str:

@@ -18,7 +18,6 @@ from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.verifying import Subject, open_reader
 from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import require
-from venus.adapters.targets.postgresql.naming import is_heartbeat
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.verifying import LoadedTable
 from venus.adapters.verify.findings import Result
@@ -151,7 +150,7 @@ class _Run:
 
 def _is_own(schema: TableSchema) -> bool:
     """Tell VENUS's own heartbeat row, also as a dictionary in upper case has it."""
-    return is_heartbeat(schema) or schema.name == "VENUS_HEARTBEAT"
+    return schema.is_heartbeat or schema.name == "VENUS_HEARTBEAT"
 
 
 def _named(schema: TableSchema, pattern: str) -> bool:

@@ -297,7 +297,6 @@ class ScriptedSource:
         transactional_ddl=True,
         captures_truncate=True,
         fires_on_cascade=True,
-        identifier_bytes_max=30,
     )
 
     def __init__(self, database: ScriptedDatabase, script: Script, *, idle: Callable[[], None] = lambda: None) -> None:

@@ -121,8 +121,6 @@ def install_triggers(
     as_json: JsonOption = False,
 ) -> int:
     """Create log tables and triggers for the tables that match; run it again at any time."""
-    from venus.adapters.targets.postgresql.naming import is_heartbeat
-
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     if mode is not None:
@@ -134,7 +132,7 @@ def install_triggers(
         if dry_run:
             return show_sql(run, source.install_plan(include, exclude), source.uninstall_plan())
         steps = source.install(include, exclude)
-        registered = [table for table in source.registered() if not is_heartbeat(table.schema)]
+        registered = [table for table in source.registered() if not table.schema.is_heartbeat]
     created = [step for step in steps if not step.exists]
     verdict = f"{len(created)} created, {len(steps) - len(created)} unchanged; {len(registered)} tables are captured"
     again = [t.schema.qualified for t in registered if t.state == "RESYNC"]

@@ -101,13 +101,12 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
 
 def captured(settings: Settings) -> list[RegisteredTable]:
     """Return the captured tables. Raises if there is none."""
-    from venus.adapters.targets.postgresql.naming import is_heartbeat
     from venus.cli.install import opened_source
 
     if not settings.source.url.get_secret_value():
         raise VenusError("no [source] url is set")
     with opened_source(settings) as source:
-        tables = [t for t in source.registered() if not is_heartbeat(t.schema)]
+        tables = [t for t in source.registered() if not t.schema.is_heartbeat]
     if not tables:
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
     return tables

@@ -49,12 +49,11 @@ def look(settings: Settings) -> Overview:
 
 def look_at_source(settings: Settings) -> SourceView:
     """Read the registry, the checkpoint row and the length of the log."""
-    from venus.adapters.targets.postgresql.naming import is_heartbeat
     from venus.cli.install import opened_source
 
     try:
         with opened_source(settings) as source:
-            registered = [table for table in source.registered() if not is_heartbeat(table.schema)]
+            registered = [table for table in source.registered() if not table.schema.is_heartbeat]
             if not registered:
                 return SourceView()
             state, backlog = source.state(), source.backlog()

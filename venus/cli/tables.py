@@ -94,9 +94,7 @@ def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int
 
 def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
     """Return the tables meant; refuse a name that means none, or more than one."""
-    from venus.adapters.targets.postgresql.naming import is_heartbeat
-
-    tables = [t for t in tables if not is_heartbeat(t.schema)]
+    tables = [t for t in tables if not t.schema.is_heartbeat]
     if not tables:
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
     if name is None:

@@ -39,7 +39,6 @@ CAPABILITIES = Capabilities(
     transactional_ddl=False,
     captures_truncate=False,  # no trigger fires; it is noticed afterwards, by InnoDB's number of the table
     fires_on_cascade=True,  # by triggers on the tables where cascades begin
-    identifier_bytes_max=64,
 )
 #: Between two looks at InnoDB's numbers.
 WATCH_S = 1.0

@@ -12,3 +12,7 @@ What was decided here, and why:
 - Own tables are made by own.sql, not by the migrations: one script that a DBA can read, review and run himself.
 - None of this has met a real Oracle in the project's own tests; docs/oracle/EVIDENCE.md says what vouches for what.
 """
+
+from venus.adapters.dialects.contract import Option
+
+OPTIONS = frozenset({Option.INLINE, Option.TYPE_MAP})

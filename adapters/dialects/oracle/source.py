@@ -59,7 +59,6 @@ class OracleSource:
         transactional_ddl=False,
         captures_truncate=True,
         fires_on_cascade=True,
-        identifier_bytes_max=128,
     )
 
     def __init__(self, driver: Driver, options: Options | None = None) -> None:

@@ -37,7 +37,6 @@ CAPABILITIES = Capabilities(
     transactional_ddl=True,
     captures_truncate=True,
     fires_on_cascade=True,
-    identifier_bytes_max=63,
 )
 
 #: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.

@@ -76,7 +76,6 @@ class SqliteSource:
         transactional_ddl=True,
         captures_truncate=False,  # there is no TRUNCATE, and DELETE without WHERE fires the row triggers
         fires_on_cascade=True,
-        identifier_bytes_max=1 << 20,
     )
 
     def __init__(self, file: Path) -> None:

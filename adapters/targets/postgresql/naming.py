@@ -38,11 +38,6 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def is_heartbeat(schema: TableSchema) -> bool:
-    """Tell VENUS's own heartbeat row, which measures lag and is no table of the application."""
-    return schema.is_heartbeat
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """A source table and its names at the target."""
@@ -159,7 +154,7 @@ def placed_namespace(namespace: str, dialect: str, names: str) -> str:
 
 def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -> list[Placed]:
     """Place all tables but the heartbeat. Raises Refused with a line for each name that cannot be."""
-    placed = [place(schema, settings, target) for schema in schemas if not is_heartbeat(schema)]
+    placed = [place(schema, settings, target) for schema in schemas if not schema.is_heartbeat]
     problems = [problem for one in placed for problem in _name_problems(one)]
     seen: dict[tuple[str, str], Placed] = {}
     for one in placed:

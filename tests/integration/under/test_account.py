@@ -264,7 +264,7 @@ def test_rows_that_never_leave_for_the_target_are_noticed(
     database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply={"keyed_rows_max": 0})
-    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.merging.Ways.flush", lambda self, pending: None)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.merging.Merging.flush", lambda self, pending: None)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(2, "lost too", 1))
         caught_up(database, feed.broker)

@@ -35,7 +35,7 @@ DECISION_WAIT_S = 5.0
 ACCOUNT_S = 1.0
 
 
-class Following:
+class ApplySession:
     """One session with the target and one stream from the broker."""
 
     def __init__(self, target: PostgresTarget, loop: Loop) -> None:
@@ -51,7 +51,7 @@ class Following:
         self._unaccounted: int | None = None
         self._told = (0, 0)
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> ApplySession:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ import threading
 
 import tenacity
 
-from venus.adapters.targets.postgresql.apply.apply_session import Following
+from venus.adapters.targets.postgresql.apply.apply_session import ApplySession
 from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.config import Settings
@@ -43,5 +43,5 @@ def _follow(target: PostgresTarget, loop: Loop) -> None:
     """Follow until stop, session by session."""
     again = True
     while again and not loop.stopped:
-        with Following(target, loop) as following:
-            again = following.run()
+        with ApplySession(target, loop) as opened:
+            again = opened.run()

@@ -12,7 +12,6 @@ from venus.adapters.targets.postgresql.apply.counts import Counts
 from venus.adapters.targets.postgresql.apply.writer import heartbeat_of
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.naming import is_heartbeat
 from venus.adapters.targets.postgresql.rows.keyed import keyed_text
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.under.cuts import Piece
@@ -69,7 +68,7 @@ class _Shot:
     def _section(self, section: TableChanges, offset: int) -> bool:
         catalogue, table_id = self._catalogue, section.table_id
         schema = catalogue.schema(table_id, section.schema_version)
-        if is_heartbeat(schema):
+        if schema.is_heartbeat:
             self._heartbeat_us = heartbeat_of(section, Layout.of(schema)) or self._heartbeat_us
             self._counts.other += section.count
             return True

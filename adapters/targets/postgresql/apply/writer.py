@@ -1,8 +1,8 @@
 """One target transaction: the changes of whole cuts, set-based, and the applied offset with them (VENUS 3.4).
 
-Changes wait in memory up to a limit, then in staging tables (`rows/merging.py`). Markers and new schema versions act behind
-everything before them. What the target refuses ends the transaction with `RowsRefused`; the caller decides and tries
-again with a verdict, which is then carried out in the same transaction as everything else.
+Changes wait in memory up to a limit, then in staging tables (`rows/merging.py`). Markers and new schema versions act
+behind everything before them. What the target refuses ends the transaction with `RowsRefused`; the caller decides and
+tries again with a verdict, which is then carried out in the same transaction as everything else.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from venus.adapters.targets.postgresql.apply.parking import Parking
 from venus.adapters.targets.postgresql.apply.recording import Recording
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import HALTED, RESYNC, SWEEP, PostgresTarget
-from venus.adapters.targets.postgresql.naming import is_heartbeat
-from venus.adapters.targets.postgresql.rows.merging import Pending, Ways
+from venus.adapters.targets.postgresql.rows.merging import Merging, Pending
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
@@ -64,7 +63,7 @@ class Writer:
         self._rows_max = target.settings.apply.cut_group_rows_max
         self._counts = Counts(catalogue)
         self._parking = Parking(target, session, catalogue, verdicts, self._counts)
-        self._ways = Ways(target, session, catalogue, start, whole)
+        self._merging = Merging(target, session, catalogue, start, whole)
         self._pending: dict[int, Pending] = {}
         self._waiting = 0
         self._halted: set[int] = set()
@@ -104,7 +103,7 @@ class Writer:
         while self._waiting > self._rows_max:
             fullest = max(self._pending.values(), key=lambda p: p.waiting)
             self._waiting -= fullest.waiting
-            self._ways.make_room(fullest)
+            self._merging.make_room(fullest)
 
     def finish(self, end: Callable[[], str]) -> None:
         """Write everything, then `end`'s statement, and commit."""
@@ -125,7 +124,7 @@ class Writer:
         if self.only is not None and table_id != self.only:
             return
         schema = self.catalogue.schema(table_id, section.schema_version)
-        if is_heartbeat(schema):
+        if schema.is_heartbeat:
             self.heartbeat_us = heartbeat_of(section, Layout.of(schema)) or self.heartbeat_us
             self._counts.other += section.count
             return
@@ -242,7 +241,7 @@ class Writer:
             self.target.put_schema(self.session, schema)
             self.catalogue.schemas[key] = schema
             self._changed = True
-        if self.only is not None or is_heartbeat(schema) or schema.table_id in self._halted:
+        if self.only is not None or schema.is_heartbeat or schema.table_id in self._halted:
             return
         known = self.catalogue.tables.get(schema.table_id)
         if known is None:
@@ -276,7 +275,7 @@ class Writer:
         pending = self._pending.pop(table_id, None)
         if pending is not None:
             self._waiting -= pending.waiting
-            self._ways.flush(pending)
+            self._merging.flush(pending)
             self._counts.of(table_id).applied += pending.taken
 
     def _guarded(self, table_id: int, text: str) -> None:

@@ -70,7 +70,7 @@ class Pending:
         return rows if self.inserts_only else net(rows)
 
 
-class Ways:
+class Merging:
     """Brings pending changes into the target, within one transaction that starts at offset `start`."""
 
     def __init__(

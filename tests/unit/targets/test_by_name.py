@@ -1,0 +1,65 @@
+"""Nobody asks what kind a database is: kinds are chosen by the registries, and what differs is asked by capability."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from venus.adapters.dialects.contract import Option
+from venus.adapters.dialects.registry import DIALECTS, options_of
+from venus.adapters.targets.contract import WITHOUT, Capabilities
+from venus.adapters.targets.registry import KINDS
+
+ROOT = Path(__file__).parents[3]
+NAMES = {*DIALECTS, *DIALECTS.values(), *KINDS, *KINDS.values()}
+#: Folders that belong to one kind.
+OWN = [ROOT / "adapters" / "dialects" / d for d in set(DIALECTS.values())]
+OWN += [ROOT / "adapters" / "targets" / k for k in set(KINDS.values())]
+
+#: Translates SQL; the names in it are those of sqlglot's grammars.
+GRAMMARS = ROOT / "adapters" / "dialects" / "portable.py"
+
+
+def asked_by_name() -> Iterator[str]:
+    """Yield every place outside of a kind's own folder where a name of a kind is compared."""
+    for home in ("adapters", "venus", "spark"):
+        for path in (ROOT / home).rglob("*.py"):
+            if path == GRAMMARS or any(path.is_relative_to(own) for own in OWN):
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Compare | ast.MatchValue):
+                    found = {c.value for c in ast.walk(node) if isinstance(c, ast.Constant)}
+                    if any(isinstance(value, str) and value in NAMES for value in found):
+                        yield f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def asked(capability: str) -> Iterator[Path]:
+    """Yield where a target's capability is asked."""
+    for path in (ROOT / "venus" / "cli").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if f'"{capability}"' in text or f"capabilities.{capability}" in text:
+            yield path
+    for path in (ROOT / "adapters").rglob("*.py"):
+        if f'"{capability}"' in path.read_text(encoding="utf-8") and path.name != "contract.py":
+            yield path
+
+
+def test_no_kind_is_asked_for_by_its_name() -> None:
+    assert list(asked_by_name()) == []
+
+
+def test_every_capability_of_a_target_is_asked_somewhere_and_says_what_is_missing() -> None:
+    names = {f.name for f in fields(Capabilities)} - {"kind"}
+
+    assert set(WITHOUT) == names
+    assert [name for name in names if not list(asked(name))] == []
+
+
+def test_what_only_some_dialects_have_stands_in_their_packages() -> None:
+    found = {dialect: options_of(dialect) for dialect in set(DIALECTS.values())}
+
+    assert found == {
+        "mysql": frozenset(), "oracle": frozenset(Option), "postgresql": frozenset(), "sqlite": frozenset(),
+    }  # fmt: skip
