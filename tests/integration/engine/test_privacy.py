@@ -62,3 +62,11 @@ def test_a_broker_process_makes_no_file_that_others_can_read(tmp_path: Path) -> 
 
     assert len(found) > 8
     assert [name for name, mode in found.items() if mode & 0o077] == []
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    for path in (tmp_path / "file", tmp_path / "file" / "data"):
+        with pytest.raises(ConfigError, match="cannot be made"):
+            privacy.make_private(path)

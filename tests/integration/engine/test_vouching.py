@@ -18,7 +18,7 @@ from venus.broker.snapshot import offline
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.cli.app import run
-from venus.errors import Corruption
+from venus.errors import ConfigError, Corruption
 
 pytestmark = pytest.mark.integration
 Damage = Callable[[Store, Batch, Business], None]
@@ -167,3 +167,37 @@ def test_check_without_data_is_told_where_it_looked(
     assert run(["broker", "--check"]) == 2
 
     assert "nowhere has no broker's data" in capsys.readouterr().err
+
+
+def test_a_damaged_block_is_a_finding_also_where_the_layout_is_read(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data.parent)
+    (data.parent / "venus.toml").write_text(f'[broker]\ndata_dir = "{data}"\n')
+    engine = engines.make(data)
+    engine.store.checkpoint(data.parent / "copy")  # brings everything into tables
+    engine.stop()
+    for table in (data / "db").glob("*.sst"):
+        content = bytearray(table.read_bytes())
+        content[5] ^= 4
+        table.write_bytes(content)
+
+    assert run(["broker", "--check"]) == 1
+    shown = capsys.readouterr().out
+    assert "WRONG" in shown
+    assert "findings: nothing of it" in " ".join(shown.split())
+
+
+def test_a_store_without_a_witness_is_not_said_to_be_as_its_witness_has_it(data: Path) -> None:
+    (data / "db.witness").unlink()
+    files = next(iter(offline.check(data)))
+
+    assert files.seen.startswith("in order, with no witness")
+
+
+def test_an_empty_store_is_no_store_to_check(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+
+    with pytest.raises(ConfigError, match="has no broker's data"):
+        list(offline.check(tmp_path))
+    assert list((tmp_path / "db").iterdir()) == []

@@ -36,7 +36,7 @@ class Checked:
 def check(data_dir: Path) -> Iterator[Checked]:
     """Check everything in a data directory. Raises ConfigError, Refused if a broker runs on it."""
     path = data_dir / "db"
-    if not path.is_dir():
+    if not path.is_dir() or not any(path.iterdir()):
         raise ConfigError(f"{data_dir} has no broker's data", hint="Correct broker.data_dir.")
     with _locked(path):
         try:
@@ -47,9 +47,12 @@ def check(data_dir: Path) -> Iterator[Checked]:
         except Corruption as found:
             yield Checked(what="files", finding=str(found))
             return
-        yield Checked(what="files", seen=f"as its witness has them, up to write {store.sequence}")
+        seen = "as its witness has them" if note is not None else "in order, with no witness of how new they must be"
+        yield Checked(what="files", seen=f"{seen}, up to write {store.sequence}")
         try:
             yield from _content(store)
+        except Corruption as found:
+            yield Checked(what="layout", finding=str(found))
         finally:
             store.close()
     yield from _snapshots(data_dir / "snapshots")

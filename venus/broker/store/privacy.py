@@ -16,8 +16,17 @@ UMASK = 0o077
 
 
 def make_private(path: Path) -> None:
-    """Make a directory for data, or close an existing one to others. Raises ConfigError if it is open and not ours."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Make a directory for data, or close an existing one to others.
+
+    Raises ConfigError if it cannot be made, or is open and not ours.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"broker.data_dir {path} cannot be made: {error.strerror}",
+            hint="Name a directory, in one that the user of this broker may write to.",
+        ) from error
     found = path.stat()
     if not stat.S_IMODE(found.st_mode) & UMASK:
         return
