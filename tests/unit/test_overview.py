@@ -15,7 +15,7 @@ from venus.cli.overview import (
     SourceTable,
     SourceView,
 )
-from venus.cli.status import target_row, verdict
+from venus.cli.status import broker_position, target_row, verdict
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -42,6 +42,11 @@ def test_what_held_tables_keep_is_in_the_target_s_row() -> None:
 
     assert str(target_row(held, TARGET)[-1]).endswith("kept for held tables")
     assert "held" not in str(target_row(HEALTHY, TARGET)[-1])
+
+
+def test_when_the_store_was_last_read_as_a_whole_is_in_the_broker_s_row() -> None:
+    assert broker_position(replace(BROKER, scrub_age_s=12.0)).endswith(", store read 12 s ago")
+    assert "store read" not in broker_position(BROKER)
 
 
 def test_a_healthy_pipeline_has_no_problem() -> None:

@@ -97,6 +97,7 @@ class BrokerView:
     materialised_offset: int = 0
     log_bytes: int = 0
     free_bytes: int = 0
+    scrub_age_s: float | None = None  # since everything that is stored was last read and found sound
     captured_age_s: float | None = None  # since the newest committed cut was captured
     ship_s: float | None = None  # from its capture to its commit
     halves: tuple[HalfView, ...] = ()

@@ -146,7 +146,8 @@ def broker_position(broker: BrokerView) -> str:
         return unreachable(broker.error) or "knows nothing of this business yet"
     behind = broker.next_offset - broker.materialised_offset
     late = f", full data {behind:,} behind" if behind > 0 else ""
-    return f"sequence {broker.committed_sequence:,}, offset {broker.next_offset:,}{late}"
+    read = f", store read {seconds_shown(broker.scrub_age_s)} ago" if broker.scrub_age_s is not None else ""
+    return f"sequence {broker.committed_sequence:,}, offset {broker.next_offset:,}{late}{read}"
 
 
 def halves_shown(broker: BrokerView) -> str | None:
