@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -243,3 +245,16 @@ def test_passwords_are_struck_out_in_every_spelling() -> None:
 def test_figures_are_readable() -> None:
     assert [bytes_shown(n) for n in (0, 1023, 12_900_000, 5 << 40)] == ["0 B", "1023 B", "12.3 MiB", "5.0 TiB"]
     assert [seconds_shown(s) for s in (0.44, 12, 200, 9000, 400_000)] == ["0.4 s", "12 s", "3.3 min", "2.5 h", "5 d"]
+
+
+def test_what_a_command_or_a_child_of_it_writes_is_for_its_owner_only(tmp_path: Path) -> None:
+    script = (
+        "import os, venus.cli, venus.cli.app as app\n"
+        "app.run = lambda _: os.system('mkdir folder && touch folder/file')\n"
+        "os.umask(0o022)\n"
+        "venus.cli.main()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=60)
+
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "folder" / "file").stat().st_mode & 0o777 == 0o600

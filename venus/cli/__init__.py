@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+#: What files that VENUS makes deny to everybody but their owner: they hold rows, configurations, addresses.
+UMASK = 0o077
 
 
 def main() -> None:
     """Run the command line; the entry point of the installed `venus` script."""
+    os.umask(UMASK)  # here and not at each file: PyArrow, Spark's JVM and RocksDB make theirs themselves
     try:
         from venus.cli.app import run
 

@@ -17,6 +17,9 @@ from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
 from venus.config import Settings, require_target
 from venus.errors import ConfigError, Refused, TargetError
 
+#: What others than the owner may do with a file or folder.
+_OTHERS = 0o077
+
 
 class LakeTarget:
     """Target `name` of the configuration."""
@@ -36,12 +39,16 @@ class LakeTarget:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that writes. Raises Refused if there is another one; a killed one holds nothing."""
+        """Be the only process that writes. Raises Refused if there is another one; a killed one holds nothing.
+
+        What is written meanwhile can be read by whoever may read the folder: only its owner if VENUS has made it.
+        """
         root = self.layout.root
         try:
             self.check_folder()
-            root.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            denied = ~root.stat().st_mode & _OTHERS
+            descriptor = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT, 0o666 & ~denied)
         except OSError as error:
             raise TargetError(f"target {self.name}: {root}: {error.strerror}") from error
         try:
@@ -51,9 +58,11 @@ class LakeTarget:
             raise Refused(
                 f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
             ) from None
+        before = os.umask(denied)  # of the process: the files are PyArrow's
         try:
             yield
         finally:
+            os.umask(before)
             os.close(descriptor)
 
     def check_folder(self) -> None:

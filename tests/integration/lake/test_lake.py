@@ -38,6 +38,27 @@ def live(feed: Feed, rng: random.Random, cuts: int) -> None:
         feed.cut(*changes, put(n % 40, "o", n, table=2), batch_rows=7)
 
 
+@pytest.mark.parametrize(("folder", "file_mode", "folder_mode"), [(None, 0o600, 0o700), (0o750, 0o640, 0o750)])
+def test_a_lake_is_read_by_those_who_may_read_its_folder(
+    real: RealBroker, tmp_path: Path, folder: int | None, file_mode: int, folder_mode: int
+) -> None:
+    root, feed = tmp_path / "lake", Feed(real)
+    if folder is not None:
+        root.mkdir()
+        root.chmod(folder)
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(20)))
+    before = os.umask(0o022)
+    try:
+        lakes.load(lakes.settings_of(real.address, root))
+    finally:
+        found = os.umask(before)
+
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in (root, *root.rglob("*")) if not path.is_symlink()}
+    assert modes == {(False, file_mode), (True, folder_mode)}
+    assert found == 0o022
+
+
 def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     root, feed, rng = tmp_path / "lake", Feed(real), random.Random(11)
     settings = lakes.settings_of(real.address, root)
