@@ -15,7 +15,7 @@ from venus.cli.overview import (
     SourceTable,
     SourceView,
 )
-from venus.cli.status import broker_position, target_row, verdict
+from venus.cli.status import shown, target_row, verdict
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -44,9 +44,10 @@ def test_what_held_tables_keep_is_in_the_target_s_row() -> None:
     assert "held" not in str(target_row(HEALTHY, TARGET)[-1])
 
 
-def test_when_the_store_was_last_read_as_a_whole_is_in_the_broker_s_row() -> None:
-    assert broker_position(replace(BROKER, scrub_age_s=12.0)).endswith(", store read 12 s ago")
-    assert "store read" not in broker_position(BROKER)
+def test_when_the_store_was_last_read_as_a_whole_is_shown() -> None:
+    line = "the broker last read its whole store 12 s ago: it is sound"
+    assert line in shown(replace(HEALTHY, broker=replace(BROKER, scrub_age_s=12.0)))
+    assert not [part for part in shown(HEALTHY) if "whole store" in str(part)]
 
 
 def test_a_healthy_pipeline_has_no_problem() -> None:

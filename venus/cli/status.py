@@ -103,6 +103,11 @@ def shown(found: Overview) -> list[RenderableType]:
     parts: list[RenderableType] = [path_table(found)]
     if found.source.tables or any(t.tables for t in found.targets):
         parts += ["", tables_table(found)]
+    if found.broker.scrub_age_s is not None:
+        parts += [
+            "",
+            f"the broker last read its whole store {seconds_shown(found.broker.scrub_age_s)} ago: it is sound",
+        ]
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return [*parts, "", verdict(found)]
@@ -146,8 +151,7 @@ def broker_position(broker: BrokerView) -> str:
         return unreachable(broker.error) or "knows nothing of this business yet"
     behind = broker.next_offset - broker.materialised_offset
     late = f", full data {behind:,} behind" if behind > 0 else ""
-    read = f", store read {seconds_shown(broker.scrub_age_s)} ago" if broker.scrub_age_s is not None else ""
-    return f"sequence {broker.committed_sequence:,}, offset {broker.next_offset:,}{late}{read}"
+    return f"sequence {broker.committed_sequence:,}, offset {broker.next_offset:,}{late}"
 
 
 def halves_shown(broker: BrokerView) -> str | None:
