@@ -61,6 +61,7 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         (replace(HEALTHY, source=SourceView(error="gone")), "source: gone"),
         (replace(HEALTHY, source=SourceView()), "no table is captured"),
         (replace(HEALTHY, broker=BrokerView(error="gone")), "broker: gone"),
+        (replace(HEALTHY, broker=BrokerView()), "broker: it knows nothing of business main, which it had"),
         (replace(HEALTHY, broker=replace(BROKER, producer="")), "source -> broker: no upper adapter is connected"),
         (replace(HEALTHY, broker=replace(BROKER, captured_age_s=90.0)), "nothing has been captured for 90 s"),
         (replace(HEALTHY, broker=replace(BROKER, alarms=("look",))), "broker: look"),

@@ -126,6 +126,13 @@ class Overview:
         found = [*source_problems(self.source), *self._reported_of_source(), *broker_problems(self.broker)]
         if not self.broker.error and self.broker.known:
             found += capture_problems(self)
+        elif not self.broker.error and (
+            self.source.last_batch or any(t.loaded and not t.cut_over for t in self.targets)
+        ):
+            found.append(
+                f"broker: it knows nothing of business {self.business}, which it had batches of: "
+                "its data are lost, or another broker answers at this address"
+            )
         for target in self.targets:
             if target.cut_over:
                 found += late_writes(target, self.broker)
