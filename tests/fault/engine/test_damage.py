@@ -53,7 +53,7 @@ def test_a_flipped_byte_in_the_log_is_refused_with_a_way_out(tmp_path: Path) -> 
         engines.make(tmp_path)
 
     assert str(tmp_path / "db") in str(refused.value)
-    assert "venus resync --all" in refused.value.hint
+    assert "`venus migrate` for each target" in refused.value.hint
 
 
 @pytest.mark.fault

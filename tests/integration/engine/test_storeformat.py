@@ -46,7 +46,7 @@ def test_another_layout_is_refused_with_the_way_out(tmp_path: Path, found: bytes
 
     with pytest.raises(StorageError, match=f"has {shown}, this broker reads {FORMAT.decode()}") as refused:
         check_format(store, UPGRADES)
-    assert "resync --all" in refused.value.hint
+    assert "`venus migrate` for each target" in refused.value.hint
     store.close()
 
 

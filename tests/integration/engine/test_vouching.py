@@ -131,7 +131,7 @@ def test_a_store_that_lost_a_part_is_refused(data: Path, damage: Damage) -> None
         engines.make(data)
 
     assert "\n" not in str(refused.value)
-    assert "resync --all" in refused.value.hint
+    assert "`venus migrate` for each target" in refused.value.hint
     assert any(found.finding for found in offline.check(data))
 
 

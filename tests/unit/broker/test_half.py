@@ -120,4 +120,4 @@ def test_a_source_that_is_ahead_is_refused() -> None:
     half.check_producer(with_halves(1, 2), 2)
     with pytest.raises(Diverged) as refused:
         half.check_producer(with_halves(1, 2), 3)
-    assert "venus resync --all" in refused.value.hint
+    assert "`venus migrate` for each target" in refused.value.hint

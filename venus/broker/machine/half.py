@@ -23,7 +23,10 @@ EPOCH_MAX = 2**48
 #: The Sequences of one batch may leave out so many at most: what is beyond is no source's counter.
 JUMP_MAX = 2**48
 
-RESYNC_HINT = "if the broker's data directory was replaced or the source restored, run `venus resync --all`"
+RESYNC_HINT = (
+    "right address? If the broker's data directory was replaced or the source restored: `venus uninstall-triggers`, "
+    "`venus install-triggers`, then `venus migrate` for each target"
+)
 
 
 class Stage(Enum):

@@ -16,8 +16,8 @@ from venus.errors import Corruption
 
 _MANIFEST = "MANIFEST-"
 CORRUPT_HINT = (
-    "keep {path} for a closer look, give the broker an empty data_dir, and run `venus resync --all`: "
-    "the source still has every row"
+    "keep {path} for a closer look, give the broker an empty data_dir, then `venus uninstall-triggers`, "
+    "`venus install-triggers` and `venus migrate` for each target: the source still has every row"
 )
 
 
