@@ -128,3 +128,9 @@ def test_a_target_that_was_cut_over_is_asked_for_late_writes_only() -> None:
         "target a: 3 changes of main.orders at the source since the cut-over (2026-11-21 17:00:00 UTC); "
         "nobody carries them over",
     )
+
+
+def test_an_error_that_names_a_part_of_the_configuration_keeps_its_name() -> None:
+    wrong = TargetView(name="a", group="main/a", error="targets.a.url: mysql is not a target that VENUS knows")
+
+    assert "target a: targets.a.url: mysql is not" in str(replace(HEALTHY, targets=(wrong,)).problems)

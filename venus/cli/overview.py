@@ -236,4 +236,4 @@ def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
 
 def said(where: str, error: str) -> str:
     """Return an error with its place in front, once: errors often name the kind of place themselves."""
-    return f"{where}: {error.removeprefix(where.partition(' ')[0]).lstrip()}"
+    return f"{where}: {error.removeprefix(where.partition(' ')[0] + ' ').lstrip()}"
