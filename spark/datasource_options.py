@@ -101,7 +101,7 @@ def _converted(name: str, text: str, default: object) -> object:
         return text.lower() == "true"
     if isinstance(default, int):
         if not text.isdecimal():
-            raise ConfigError(f"option {name}: {text!r} should be a whole number")
+            raise ConfigError(f"option {name}: {text!r} should be an integer")
         return int(text)
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -72,10 +72,10 @@ def failures(log: SessionLog | None) -> Iterator[None]:
         yield
     except VenusError as error:
         if isinstance(error, SparkFailed) and log is not None and not error.hint:
-            error.hint = f"everything Spark said is in {log.path}"
+            error.hint = f"Spark's output is in {log.path}"
         raise
     except (PySparkException, Py4JError) as error:
-        hint = f"everything Spark said is in {log.path}" if log is not None else ""
+        hint = f"Spark's output is in {log.path}" if log is not None else ""
         raise SparkFailed(f"Spark: {last_cause(error)}", hint=hint) from error
 
 

@@ -13,7 +13,7 @@ ACTIVE = "ACTIVE"  # every change is taken over at once
 RESYNCING = "RESYNCING"  # is being made equal to the full data
 #: States in which a table moves by itself; every other needs somebody.
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
-#: How the reason of a table begins that is PAUSED at the source because of a row; it is tried again by itself.
+#: How the reason of a table begins that is PAUSED at the source because of a row; it is retried automatically.
 UNFIT = "cannot be carried: "
 #: Always in the metrics, so that a graph of one starts at zero rather than nowhere.
 HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
@@ -88,7 +88,7 @@ def _way_out(table: TableCondition, at: str) -> str:
     if "`venus " in table.reason:
         return ""
     if table.state == "HALTED":
-        at_source = "correct the row, or exclude the table; it is tried again by itself"
+        at_source = "correct the row, or exclude the table; it is retried automatically"
         return f"`venus quarantine list{at}` shows the row" if at else at_source
     if table.state == "PAUSED":
         return f"`venus resume {table.name}{at}` goes on"

@@ -39,11 +39,11 @@ DEFAULT_FILE = Path("venus.toml")
 
 #: What pydantic complains of, in words that do not need Python.
 _WANTED = {
-    "tuple_type": 'should be a list of texts, like ["a", "b"]',
-    "string_type": "should be text, in quotes",
+    "tuple_type": 'should be a list of strings, like ["a", "b"]',
+    "string_type": "should be a string, in quotes",
     "string_too_short": "should not be empty",
     "path_type": "should be a path, in quotes",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be a whole number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
 }
 
@@ -337,7 +337,7 @@ def _check_environment(environ: Mapping[str, str]) -> None:
             continue
         hint = "an option is named VENUS_SECTION__OPTION; `venus config` lists them"
         near = _nearest(name, known, shown=lambda n: PREFIX + n)
-        raise ConfigError(f"environment: {variable} sets no option{near}", hint=hint)
+        raise ConfigError(f"environment: {variable} matches no option{near}", hint=hint)
 
 
 def _explained(error: ValidationError, file: Path | None, text: str) -> ConfigError:

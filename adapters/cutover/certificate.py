@@ -84,7 +84,7 @@ def text(found: dict[str, Any]) -> str:
         f"{'table':<40} {'rows':>14}  {'hash (source = full data = target)':<34}",
     ]
     lines += [_table_line(t) for t in found["tables"]]
-    lines += ["", f"foreign keys: {len(found['foreign_keys'])} asked row by row"]
+    lines += ["", f"foreign keys: {len(found['foreign_keys'])} checked row by row"]
     lines += [
         f"  ! {f['name']} {f['reference']}: {f['orphans']:,} rows refer to nothing, for example {f['example']}"
         for f in found["foreign_keys"]

@@ -80,7 +80,8 @@ def _setval(session: Session, sequence: str, value: int, where: str) -> None:
         session.run(sql("set_counter"), {"sequence": sequence, "value": value})
     except TargetError as error:
         raise Refused(
-            f"{where}: its counter cannot go on at {value}: {error}", hint="give the column a wider type at the target"
+            f"{where}: its counter cannot continue at {value}: {error}",
+            hint="give the column a wider type at the target",
         ) from error
 
 

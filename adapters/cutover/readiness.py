@@ -147,7 +147,7 @@ def _source_block(table: SourceTable) -> Block | None:
 def _table_block(table: TargetTable, at: str) -> Block | None:
     why = f" ({table.reason})" if table.reason else ""
     remedies = {
-        HALTED: f"venus quarantine list {at} shows the row; mend it, then venus quarantine retry",
+        HALTED: f"venus quarantine list {at} shows the row; fix it, then venus quarantine retry",
         PAUSED: f"venus resume {table.source_name} {at}",
         LOADING: f"venus migrate {at} goes on with the load",
     }

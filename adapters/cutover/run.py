@@ -129,7 +129,7 @@ class _Cutover:
     def _add(self, found: Sequence[Block], hint: str = "") -> None:
         """Take note of what forbids the cut-over: a rehearsal goes on and tells of everything, the real one stops."""
         if found and not self._wish.rehearse:
-            raise Refused("\n".join(b.line for b in found), hint=hint or "mend that, then run the command again")
+            raise Refused("\n".join(b.line for b in found), hint=hint or "fix that, then run the command again")
         self._blocks += [b for b in found if b not in self._blocks]
 
     def _drained(self) -> Readiness:
@@ -159,7 +159,7 @@ class _Cutover:
         """See whether the source is at rest."""
         end = time.monotonic() + self._wish.quiet_s
         while (left := end - time.monotonic()) > 0:
-            self._report("watches whether anybody writes at the source", 0, 0)
+            self._report("watches for writes at the source", 0, 0)
             time.sleep(min(left, 1.0))
         after = self._drained()
         self._add(moved(before.counters, after.counters), "stop the application's writes at the source, and try again")
@@ -192,7 +192,7 @@ class _Cutover:
         return tables, comparing.snapshot
 
     def _asked(self, placed: Sequence[Placed], created: Sequence[Placed]) -> list[references.Found]:
-        self._report("asks the foreign keys", 0, 0)
+        self._report("checks the foreign keys", 0, 0)
         there = references.present(self._session, placed)
         found = references.asked(self._session, there, references.planned(placed, created))
         orphans = [f for f in found if f.orphans]
@@ -200,7 +200,7 @@ class _Cutover:
             self._add(
                 [Block(what=f"foreign key {f.name} {f.shown}: {f.orphans:,} rows refer to nothing, for example "
                        f"{f.example}") for f in orphans],
-                "mend the rows at the source, or let these keys hold for new rows only: --leave-invalid",
+                "fix the rows at the source, or let these keys hold for new rows only: --leave-invalid",
             )  # fmt: skip
         return found
 
@@ -244,7 +244,7 @@ class _Cutover:
         target, session = self._target, self._session
         readiness = look(self._source, self._admin, target, session)
         placed, created = self._placed(readiness)
-        self._report("puts the foreign keys in force", 0, 0)
+        self._report("enforces the foreign keys", 0, 0)
         there, owed = references.present(session, placed), references.planned(placed, created)
         invalid = {f["name"] for f in found["foreign_keys"] if f["orphans"]}
         warnings = references.put_in_force(session, there, owed, invalid, acting=True)
@@ -266,7 +266,7 @@ class _Cutover:
         session.rollback()
         written = [Block(what=f"{table} has been written to since the cut-over") for table in now
                    if now[table] != certified.get(table)]  # fmt: skip
-        self._add(written, "these changes are only here: take them along by hand, or load another target anew")
+        self._add(written, "these changes exist only here: carry them over by hand, or load another target")
         there, owed = references.present(session, placed), references.planned(placed, created)
         invalid = {f["name"] for f in mark.certificate["foreign_keys"] if f["orphans"]}
         references.put_in_force(session, there, owed, invalid, acting=False)
@@ -287,7 +287,7 @@ def undo(settings: Settings, name: str, report: Report = lambda *_: None) -> cut
     with _session(target) as session:
         mark = cutmark.read(target, session)
         if mark is None:
-            raise Refused(f"target {name} was not cut over: there is nothing to take back")
+            raise Refused(f"target {name} was not cut over: there is nothing to undo")
         source = open_source(settings)
         try:
             with Admin(target.broker) as admin:

@@ -158,7 +158,7 @@ class _Translator:
     def _column(self, node) -> _Term:  # type: ignore[no-untyped-def]
         fact = self._facts.get(node.name.lower())
         if fact is None or node.table:
-            raise NotPortableError(f"{node.name} is no column that is carried")
+            raise NotPortableError(f"{node.name} is not a column that is carried")
         sort = _SORTS.get(fact.type.kind, Sort.OTHER)
         quoted = '"' + fact.name.replace('"', '""') + '"'
         return _Term(quoted, sort, fact.exact or self._loose, fact.type.kind)

@@ -84,5 +84,5 @@ def dialect_of(url: str) -> str:
         # from None: SQLAlchemy's message repeats the URL
         raise ConfigError("[source] url is not a database URL", hint=f"it must start with one of {known}") from None
     if scheme not in DIALECTS:
-        raise ConfigError(f"[source] url: {scheme} is not a source that VENUS knows", hint=f"known are {known}")
+        raise ConfigError(f"[source] url: {scheme} is not a source that VENUS knows", hint=f"valid options are {known}")
     return DIALECTS[scheme]

@@ -174,7 +174,9 @@ def test_what_an_adapter_said_before_it_went_away_is_dated(running: Running) -> 
 
     assert running.pipeline.stop("sync") == 0
     running.pipeline.until(lambda: metric(running, away) > 1, "the adapter to be away", every_s=0.2)
-    assert re.search(r"main.steady is PAUSED .* \(as it was \d+ s ago: its adapter is away", get(running, "/alarms")[1])
+    assert re.search(
+        r"main.steady is PAUSED .* \(as it was \d+ s ago: its adapter has been away", get(running, "/alarms")[1]
+    )
 
     running.pipeline.venus("resume", "steady", "--target", "main")
     running.pipeline.start("sync", "sync")

@@ -118,7 +118,7 @@ def test_one_that_takes_over_ends_the_first_with_an_error(pipeline: Pipeline) ->
     pipeline.start("rival", "sync", "--capture-only", "--take-over")
 
     assert pipeline.running.pop("sync").wait(60) == 3
-    assert "venus: capture has ended, and the targets with it: " in pipeline.log.read_text()
+    assert "venus: capture has ended, and the targets were stopped: " in pipeline.log.read_text()
     arrives_later(pipeline, "rival")
 
 

@@ -107,7 +107,7 @@ def test_a_wrong_call_is_one_line_a_hint_and_code_2(
         (["migrate", "--target", "main", "--engine", "fast"], 2, "no such engine"),
         (["sync", "--capture-only", "--target", "main"], 2, "goes with neither"),
         (["sync", "--target", "mian"], 2, "did you mean main?"),
-        (["resync"], 2, "name a table, or say --all"),
+        (["resync"], 2, "name a table, or use --all"),
         (["demo", "--folder", "."], 2, "is not empty"),
     ],
 )

@@ -21,7 +21,8 @@ TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
 
 app = Commands(
     name="venus",
-    help="Keeps a PostgreSQL database equal to a database of another make while both are in use, with triggers alone.",
+    help="Keeps a PostgreSQL database equal to a database of a different kind while both are in use, "
+    "with triggers alone.",
     epilog="Exit codes: 0 ok, 1 differences or unhealthy, 2 usage or configuration, 3 refused by a safety rule, "
     "75 try again later, 12 anything else.",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -25,17 +25,17 @@ def cutover(
     ctx: typer.Context,
     target: TargetOption,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Do everything but the last step, and tell of all that forbids it.")
+        bool, typer.Option("--rehearse", help="Do everything but the last step, and list everything that blocks it.")
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Give the target back to VENUS, if nobody has written there since.")
+        bool, typer.Option("--undo", help="Return the target to VENUS, if nobody has written to it since.")
     ] = False,
     leave_invalid: Annotated[
-        bool, typer.Option("--leave-invalid", help="Let foreign keys that rows contradict hold for new rows only.")
+        bool, typer.Option("--leave-invalid", help="Enforce foreign keys that rows violate for new rows only.")
     ] = False,
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to drain.")] = 60.0,
     quiet: Annotated[
-        float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long the source must be seen at rest.")
+        float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long the source must be quiet.")
     ] = 5.0,
     certificate: Annotated[
         Path | None, typer.Option("--certificate", metavar="FILE", help="Where to write it; .json and .txt are added.")
@@ -43,7 +43,7 @@ def cutover(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make a target the application's own: drain, compare every row, set counters, put foreign keys in force.
+    """Make a target the application's own: drain, compare every row, set counters, enforce foreign keys.
 
     Stop the application's writes at the source first; `venus sync` goes on meanwhile. Whatever forbids the cut-over is
     listed with the command that mends it, and nothing has happened then. From the last step on VENUS writes no row at

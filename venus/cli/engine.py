@@ -40,7 +40,7 @@ class Engine:
 def require_engine(settings: Settings, engine: str) -> None:
     """Refuse an engine that is not there, before anything has been done. Raises ConfigError."""
     if engine not in ENGINES:
-        raise ConfigError(f"--engine {engine}: no such engine", hint=f"one of {', '.join(ENGINES)}")
+        raise ConfigError(f"--engine {engine}: invalid engine", hint=f"one of {', '.join(ENGINES)}")
     if engine == "spark" or (engine == "auto" and _configured(settings)):
         from venus.spark.session import require_reachable, require_spark
 

@@ -22,11 +22,13 @@ def forget(
     business: Annotated[
         str | None, typer.Option("--business", metavar="NAME", help="A whole business: its queue and its full data.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="It will not come back, or will be loaded anew.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Confirm that it will not come back, or will be loaded again.")
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let the broker drop what it keeps for a target, or a whole business, also for one no longer configured."""
+    """Drop what the broker keeps for a target, or a whole business, even if it is no longer configured."""
     from venus.rpc.admin import Admin
 
     run = Invocation.of(ctx, config, as_json)

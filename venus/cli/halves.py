@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 app = Commands(help="Undecided half messages: list, commit, rollback.")
 BatchArgument = Annotated[int, typer.Argument(metavar="BATCH", help="The batch number, as `venus half list` shows it.")]
 YesOption = Annotated[
-    bool, typer.Option("--yes", help="The producer will not come back, and I looked at its batch table.")
+    bool,
+    typer.Option(
+        "--yes", help="Confirm that the producer will not come back and that you have looked at its batch table."
+    ),
 ]
 
 
@@ -42,7 +45,7 @@ def business_status(run: Invocation) -> BusinessStatus:
 
 @app.command("list")
 def list_(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
-    """List the half messages without a decision, oldest first. Exit code 1 if an alarm stands."""
+    """List the half messages without a decision, oldest first. Exit code 1 if an alarm is raised."""
     run = Invocation.of(ctx, config, as_json)
     found = business_status(run)
     now_us = time.time_ns() // 1000

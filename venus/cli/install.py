@@ -32,8 +32,8 @@ TypeMapOption = Annotated[
     typer.Option(
         "--type-map",
         metavar="TABLE.COLUMN=TYPE",
-        help="How a column travels instead of its usual way, Oracle only; may be repeated. Recorded at the source when"
-        " the triggers are installed, and goes before type_map of the configuration; `usual` takes it back. The types:"
+        help="Carry a column as another type, Oracle only; repeatable. Recorded at the source when"
+        " the triggers are installed, and overrides type_map of the configuration; `usual` removes it. Types:"
         " docs/oracle/TYPES.md",
     ),
 ]
@@ -68,12 +68,12 @@ def check(
     type_map: TypeMapOption = None,
     key_script: Annotated[
         bool,
-        typer.Option("--key-script", help="Print the SQL that gives a key to every table without one; run nothing."),
+        typer.Option("--key-script", help="Print the SQL that gives a key to every table without one; change nothing."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what is missing or cannot be carried, at the source and at every target. Reads only.
+    """Report what is missing or cannot be carried, at the source and at every target. Reads only.
 
     Exit code 3 if VENUS would refuse to install, or to migrate to one of the targets.
     """
@@ -150,7 +150,7 @@ def install_triggers(
 def uninstall_triggers(
     ctx: typer.Context, dry_run: DryRun = False, config: ConfigOption = None, as_json: JsonOption = False
 ) -> int:
-    """Take everything that VENUS created at the source away again."""
+    """Remove everything that VENUS created at the source."""
     run = Invocation.of(ctx, config, as_json)
     with opened_source(run.settings) as source:
         if dry_run:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from venus.config import Settings
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration; default ./venus.toml.")
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration file; default ./venus.toml.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine output on stdout.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 TargetOption = Annotated[str, typer.Option("--target", metavar="NAME", help="A [targets.NAME] of the configuration.")]
 
 

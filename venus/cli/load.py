@@ -33,15 +33,15 @@ def migrate(
     ctx: typer.Context,
     target: TargetOption,
     ddl_only: Annotated[
-        bool, typer.Option("--ddl-only", help="Print the target's CREATE statements, change nothing.")
+        bool, typer.Option("--ddl-only", help="Print the target's CREATE statements; change nothing.")
     ] = False,
     engine: EngineOption = "auto",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Create the tables of a target and load them with everything, while the source is in use.
+    """Create the tables of a target and load all rows into them while the source is in use.
 
-    Leaves the target at an exact position; `venus sync` goes on from there. The source is not read if the broker
+    Leaves the target at an exact position; `venus sync` continues from there. The source is not read if the broker
     has the full data already.
     """
     from venus.adapters.targets.registry import open_target

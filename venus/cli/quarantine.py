@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = Commands(help="Rows that a target refused: list, retry, skip.")
 
 OneTarget = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="Which target; needed only if there are several.")
+    str | None, typer.Option("--target", metavar="NAME", help="The target; required only if there are several.")
 ]
 
 
@@ -30,11 +30,11 @@ OneTarget = Annotated[
 def list_(
     ctx: typer.Context,
     target: OneTarget = None,
-    everything: Annotated[bool, typer.Option("--all", help="The decided ones as well.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include the decided ones.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """List refused changes with key, SQLSTATE, message and values. Exit code 1 if any waits."""
+    """List refused changes with key, SQLSTATE, message and values. Exit code 1 if there are any."""
     from venus.adapters.targets.registry import open_target
 
     run = Invocation.of(ctx, config, as_json)
@@ -67,13 +67,15 @@ def list_(
 @app.command()
 def retry(
     ctx: typer.Context,
-    ids: Annotated[list[int] | None, typer.Argument(metavar="ID", help="Which; none = all.")] = None,
-    name: Annotated[list[str] | None, typer.Option("--table", metavar="TABLE", help="All of this table.")] = None,
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID", help="The ids; none = all.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option("--table", metavar="TABLE", help="All changes of this table.")
+    ] = None,
     target: OneTarget = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Try again after the target has been mended; a halted table goes on. Exit code 1 if any is refused again."""
+    """Retry after the target has been fixed; a halted table resumes. Exit code 1 if any is refused again."""
     run = Invocation.of(ctx, config, as_json)
     chosen = only_target(run.settings, target)
     return answer(run, chosen, quarantine_of(run.settings, chosen).retry(ids or (), name or ()))
@@ -82,13 +84,13 @@ def retry(
 @app.command()
 def skip(
     ctx: typer.Context,
-    ids: Annotated[list[int], typer.Argument(metavar="ID", help="Which, as `venus quarantine list` shows them.")],
+    ids: Annotated[list[int], typer.Argument(metavar="ID", help="The ids, as `venus quarantine list` shows them.")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the change.")],
     target: OneTarget = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Give changes up for good: they are counted as skipped and kept with the reason."""
+    """Skip changes for good: they are counted as skipped and kept with the reason."""
     run = Invocation.of(ctx, config, as_json)
     chosen = only_target(run.settings, target)
     return answer(run, chosen, quarantine_of(run.settings, chosen).skip(ids, reason=reason))
@@ -109,7 +111,7 @@ def only_target(settings: Settings, name: str | None) -> str:
     from venus.config import require_target
 
     if name is None and len(settings.targets) > 1:
-        raise ConfigError("there are several targets: say which with --target", hint=", ".join(settings.targets))
+        raise ConfigError("there are several targets: choose one with --target", hint=", ".join(settings.targets))
     chosen = name if name is not None else next(iter(settings.targets), "main")
     require_target(settings, chosen)
     return chosen

@@ -39,7 +39,7 @@ def shown(value: object) -> str:
 
 
 def version(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
-    """Print the versions of VENUS and of what it stands on."""
+    """Print the versions of VENUS and of its dependencies."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 

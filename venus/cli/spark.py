@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from venus.config import Settings
     from venus.spark.probe import Worker
 
-app = Commands(help="Spark: is it usable, package and submit for clusters.")
+app = Commands(help="Check Spark; package and submit for clusters.")
 
 #: So many tasks are sent out to see the workers, and each takes so long that one worker cannot take them all.
 PROBES = 4
@@ -51,7 +51,9 @@ def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
     rows: list[tuple[object, ...]] = [*facts.items(), *((what, seconds_shown(s)) for what, s in times.items())]
     rows += [(f"worker on {w.host}", f"Python {w.python}, VENUS {w.venus}, {w.executable}") for w in unique(workers)]
     verdict = (
-        "Spark can be used" if not wrong else "these workers cannot load: `venus spark package` brings what is needed"
+        "Spark can be used"
+        if not wrong
+        else "these workers cannot load; `venus spark package` provides what is missing"
     )
     document = facts | {"seconds": times, "workers": workers, "wrong": sorted(set(wrong))}
     run.out.answer(document, table("what", "is", rows=rows), *(f"! {w}" for w in sorted(set(wrong))), verdict)
@@ -111,14 +113,14 @@ def package(
         "venus.pex"
     ),
     wheel: Annotated[
-        Path | None, typer.Option("--wheel", metavar="FILE", help="VENUS's wheel; not needed in a checkout.")
+        Path | None, typer.Option("--wheel", metavar="FILE", help="VENUS's wheel; not required in a checkout.")
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Put VENUS and all it needs into one file for the nodes of a cluster: a PEX of about 100 MB.
+    """Package VENUS and its dependencies as one file for the nodes of a cluster: a PEX of about 100 MB.
 
-    Takes what is installed here. The nodes need the same Python (3.11) and no installation.
+    Uses what is installed here. The nodes need the same Python (3.11) and no installation.
     """
     from venus.spark.package import build_pex
 
@@ -140,24 +142,25 @@ def package(
 @app.command("submit")
 def submit(
     ctx: typer.Context,
-    command: Annotated[list[str], typer.Argument(help="The command of VENUS, behind `--`: -- migrate --target NAME")],
+    command: Annotated[list[str], typer.Argument(help="The VENUS command, after `--`: -- migrate --target NAME")],
     master: Annotated[
         str, typer.Option("--master", metavar="URL", help="spark://HOST:PORT, yarn, k8s://URL; default spark.master.")
     ] = "",
     pex: Annotated[
-        Path | None, typer.Option("--pex", metavar="FILE", help="What the nodes run; without it VENUS is on them.")
+        Path | None,
+        typer.Option("--pex", metavar="FILE", help="What the nodes run; omit it if VENUS is installed on them."),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="WORDS", help="More for spark-submit: --option '--executor-cores 2'."),
+        typer.Option("--option", metavar="WORDS", help="An option for spark-submit: --option '--executor-cores 2'."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command line, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command line; run nothing.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Run a command by spark-submit: its driver here, its work on the cluster's executors.
+    """Run a command with spark-submit: the driver here, the work on the cluster's executors.
 
-    The command's answer and exit code are the answer and the exit code of this one.
+    Prints the command's output and exits with its exit code.
     """
     from venus.spark.sessionlog import SessionLog
     from venus.spark.submit import submission
@@ -176,7 +179,7 @@ def submit(
         code = run_submission(wanted, log.path)
         log.kept = code != 0
     if code:
-        run.out.say(f"everything Spark said is in {log.path}")
+        run.out.say(f"Spark's output is in {log.path}")
     return code
 
 

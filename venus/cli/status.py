@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def status(
     ctx: typer.Context,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often, with --watch.")] = 2.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show where every change stands. Exit code 1 if anything is unhealthy or cannot be reached.
+    """Show where every change is. Exit code 1 if anything is unhealthy or cannot be reached.
 
     With --watch and --json: one object per line.
     """
@@ -148,7 +148,7 @@ def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
 def broker_position(broker: BrokerView) -> str:
     """Return the broker's position in words."""
     if broker.error or not broker.known:
-        return unreachable(broker.error) or "knows nothing of this business yet"
+        return unreachable(broker.error) or "does not know this business yet"
     behind = broker.next_offset - broker.materialised_offset
     late = f", full data {behind:,} behind" if behind > 0 else ""
     return f"sequence {broker.committed_sequence:,}, offset {broker.next_offset:,}{late}"

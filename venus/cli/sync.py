@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TargetsOption = Annotated[
-    list[str] | None, typer.Option("--target", metavar="NAME", help="Apply to this target only; may be repeated.")
+    list[str] | None, typer.Option("--target", metavar="NAME", help="Apply to this target only; repeatable.")
 ]
 
 SyncEngineOption = Annotated[
-    str, typer.Option("--engine", metavar="local|spark", help="What applies to databases: this process, or Spark.")
+    str,
+    typer.Option("--engine", metavar="local|spark", help="What applies changes to databases: this process, or Spark."),
 ]
 
 
@@ -46,13 +47,13 @@ def sync(
     target: TargetsOption = None,
     engine: SyncEngineOption = "local",
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Capture although another instance does; that one stops for good.")
+        bool, typer.Option("--take-over", help="Capture even if another instance does; that one stops for good.")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Capture changes and apply them to the targets until SIGTERM; goes on where it stopped.
+    """Capture changes and apply them to the targets until SIGTERM; continues where it stopped.
 
     Without options: the source and every target. With --json one object per line. Only one instance captures: a second
     one is refused (exit code 3) while the first lives. Ends with an error when capture has ended for good.
@@ -61,7 +62,7 @@ def sync(
     settings = run.settings
     require_sync_engine(settings, engine)
     if apply_only and take_over:
-        raise ConfigError("--take-over is about capture, and --apply-only does not capture")
+        raise ConfigError("--take-over concerns capture, but --apply-only does not capture")
     targets = chosen_targets(settings, target, capture_only=capture_only, apply_only=apply_only)
     stop = threading.Event()
     stop_on_signals(stop)
@@ -86,7 +87,7 @@ def sync(
 def say_that_capture_ended(run: Invocation, capture: Loop) -> None:
     """Write why the whole command ends."""
     why = capture.error.get("message") or f"it ended with code {capture.code}"
-    message, hint = f"capture has ended, and the targets with it: {why}", capture.error.get("hint", "")
+    message, hint = f"capture has ended, and the targets were stopped: {why}", capture.error.get("hint", "")
     for line in (f"venus: {message}", f"  {hint}")[: 2 if hint else 1]:
         print(run.redactor(line), file=sys.stderr)  # noqa: T201
     if run.json:
@@ -98,10 +99,10 @@ def require_sync_engine(settings: Settings, engine: str) -> None:
     if engine == "local":
         return
     if engine != "spark":
-        raise ConfigError(f"--engine {engine}: no such engine", hint="one of local, spark")
+        raise ConfigError(f"--engine {engine}: invalid engine", hint="one of local, spark")
     if settings.spark.remote:
         raise ConfigError(
-            "--engine spark of `venus sync` needs the driver in this process, and spark.remote is a server's",
+            "--engine spark of `venus sync` needs the driver in this process, but spark.remote is set",
             hint="set spark.master instead",
         )
     from venus.spark.session import require_spark
@@ -114,7 +115,7 @@ def chosen_targets(settings: Settings, names: list[str] | None, *, capture_only:
     from venus.config import require_source, require_target
 
     if capture_only and (apply_only or names):
-        raise ConfigError("--capture-only goes with neither --apply-only nor --target")
+        raise ConfigError("--capture-only cannot be combined with --apply-only or --target")
     if not apply_only:
         require_source(settings)
     if capture_only:

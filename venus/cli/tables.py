@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 TableArgument = Annotated[
     str | None, typer.Argument(metavar="TABLE", help="A table, with or without its namespace; none = all.")
 ]
-AtTarget = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="At this target instead of at the source.")
-]
+AtTarget = Annotated[str | None, typer.Option("--target", metavar="NAME", help="At this target, not at the source.")]
 
 DONE = {"pause": "paused", "resume": "goes on", "resync": "will be made equal to the broker's full data"}
 
@@ -31,7 +29,7 @@ def pause(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Stop capturing a table (or all), or with --target stop applying it there. Nothing is lost: changes wait."""
+    """Stop capturing a table (or all); with --target, stop applying it there. Nothing is lost: changes wait."""
     run = Invocation.of(ctx, config, as_json)
     if target is not None:
         return at_target(run, "pause", target, name)
@@ -45,7 +43,7 @@ def resume(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Go on with a table (or all) that was paused or has halted."""
+    """Resume a table (or all) that was paused or has halted."""
     run = Invocation.of(ctx, config, as_json)
     if target is not None:
         return at_target(run, "resume", target, name)
@@ -63,7 +61,7 @@ def resync(
     """Read a table again: with --target from the broker's full data, without it from the source."""
     run = Invocation.of(ctx, config, as_json)
     if (name is None) != everything:
-        raise ConfigError("name a table, or say --all")
+        raise ConfigError("name a table, or use --all")
     if target is not None:
         return at_target(run, "resync", target, name)
     with opened_source(run.settings) as source:

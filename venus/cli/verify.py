@@ -32,26 +32,35 @@ Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="TABLE", help="Only this table; shell patterns; repeatable.")
 ]
 Leg = Annotated[
-    str, typer.Option("--leg", metavar="auto|ends|target|source|all", help="What is compared with what; see above.")
+    str, typer.Option("--leg", metavar="auto|ends|target|source|all", help="What to compare with what; see above.")
 ]
-Where = Annotated[str, typer.Option("--where", metavar="SQL", help="Only rows of which both databases say so.")]
+Where = Annotated[
+    str, typer.Option("--where", metavar="SQL", help="Only rows that meet this condition, in both databases.")
+]
 Mode = Annotated[str, typer.Option("--mode", metavar="auto|hash|scan", help="Checksums by the databases, or all rows.")]
-Sample = Annotated[float, typer.Option("--sample", metavar="PERCENT", min=0.0, max=100.0, help="Only a random part.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Draws the same random part again.")]
-Rate = Annotated[float, typer.Option("--rows-per-s", metavar="N", min=0.0, help="Go no faster; 0 = no limit.")]
-Wait = Annotated[float, typer.Option("--wait-s", metavar="S", min=0.0, help="For what is on its way, or for a repair.")]
+Sample = Annotated[
+    float, typer.Option("--sample", metavar="PERCENT", min=0.0, max=100.0, help="Compare only a random sample.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed; the same number draws the same sample.")]
+Rate = Annotated[float, typer.Option("--rows-per-s", metavar="N", min=0.0, help="Speed limit; 0 = no limit.")]
+Wait = Annotated[
+    float,
+    typer.Option("--wait-s", metavar="S", min=0.0, help="How long to wait for changes in flight, or for a repair."),
+]
 Digest = Annotated[str, typer.Option("--hash", metavar="md5|sha256", help="sha256 where the server forbids md5.")]
-Most = Annotated[int, typer.Option("--max-differences", metavar="N", min=1, help="Stop a table after so many.")]
-HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report of one HTML file.")]
+Most = Annotated[
+    int, typer.Option("--max-differences", metavar="N", min=1, help="Stop comparing a table after this many.")
+]
+HtmlFile = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report as one HTML file.")]
 Folder = Annotated[Path | None, typer.Option("--parquet", metavar="DIR", help="Also write the findings as Parquet.")]
-Repair = Annotated[bool, typer.Option("--repair", help="Ship the wrong rows once more, from the source as it is then.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="With --repair: say which rows, and do nothing.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Ship the wrong rows again, from the source as it is then.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --repair: list the rows and change nothing.")]
 
 
 def verify(
     ctx: typer.Context,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="NAME", help="Which target; needed only if there are several.")
+        str | None, typer.Option("--target", metavar="NAME", help="The target; required only if there are several.")
     ] = None,
     tables: Tables = None,
     leg: Leg = "auto",
@@ -71,7 +80,7 @@ def verify(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Compare source and target row by row while both are in use, and say whose fault a difference is.
+    """Compare source and target row by row while both are in use, and say which side is at fault.
 
     Legs: `ends` source and target (few rows move), `target` the broker's full data and the target (the source may be
     off), `source` source and full data, `all` both halves; `auto` is `ends` while the source can be reached, else
@@ -110,15 +119,13 @@ def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str)
         ("--leg", options.leg, LEG_NAMES), ("--mode", options.mode, MODES), ("--hash", options.digest, DIGESTS),
     ):  # fmt: skip
         if value not in known:
-            raise ConfigError(f"{name} {value}: there is no such", hint=f"one of {', '.join(known)}")
+            raise ConfigError(f"{name} {value}: invalid value", hint=f"one of {', '.join(known)}")
     if options.sample <= 0:
         raise ConfigError("--sample 0 compares nothing", hint="give a percentage above 0")
     if options.rows_per_s and engine == "spark":
-        raise ConfigError(
-            "--rows-per-s takes one slice after the other, and --engine spark several at a time", hint="leave one out"
-        )
+        raise ConfigError("--rows-per-s compares one slice at a time, but --engine spark several", hint="leave one out")
     if dry_run and not repair:
-        raise ConfigError("--dry-run belongs to --repair", hint="without --repair nothing is changed anyway")
+        raise ConfigError("--dry-run requires --repair", hint="without --repair nothing is changed anyway")
 
 
 @contextmanager
@@ -172,7 +179,7 @@ def mend(run: Invocation, settings: Settings, options: Options, result: Result) 
 
     count = len(result.differences)
     if count:
-        run.out.say(f"{count:,} rows are shipped once more; waiting up to {seconds_shown(options.wait_s)} for them")
+        run.out.say(f"{count:,} rows are shipped again; waiting up to {seconds_shown(options.wait_s)} for them")
     return repair(settings, options.target, result, wait_s=options.wait_s)
 
 
@@ -194,7 +201,7 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, *, would:
     if len(result.undecided) > SHOWN_MAX:
         shown.append(f"... and {len(result.undecided) - SHOWN_MAX:,} more undecided")
     if would:
-        shown.append(f"{len(result.differences):,} rows would be shipped once more; nothing was done (--dry-run)")
+        shown.append(f"{len(result.differences):,} rows would be shipped again; nothing was changed (--dry-run)")
     code = int(result.verdict.value)
     if repaired is not None:
         shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]

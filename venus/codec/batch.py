@@ -62,7 +62,7 @@ def decode(body: bytes) -> Batch:
     try:
         message = wire.BatchBody.FromString(body)
     except DecodeError as e:
-        raise ProtocolError(f"{len(body)} bytes are no batch: {e}") from e
+        raise ProtocolError(f"{len(body)} bytes are not a batch: {e}") from e
     sections = tuple(changes_from_wire(t) for t in message.tables)
     _check_count(message.batch_no, message.count, sections)
     return Batch(

@@ -132,9 +132,9 @@ def decode_chunk(body: bytes) -> Chunk:
     try:
         message = wire.ChunkBody.FromString(body)
     except DecodeError as e:
-        raise ProtocolError(f"{len(body)} bytes are no chunk: {e}") from e
+        raise ProtocolError(f"{len(body)} bytes are not a chunk: {e}") from e
     if len(message.stored_sizes) % 4:
-        raise ProtocolError(f"chunk {message.chunk_no}: its sizes are no array of fixed32")
+        raise ProtocolError(f"chunk {message.chunk_no}: its sizes are not an array of fixed32")
     chunk = Chunk(
         chunk_no=message.chunk_no,
         table_id=message.table_id,

@@ -77,7 +77,7 @@ def _misfit(column: Seq[Value], layout: Layout, index: int) -> ProtocolError:
         if value is not None and not isinstance(value, wanted):
             return ProtocolError(f"{place} has {type(value).__name__} in row {row}, not {wanted.__name__}")
         if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
-            return ProtocolError(f"{place} has text in row {row} that is no Unicode")
+            return ProtocolError(f"{place} has text in row {row} that is not valid Unicode")
     return ProtocolError(f"{place} does not fit")
 
 

@@ -46,7 +46,7 @@ def _check_utf8(data: bytes, place: str) -> None:
     except UnicodeDecodeError as e:
         line = data.count(b"\n", 0, e.start) + 1
         raise ProtocolError(
-            f"{place}: line {line} is not UTF-8 ({e.reason})", hint="Mend the row at the source, or its encoding."
+            f"{place}: line {line} is not UTF-8 ({e.reason})", hint="correct the row at the source, or its encoding"
         ) from e
 
 
@@ -87,7 +87,7 @@ def check_nulls(present: Bools, is_deleted: Bools, layout: Layout) -> None:
         row, column = (int(i[0]) for i in np.nonzero(~keys))
         raise ProtocolError(
             f"{layout.place}: key column {layout.columns[column].name} is NULL in row {row + 1}",
-            hint="VENUS needs a key without NULLs to tell rows apart.",
+            hint="VENUS needs a key without NULLs to identify rows",
         )
     if is_deleted.any():
         wrong = np.flatnonzero(is_deleted & present[:, layout.key_count :].any(axis=1))

@@ -165,5 +165,5 @@ def _first_not_hex(cells: Cells, chosen: Bools) -> int:
 def _no_hex(cell: int, cells: Cells, place: str) -> ProtocolError:
     line = cell // cells.present.shape[1] + 1
     return ProtocolError(
-        f"{place}: line {line} has a binary value that is not \\x hex", hint="bytea_output must be hex at the source."
+        f"{place}: line {line} has a binary value that is not \\x hex", hint="set bytea_output to hex at the source"
     )

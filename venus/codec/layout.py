@@ -74,7 +74,7 @@ def check(schema: TableSchema) -> None:
     if len(set(numbers)) != len(numbers):
         raise ProtocolError(f"{place}: two columns have the same field number")
     if bad := [n for n in numbers if not 1 <= n <= _NUMBER_MAX or n in _RESERVED]:
-        raise ProtocolError(f"{place}: {bad[0]} is no field number")
+        raise ProtocolError(f"{place}: {bad[0]} is not a valid field number")
     if not schema.key:
         raise ProtocolError(f"{place}: no key")
     if len(set(schema.key)) != len(schema.key) or not set(schema.key) <= set(names):

@@ -176,7 +176,7 @@ def read(messages: Packed, tags: Tags, place: str, *, head: int = 0) -> Found:
         cuts[:, column, 0] = free
         cuts[:, column, 1] = at = after
     if (wrong := np.flatnonzero(at != ends)).size:
-        raise ProtocolError(f"{place}: row {int(wrong[0]) + 1} has bytes that are no field of this schema version")
+        raise ProtocolError(f"{place}: row {int(wrong[0]) + 1} has bytes that are not a field of this schema version")
     return Found(messages.data, cuts, present)
 
 

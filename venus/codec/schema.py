@@ -178,7 +178,7 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
         kind = Kind(logical.kind)
     except ValueError as e:
         raise ProtocolError(
-            f"column {column}: type {logical.kind} is unknown here", hint="Update the older side first."
+            f"column {column}: type {logical.kind} is unknown to this version", hint="Update the older side first."
         ) from e
     return LogicalType(
         kind=kind,

@@ -39,7 +39,9 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
     try:
         kind = ChangeKind(message.kind)
     except ValueError as e:
-        raise ProtocolError(f"{place}: kind {message.kind} is unknown here", hint="Update the older side first.") from e
+        raise ProtocolError(
+            f"{place}: kind {message.kind} is unknown to this version", hint="Update the older side first."
+        ) from e
     count = message.count if kind is ChangeKind.CHANGES else 0
     if kind is not ChangeKind.CHANGES and message.count != 1:
         raise ProtocolError(f"{place}: a {kind.name} marker counts {message.count} Sequences")

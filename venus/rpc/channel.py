@@ -53,7 +53,7 @@ def open_channel(
         channel.close()
         raise Unavailable(
             f"broker at {address} cannot be reached; is `venus broker` running?",
-            hint=f"Look at [broker] listen and address. ({str(from_rpc_error(error))[:160]})",
+            hint=f"check [broker] listen and address ({str(from_rpc_error(error))[:160]})",
         ) from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         channel.close()

@@ -83,5 +83,5 @@ def from_rpc_error(error: grpc.RpcError) -> VenusError:
     if "eserializing" in details:
         return errors.DigestMismatch("a message arrived damaged: it cannot be parsed")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return errors.ProtocolError(f"the peer does not know this call ({details})", hint="Is it a VENUS broker?")
+        return errors.ProtocolError(f"the peer does not implement this call ({details})", hint="is it a VENUS broker?")
     return FOREIGN.get(code, VenusError)(f"{details or 'no details'} ({code.name})")

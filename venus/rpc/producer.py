@@ -96,7 +96,7 @@ class Producer:
     def send_half(self, half: broker_pb2.Half, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Queue a half message; block while the window is full."""
         with self._lock:
-            self._wait(self._has_room, timeout_s, "the broker persists nothing", Overloaded)
+            self._wait(self._has_room, timeout_s, "the broker is not persisting anything", Overloaded)
             self._outgoing.add_half(half)
             self._work.notify()
 
@@ -229,7 +229,7 @@ class Producer:
         try:
             for frame in self._call:
                 self._take(frame)
-            error = Unavailable("the broker has ended the stream")
+            error = Unavailable("the broker ended the stream")
         except grpc.RpcError as failure:
             error = from_rpc_error(failure)
         except VenusError as refused:

@@ -83,7 +83,7 @@ def _dated(reported: broker_pb2.Reported, found: list[str], now_us: int) -> list
     if not reported.unknown_since_us:
         return found
     age_s = max(0, now_us - reported.unknown_since_us) // 10**6
-    return [f"{text} (as it was {age_s:,} s ago: its adapter is away since)" for text in found]
+    return [f"{text} (as it was {age_s:,} s ago: its adapter has been away since)" for text in found]
 
 
 def _line(text: str, characters_max: int) -> str:

@@ -56,7 +56,7 @@ def unseal(kind: type[M], data: bytes, what: str) -> M:
         try:
             return kind.FromString(data[:-SEAL_BYTES])
         except DecodeError as error:
-            raise ProtocolError(f"{what} is whole, but no {kind.DESCRIPTOR.name}: {error}") from error
+            raise ProtocolError(f"{what} is intact, but not a {kind.DESCRIPTOR.name}: {error}") from error
     if _has_seal(data):
         raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
     raise ProtocolError(f"{what} has no seal: its sender is an older VENUS, or none", hint=OLDER_HINT)
@@ -103,7 +103,7 @@ def checked(frame: Any, what: str) -> Any:
     if frame is UNSEALED:
         raise ProtocolError(f"{what} has no seal: its sender is an older VENUS, or none", hint=OLDER_HINT)
     if frame is UNPARSED:
-        raise ProtocolError(f"{what} is whole, but none that this version knows", hint=OLDER_HINT)
+        raise ProtocolError(f"{what} is intact, but unknown to this version", hint=OLDER_HINT)
     if frame is not grpc.aio.EOF:
         limits.check(frame)
     return frame

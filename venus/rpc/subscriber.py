@@ -254,7 +254,7 @@ class Subscriber:
         try:
             for frame in self._call:
                 self._take(frame)
-            error = Unavailable("the broker has ended the stream")
+            error = Unavailable("the broker ended the stream")
         except grpc.RpcError as failure:
             error = from_rpc_error(failure)
         except VenusError as refused:

@@ -137,7 +137,7 @@ def _zero_dates(connection: Connection, table: Table) -> Iterator[Finding]:
         if count:
             yield Finding(
                 where=f"{table.where}.{column.name}",
-                message=f"{count} of at most {SAMPLE_ROWS} rows looked at have a zero date, which is no date",
+                message=f"{count} of at most {SAMPLE_ROWS} rows looked at have a zero date, which is not a valid date",
                 remedy="correct them, or add venus_zero_dates=null to the source's URL: they arrive as NULL then",
                 blocks=True,
             )

@@ -73,7 +73,7 @@ def address_of(url: str) -> Address:
     """Read a URL `mysql+pymysql://user:password@host/database`. Nothing of it but host and database is ever shown."""
     parsed = sa.make_url(url)
     if parsed.drivername not in ("mysql+pymysql", "mariadb+pymysql", "mysql", "mariadb"):
-        raise ConfigError("[source] url: this driver is not known", hint="write mysql+pymysql:// or mariadb+pymysql://")
+        raise ConfigError("[source] url: unknown driver", hint="write mysql+pymysql:// or mariadb+pymysql://")
     if not parsed.database:
         raise ConfigError("[source] url names no database", hint="write mysql+pymysql://user@host/database")
     arguments: dict[str, Any] = {
@@ -101,8 +101,8 @@ def _option(name: str, value: str, arguments: dict[str, Any], options: dict[str,
         options[name.removeprefix("venus_")] = int(value)
     elif name != "charset":
         raise ConfigError(
-            f"[source] url: option {name} is not known or has no such value",
-            hint=f"known are {', '.join(_TLS)}, unix_socket, venus_zero_dates=refuse|null, venus_lock_timeout_s",
+            f"[source] url: option {name} is unknown or has an invalid value",
+            hint=f"valid are {', '.join(_TLS)}, unix_socket, venus_zero_dates=refuse|null, venus_lock_timeout_s",
         )
 
 

@@ -31,7 +31,7 @@ from venus.migrations import run as migrations
 
 logger = logging.getLogger(__name__)
 
-MENDED = "a trigger or log table was missing or altered and has been made again: changes were missed"
+MENDED = "a trigger or log table was missing or altered and was created again: changes were missed"
 _RETRY_AFTER_S = 1.0
 _NEW_TABLE = re.compile(r"CREATE TABLE (?!IF NOT)")
 _ENGINE = " ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"

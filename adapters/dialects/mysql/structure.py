@@ -138,7 +138,7 @@ def _term(row: Row, facts: Mapping[str, Fact], *, unique: bool) -> str:
     if column is None:
         text = f"({portable_term(str(expression), _DIALECT, facts)})"
     elif column.lower() not in facts:
-        raise NotPortableError(f"{column} is no column that is carried")
+        raise NotPortableError(f"{column} is not a column that is carried")
     else:
         text = '"' + column.replace('"', '""') + '"'
     if prefix:

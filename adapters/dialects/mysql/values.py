@@ -80,5 +80,5 @@ def _date(value: str | None, parse: Callable[[str], object], *, fraction: bool, 
     except ValueError:
         if null:
             return None
-        raise DoesNotFit(f"{value} is no date of the calendar") from None
+        raise DoesNotFit(f"{value} is not a calendar date") from None
     return (_short(text) if fraction else text) + zone + era

@@ -36,10 +36,11 @@ def check(
     yield from _privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
     if "UNLIMITED TABLESPACE" not in granted and not session.rows(statement("dictionary", "quota")):
         remedy = f"ALTER USER {quoted(dictionary.user)} QUOTA UNLIMITED ON USERS;"
-        yield Finding(where="tablespace", message="no quota: the log tables have no room", remedy=remedy, blocks=True)
+        yield Finding(where="tablespace", message="no quota: the log tables cannot grow", remedy=remedy, blocks=True)
     if foreign and not options.watch_database:
         message = (
-            f"TRUNCATE by the owners of {', '.join(foreign)} is not seen: a trigger ON SCHEMA fires for its own only"
+            f"TRUNCATE by the owners of {', '.join(foreign)} is not detected:"
+            " a trigger ON SCHEMA fires for its own schema only"
         )
         yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
     yield from sampling.room_findings(session)
@@ -89,7 +90,7 @@ def _table(table: Table, version: Version) -> Iterator[Finding]:
 
 def _no_lob_package(table: Table, user: str) -> Finding:
     """Name what is granted to everybody by default, and taken back by those who harden a database."""
-    message = "it has LOB columns, whose lengths this user may not ask for"
+    message = "it has LOB columns, whose lengths this user may not read"
     remedy = f"GRANT EXECUTE ON SYS.DBMS_LOB TO {quoted(user)};"
     return Finding(where=table.schema.qualified, message=message, remedy=remedy, blocks=True)
 

@@ -91,9 +91,7 @@ def driver_of(url: str) -> tuple[Driver, Options]:
     if parsed.drivername == "oracle":
         parsed = parsed.set(drivername="oracle+oracledb")
     if parsed.drivername not in ("oracle+oracledb", "oracle+cx_oracle"):
-        raise ConfigError(
-            "[source] url: this driver is not known", hint="write oracle+oracledb:// or oracle+cx_oracle://"
-        )
+        raise ConfigError("[source] url: unknown driver", hint="write oracle+oracledb:// or oracle+cx_oracle://")
     parsed, options = _own_options(parsed)
     dialect = parsed.get_dialect()()
     try:
@@ -127,7 +125,7 @@ def _start_client(module: Any, client: dict[str, str]) -> None:
 def _own_options(url: sa.URL) -> tuple[sa.URL, Options]:
     own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
     if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch", "venus_triggers"}:
-        hint = "known are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database, venus_triggers=rows|compound"
+        hint = "valid are venus_schemas=A,B, venus_rac=yes, venus_watch=schema|database, venus_triggers=rows|compound"
         raise ConfigError(f"[source] url: no option {sorted(unknown)[0]}", hint=hint)
     options = Options(
         schemas=tuple(filter(None, own.get("venus_schemas", "").split(","))),
@@ -206,14 +204,14 @@ class Session:
             self.close()
             return DatabaseUnavailable(said)
         if action is Action.AGAIN:
-            return SnapshotLost(said, hint="if this comes often, raise UNDO_RETENTION or lower [capture] limits")
+            return SnapshotLost(said, hint="if this happens often, raise UNDO_RETENTION or lower [capture] limits")
         if action is Action.WAIT:
             return DatabaseUnavailable(said)
         if action is Action.DICTIONARY:
             return SchemaChanged(said)
         hints = {
-            Action.DENIED: "`venus check` writes the GRANT that is missing",
-            Action.SPACE: "give the tablespace room: while it has none, the application's own statements fail too",
+            Action.DENIED: "`venus check` prints the missing GRANT statement",
+            Action.SPACE: "extend the tablespace: while it is full, the application's own statements fail too",
         }
         return SourceError(said, hint=hints.get(action, ""))
 

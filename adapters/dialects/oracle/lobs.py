@@ -61,7 +61,7 @@ def _piece(lob: Lob, done: int, amount: int, length: int) -> str | bytes:
         piece = lob.read(done + 1, amount)
     except UnicodeDecodeError as error:
         if not may_split:
-            raise SourceError("a CLOB has text that is no Unicode") from error
+            raise SourceError("a CLOB has text that is not valid Unicode") from error
         return lob.read(done + 1, amount - 1)
     if may_split and isinstance(piece, str) and _ends_in_half(piece):
         return lob.read(done + 1, amount - 1)

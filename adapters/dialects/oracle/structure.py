@@ -169,7 +169,7 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constr
         if text.strip('"').lower() in facts:
             columns.append(facts[text.strip('"').lower()].name)
         elif expression is None:
-            raise NotPortableError(f"{column} is no column that is carried")
+            raise NotPortableError(f"{column} is not a column that is carried")
         else:
             text = f"({text})"
         descending = descend == "DESC"

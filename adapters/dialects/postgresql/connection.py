@@ -66,7 +66,7 @@ def split_url(url: str) -> tuple[sa.URL, Options]:
     unknown = ours.keys() - Options.__dataclass_fields__.keys()
     if unknown:
         known = ", ".join(f"venus_{name}" for name in Options.__dataclass_fields__)
-        raise ConfigError(f"[source] url: unknown option venus_{sorted(unknown)[0]}", hint=f"known are {known}")
+        raise ConfigError(f"[source] url: unknown option venus_{sorted(unknown)[0]}", hint=f"valid options are {known}")
     try:
         options = Options(**{name: _value(name, text) for name, text in ours.items()})
     except ValueError as error:

@@ -242,7 +242,7 @@ def _trigger_steps(where: str, trigger: Trigger, present: Present, *, always: bo
 
 
 def _resync_sql(table_id: int) -> str:
-    reason = literal("a trigger was missing or altered and has been made again: changes were missed")
+    reason = literal("a trigger was missing or altered and was created again: changes were missed")
     return f"UPDATE venus.captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id}"
 
 

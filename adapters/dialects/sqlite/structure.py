@@ -127,7 +127,7 @@ def _term(column: str | None, text: str, collation: str, facts: dict[str, Fact],
     if column is None:
         return portable_term(text, _DIALECT, facts)
     if column.lower() not in facts:
-        raise NotPortableError(f"{column} is no column that is carried")
+        raise NotPortableError(f"{column} is not a column that is carried")
     textual = facts[column.lower()].type.kind is Kind.TEXT
     match collation.upper() if unique and textual else "BINARY":
         case "BINARY":

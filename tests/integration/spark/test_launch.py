@@ -71,5 +71,5 @@ def test_a_jvm_that_does_not_start_says_why_in_one_line(tmp_path: Path) -> None:
     said, _ = context_with_a_java_that_fails(tmp_path, 100)
 
     (log,) = tmp_path.rglob("spark-*.log")
-    assert said == f"SparkFailed: Spark's JVM does not start: {_WORDS}; everything Spark said is in {log}"
+    assert said == f"SparkFailed: Spark's JVM does not start: {_WORDS}; Spark's output is in {log}"
     assert (tmp_path / "calls").read_text().count("x") == 2

@@ -105,7 +105,7 @@ def test_a_batch_that_does_not_add_up_is_refused_on_both_sides(count: int) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": 9}, "kind 9 is unknown here"),
+        ({"kind": 9}, "kind 9 is unknown to this version"),
         ({"count": 4}, "12 bytes of sizes for 4 changes"),
         ({"record_id_sizes": b"\0" * 11}, "record ids: 11 bytes of sizes for 3 changes"),
         ({"row_sizes": b"\0" * 16}, "rows: 16 bytes of sizes for 3 changes"),

@@ -134,10 +134,10 @@ def test_the_error_names_the_line(text: bytes, message: str) -> None:
         (b"\x1a\x80", "row 2 ends within a value"),
         (b"\x1a\xff\xff\xff\xff\x7f", "row 2 ends within a value"),
         (b"\x1a\x80\x80\x80\x80\x80\x01", "row 2 ends within a value"),
-        (b"\x1a\x01a\x22\x01b", "row 2 has bytes that are no field of this schema version"),
-        (b"\x18\x01", "row 2 has bytes that are no field of this schema version"),
-        (b"\x1a\x01a\xe2\x12\x01b", "row 2 has bytes that are no field of this schema version"),
-        (b"\x1a\x01a\x1a\x01a", "row 2 has bytes that are no field of this schema version"),
+        (b"\x1a\x01a\x22\x01b", "row 2 has bytes that are not a field of this schema version"),
+        (b"\x18\x01", "row 2 has bytes that are not a field of this schema version"),
+        (b"\x1a\x01a\xe2\x12\x01b", "row 2 has bytes that are not a field of this schema version"),
+        (b"\x1a\x01a\x1a\x01a", "row 2 has bytes that are not a field of this schema version"),
         (b"\x1a\x01\xff", "not UTF-8"),
     ],
 )
@@ -169,7 +169,7 @@ def test_sizes_that_do_not_add_up_are_refused() -> None:
         ([["1", "2"], [b"", None], ["a", b"b"]], "column note has bytes in row 2, not str"),
         ([["1", "2"], [b"", None], ["a", 7]], "column note has int in row 2, not str"),
         ([["1", None], [b"", None], ["a", "b"]], "key column id is NULL in row 2"),
-        ([["1"], [b""], ["\ud800"]], "column note has text in row 1 that is no Unicode"),
+        ([["1"], [b""], ["\ud800"]], "column note has text in row 1 that is not valid Unicode"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(columns: list[list[plain.Value]], message: str) -> None:

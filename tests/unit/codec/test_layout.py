@@ -45,9 +45,9 @@ def test_the_same_ids_of_another_business_are_another_layout() -> None:
     [
         ([A, replace(C, name="a")], ["a"], "same name"),
         ([A, replace(C, number=1)], ["a"], "same field number"),
-        ([A, replace(C, number=0)], ["a"], "0 is no field number"),
-        ([A, replace(C, number=19_000)], ["a"], "19000 is no field number"),
-        ([A, replace(C, number=2**29)], ["a"], "536870912 is no field number"),
+        ([A, replace(C, number=0)], ["a"], "0 is not a valid field number"),
+        ([A, replace(C, number=19_000)], ["a"], "19000 is not a valid field number"),
+        ([A, replace(C, number=2**29)], ["a"], "536870912 is not a valid field number"),
         ([A, C], [], "no key"),
         ([A, C], ["x"], "names a column twice or one that is not there"),
         ([A, C], ["a", "a"], "names a column twice or one that is not there"),

@@ -150,7 +150,7 @@ def test_an_unknown_type_is_refused() -> None:
     message = to_wire(SCHEMA)
     message.columns[1].type.kind = 99  # type: ignore[assignment]
 
-    with pytest.raises(ProtocolError, match="column price: type 99 is unknown here"):
+    with pytest.raises(ProtocolError, match="column price: type 99 is unknown to this version"):
         from_wire(message)
 
 

@@ -119,7 +119,7 @@ def test_what_was_said_by_one_who_has_left_is_dated_until_it_is_said_again() -> 
     entry = status("b/eu")
     reports.lay_over(entry, 65 * SECOND_US)
 
-    assert "(as it was 60 s ago: its adapter is away since)" in entry.alarms[-1]
+    assert "(as it was 60 s ago: its adapter has been away since)" in entry.alarms[-1]
     assert entry.consumers[0].reported.reported_at_us == SECOND_US
 
     reports.say("b", "b/eu", report, 70 * SECOND_US)
@@ -171,5 +171,5 @@ def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> No
     assert found == [
         "source: a is PAUSED (paused by an operator); `venus resume a` goes on",
         "source: b is HALTED (cannot be carried: row 5); "
-        "correct the row, or exclude the table; it is tried again by itself",
+        "correct the row, or exclude the table; it is retried automatically",
     ]

@@ -117,7 +117,7 @@ class CommitThread:
         """Queue a command. Its future fails with Overloaded at once when too many bytes wait already."""
         future: Future[T] = Future()
         if nbytes and not self._buffer.hold(nbytes):
-            future.set_exception(Overloaded("the broker's buffer is full", hint="it drains by itself; send again"))
+            future.set_exception(Overloaded("the broker's buffer is full", hint="it drains automatically; send again"))
             return future
         with self._ready:
             if self._error is not None or self._stopping:
@@ -143,7 +143,9 @@ class CommitThread:
         def work(group: Group) -> None:
             group.truncate(business, first)
             self._buffer.drop(business.number, first)
-            self._acks.drop(business, first, Unavailable(f"{business.name}: another broker leads now; send again"))
+            self._acks.drop(
+                business, first, Unavailable(f"{business.name}: another broker is now the leader; send again")
+            )
 
         return self.submit(work)
 

@@ -65,6 +65,6 @@ def _held(holder: Holder, now: float) -> Held:
     heard_s = max(0.0, now - holder.heard_at)
     return Held(
         f"capture of business {holder.init.business} is held by {holder.init.producer}, connected since {since},"
-        f" last heard of {heard_s:.1f} s ago",
+        f" last heard from {heard_s:.1f} s ago",
         hint="stop it there, or run `venus sync --take-over`, which makes it stop for good",
     )

@@ -23,9 +23,11 @@ SIZES = {"customers": 2_000, "products": 500, "orders": 8_000}
 
 def demo(
     ctx: typer.Context,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running and say how to look around.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the servers running and print how to look around.")
+    ] = False,
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="Where to work; default a new one in /tmp.")
+        Path | None, typer.Option("--folder", metavar="DIR", help="Working folder; default: a new one in /tmp.")
     ] = None,
     rows: Annotated[
         int, typer.Option("--orders", metavar="N", min=100, help="How many orders the shop starts with.")
@@ -33,7 +35,7 @@ def demo(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """See everything work: SQLite to an embedded PostgreSQL, with crashes, in under two minutes.
+    """Run everything end to end: SQLite to an embedded PostgreSQL, with crashes, in under two minutes.
 
     Needs no configuration, no Docker and no root. Exit code 1 if any comparison finds a difference.
     """
