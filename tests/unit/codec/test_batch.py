@@ -156,9 +156,9 @@ def test_a_damaged_batch_is_refused_or_consistent(data: st.DataObject) -> None:
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="3 bytes are no batch"):
+    with pytest.raises(ProtocolError, match="3 bytes are not a batch"):
         decode(b"\xff\xff\xff")
-    with pytest.raises(ProtocolError, match="3 bytes are no chunk"):
+    with pytest.raises(ProtocolError, match="3 bytes are not a chunk"):
         decode_chunk(b"\xff\xff\xff")
 
 
@@ -216,7 +216,7 @@ def test_a_deleted_row_is_refused_on_both_sides() -> None:
 @pytest.mark.parametrize(
     ("stored", "sizes", "message"),
     [
-        (b"x" * 20, b"\x14\0\0", "no array of fixed32"),
+        (b"x" * 20, b"\x14\0\0", "not an array of fixed32"),
         (b"x" * 20, b"\x15\0\0\0", "do not add up to 20 bytes"),
         (b"x" * 16, b"\x10\0\0\0", "stored row 1 is shorter than its head"),
         (HEAD.pack(1, 2, 0, 3) + b"ab", b"\x13\0\0\0", "shorter than its record_id"),

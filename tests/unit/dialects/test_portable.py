@@ -56,7 +56,7 @@ def test_what_means_the_same_is_turned(dialect: str, text: str, expected: str) -
         ("mysql", "`loose` = 'a'", "takes texts"), ("sqlite", "state > 'a'", "orders texts"),
         ("sqlite", "state like 'a%'", "upper and lower case"), ("oracle", "STATE <> ''", "'' is NULL"),
         ("sqlite", "n / 2 = 1", "something else"), ("sqlite", "n in (select 1)", "another table"),
-        ("sqlite", "missing = 1", "no column"), ("sqlite", "((", "parsed"), ("sqlite", "n", "no truth value"),
+        ("sqlite", "missing = 1", "not a column"), ("sqlite", "((", "parsed"), ("sqlite", "n", "no truth value"),
         ("sqlite", "n and ok", "wants a truth value"), ("sqlite", "n = '1'", "compared with"),
         ("sqlite", "day > 'soon'", "compared with"), ("sqlite", "ok = 2", "compared with 2"),
         ("sqlite", "own(n)", "no function own"), ("oracle", "OK is true", "something else than NULL"),
