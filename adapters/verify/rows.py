@@ -35,9 +35,7 @@ def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wante
     """Return the values of each of `wanted`'s columns, in its wire order; what an older version lacks is NULL."""
     schema = versions.get(section.schema_version)
     if schema is None:
-        raise ProtocolError(
-            f"{wanted.qualified}: rows of version {section.schema_version}, which is not known here"
-        )
+        raise ProtocolError(f"{wanted.qualified}: rows of version {section.schema_version}, which is not known here")
     found = to_columns(section.record_ids, section.rows, Layout.of(schema))
     if schema == wanted:
         return found

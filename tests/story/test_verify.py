@@ -92,7 +92,7 @@ def misspelt(pipeline: Pipeline) -> None:
     for arguments, said in (
         (("--leg", "both"), "one of auto, ends"),
         (("--table", "order"), "orders"),
-        (("--dry-run",), "belongs to --repair"),
+        (("--dry-run",), "requires --repair"),
         (("--rows-per-s", "100", "--engine", "spark"), "leave one out"),
         (("--target", "mian"), "main"),
         (("--where", "id > 1", "--leg", "target"), "--leg ends"),

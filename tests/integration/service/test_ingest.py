@@ -397,7 +397,7 @@ def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch:
     with producer(broker, window_bytes_max=1000) as sender:
         sender.connect(0, 0)
         sender.send_half(half(1, payload="x" * 2000))
-        with pytest.raises(Overloaded, match="persists nothing"):
+        with pytest.raises(Overloaded, match="persisting anything"):
             sender.send_half(half(2), timeout_s=0.1)
         disk.release()
         sender.send_half(half(2))

@@ -191,7 +191,7 @@ def test_a_second_adapter_is_refused_unless_it_is_told_to_take_over(shop: Shop, 
     old.thread.start()
     _until_equal(shop, broker)
     started = time.monotonic()
-    with pytest.raises(Held, match=r"business main is held by .*:\d+, connected since 20.* UTC, last heard of"):
+    with pytest.raises(Held, match=r"business main is held by .*:\d+, connected since 20.* UTC, last heard from"):
         run_capture(chosen, threading.Event())
     assert time.monotonic() - started < 10, "the one at work speaks with every heartbeat"
     shop.write()
