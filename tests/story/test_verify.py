@@ -125,7 +125,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     check_reports(pipeline.folder)
 
     would = here(pipeline, "verify", "--repair", "--dry-run", code=1)
-    assert "3 rows would be shipped once more" in would.out
+    assert "3 rows would be shipped again" in would.out
     assert len(asked(pipeline, code=1)["findings"]) == 3
     done = asked(pipeline, "--repair", "--wait-s", "60")
     assert done["repair"]["repaired"] == 3
