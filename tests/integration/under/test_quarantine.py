@@ -67,12 +67,14 @@ def test_a_refused_row_halts_its_table_alone_and_retry_goes_on_in_order(
         assert "not_odd" in first.reason
         assert "23514" in first.reason
         assert "referred to by shop.others" in first.reason
+        assert "666" not in first.reason, "the broker's page shows this to anyone: no values of rows"
         assert rows_at(database, items())["1",] == ("good", "1")
         assert rows_at(database, child) == feed.model[2]
         wait_for(lambda: broker.acknowledged["main/a"] == start, "the acknowledgement up to the halt")
         (row,) = quarantine_list(settings, "a")
         assert (row.key, row.sqlstate, row.state, row.offset) == ('{"id": "17"}', "23514", "HALTED", start + 16)
         assert row.row_message
+        assert "666" in row.message, "who may read the target sees which values"
         quarantine_retry(settings, "a")  # nothing mended: it halts again, at the same place
         wait_for(lambda: table_states(settings, "a")[0].state == "HALTED", "the second halt")
         assert table_states(settings, "a")[0].held_from == start

@@ -101,7 +101,7 @@ def test_the_circuit_opens_probes_and_closes() -> None:
 
 def test_verdicts_end() -> None:
     verdicts = Verdicts()
-    suspect = Suspect(record_id=b"k", offset=1, sqlstate="23514", message="no")
+    suspect = Suspect(record_id=b"k", offset=1, sqlstate="23514", message="no", summary="no")
     verdicts.add(RowsRefused(1, "no", [suspect]), quarantine=True)
     assert not verdicts.halts
     verdicts.add(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same again: it would go on for ever

@@ -295,7 +295,7 @@ class Writer:
             table_id = by_name.get(refusal.table)
             if table_id is None:
                 raise
-            raise RowsRefused(table_id, f"{refusal} ({refusal.sqlstate})", []) from refusal
+            raise RowsRefused(table_id, refusal.summary, []) from refusal
 
 
 def heartbeat_of(section: TableChanges, layout: Layout) -> int | None:

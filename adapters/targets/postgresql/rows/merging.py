@@ -246,6 +246,4 @@ class Merging:
 
     @staticmethod
     def _refused(pending: Pending, refusal: Refusal, suspects: list[Suspect]) -> RowsRefused:
-        first = suspects[0] if suspects else None
-        message, sqlstate = (first.message, first.sqlstate) if first else (str(refusal), refusal.sqlstate)
-        return RowsRefused(pending.table_id, f"{message} ({sqlstate})", suspects)
+        return RowsRefused(pending.table_id, suspects[0].summary if suspects else refusal.summary, suspects)

@@ -81,7 +81,11 @@ class Search:
 
 def _suspect(rows: Rows, refusal: Refusal) -> Suspect:
     return Suspect(
-        record_id=rows.record_ids.data, offset=int(rows.offsets[0]), sqlstate=refusal.sqlstate, message=str(refusal)
+        record_id=rows.record_ids.data,
+        offset=int(rows.offsets[0]),
+        sqlstate=refusal.sqlstate,
+        message=str(refusal),
+        summary=refusal.summary,
     )
 
 

@@ -22,6 +22,7 @@ class Suspect:
     offset: int
     sqlstate: str
     message: str
+    summary: str  # without values of the row
 
 
 class RowsRefused(TargetError):
