@@ -61,7 +61,7 @@ def test_a_target_is_loaded_by_spark_while_the_source_is_away(pipeline: Pipeline
     told = answer.err.splitlines()
     assert "the source is not asked" in told[0]
     assert told[1] == "Spark moves the rows (--engine spark)"
-    assert all(line.startswith("loading target second: ") for line in told[2:])
+    assert all(line.startswith("loading target second: ") for line in told[2:]), told
     assert answer.out.splitlines()[-1].startswith(f"target second: {ROWS:,} rows in ")
     assert query(pipeline.targets["second"], EVERYTHING) == query(pipeline.targets["main"], EVERYTHING)
     events = "".join(path.read_text() for path in (pipeline.folder / "events").rglob("*") if path.is_file())

@@ -138,7 +138,7 @@ def test_a_broker_that_lost_its_data_refuses_the_source(engine: Core) -> None:
     with pytest.raises(Diverged) as refused:
         Producer(engine, source_last_batch=7)
 
-    assert "venus resync --all" in refused.value.hint
+    assert "venus uninstall-triggers" in refused.value.hint
     assert engine.status(BUSINESS).businesses[0].epoch == 0
 
 
