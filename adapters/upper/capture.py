@@ -63,7 +63,7 @@ def _address(settings: Settings) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What is not the adapter's own: the two ends, opened anew after every failure, the clock, and chance."""
+    """What is not the adapter's own: the two ends, reopened after every failure, the clock, and chance."""
 
     source: Callable[[Settings], Source] = open_source
     ingest: Connect = connect_producer

@@ -5,7 +5,7 @@ not made again, a table is registered after its triggers stand, and the removal 
 installation that was cut off is finished by running it once more; so is a removal.
 
 CREATE TRIGGER waits for writers that are open on its table, so what they write is there when the first fill reads it.
-To not hold up the application behind a long transaction, it is asked for with a short timeout, again and again.
+To not hold up the application behind a long transaction, it is asked for with a short timeout, repeatedly.
 """
 
 from __future__ import annotations

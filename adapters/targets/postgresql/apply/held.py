@@ -34,7 +34,7 @@ class HeldTables:
         return bool(self._catch_ups)
 
     def forget(self) -> None:
-        """Let catch-ups begin anew from what the target says."""
+        """Let catch-ups start over from what the target says."""
         for catch_up in self._catch_ups.values():
             catch_up.close()
         self._catch_ups.clear()
