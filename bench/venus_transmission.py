@@ -155,6 +155,10 @@ class Venus:
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().split()[3].rstrip(",")
         self._admin = Admin(self.address)
+        first = VenusSender(self.address, one_at_a_time=True)  # a business exists from its first batch on
+        first.prepare(Round(number=0, rows=1, batches=1))
+        first.send(Round(number=0, rows=1, batches=1))
+        first.close()
 
     def pids(self) -> list[int]:
         """Return the broker's process."""

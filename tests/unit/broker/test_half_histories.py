@@ -17,6 +17,7 @@ import pytest
 
 from venus.broker.machine import half
 from venus.broker.machine.half import Action, Half, State
+from venus.broker.machine.sharing import Shared
 from venus.errors import VenusError
 from venus.model import Verdict
 
@@ -393,7 +394,7 @@ def no_fence(_state: State, _epoch: int) -> None:
 def no_cascade(state: State, batch_no: int) -> tuple[State, tuple[Half, ...]]:
     """Remove the one half message, keep those that were captured after it."""
     removed = tuple(found for found in state.halves if found.batch_no == batch_no)
-    return replace(state, halves=tuple(f for f in state.halves if f.batch_no != batch_no)), removed
+    return replace(state, halves=Shared(f for f in state.halves if f.batch_no != batch_no)), removed
 
 
 def by_number_alone(state: State, batch_no: int, _digest: int, _mismatch: type[Exception]) -> half.Stage:

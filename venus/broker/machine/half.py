@@ -10,9 +10,10 @@ the look and the step, and a replay after a crash runs the steps alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from venus.broker.machine.sharing import Shared
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
 
@@ -120,7 +121,7 @@ class State:
     last_batch: int = 0
     last_sequence: int = 0
     next_offset: int = 0
-    halves: tuple[Half, ...] = ()
+    halves: Shared[Half] = field(default_factory=Shared)
     outcomes: tuple[Outcome, ...] = ()
 
     @property
@@ -248,13 +249,21 @@ def raise_epoch(state: State, epoch: int, producer: str) -> State:
 
 def with_halves(state: State, halves: Iterable[Half]) -> State:
     """Return the state with the undecided halves that were found on disk."""
-    return replace(state, halves=tuple(halves))
+    return replace(state, halves=Shared(halves))
 
 
 def persist(state: State, half: Half) -> State:
     """Add a half message that `accept` wants persisted."""
     assert half.batch_no == state.end_batch + 1, "halves are persisted in order"
-    return replace(state, halves=(*state.halves, half))
+    return State(  # each field by its name: twice as fast as `replace`, and this is done for every half message
+        epoch=state.epoch,
+        producer=state.producer,
+        last_batch=state.last_batch,
+        last_sequence=state.last_sequence,
+        next_offset=state.next_offset,
+        halves=state.halves.followed_by(half),
+        outcomes=state.outcomes,
+    )
 
 
 def commit(state: State, batch_no: int) -> tuple[State, tuple[tuple[int, Half], ...]]:
@@ -289,4 +298,4 @@ def roll_back(state: State, batch_no: int) -> tuple[State, tuple[Half, ...]]:
         Outcome(batch_no=h.batch_no, digest=h.digest, verdict=Verdict.ROLLBACK, next_offset=state.next_offset)
         for h in removed
     )
-    return replace(state, halves=left, outcomes=(*state.outcomes, *outcomes)[-OUTCOMES_MAX:]), removed
+    return replace(state, halves=left, outcomes=(*state.outcomes, *outcomes)[-OUTCOMES_MAX:]), tuple(removed)
