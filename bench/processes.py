@@ -87,6 +87,7 @@ class Venus:
 url = "{postgres.url("source")}"
 [targets.main]
 url = "{postgres.url("target")}"
+empty_by = "truncate"  # as the peers' tables are: rows that DELETE left behind cost the next inserts a fifth
 [broker]
 listen = "127.0.0.1:{free_port()}"
 http = ""
