@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from venus.broker.log.entry import Entry, decode
-from venus.broker.log.terms import TermCache
+from venus.replication.terms import TermCache
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 

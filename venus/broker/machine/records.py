@@ -10,7 +10,7 @@ from typing import Any
 
 from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
-from venus.broker.log.terms import TermCache
+from venus.replication.terms import TermCache
 from venus.broker.machine import half
 from venus.broker.machine.business import Business, Materialised, TableFigures
 from venus.broker.machine.consumers import Consumer

@@ -1,0 +1,54 @@
+"""Where brokers agree: compare-and-swap and leases, nothing else.
+
+Correctness rests on `swap` alone. A watch is a hint to read again; what was read may be old when it arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from venus.replication.records import Leadership, LiveBroker
+
+
+class Coordinator(Protocol):
+    """Blocking calls, each with a time limit; from any thread. All raise Unavailable when nobody answers.
+
+    A `swap` that raises may have happened all the same: whoever called reads again.
+    """
+
+    def register(self, broker: LiveBroker) -> None:
+        """Say that this broker lives, under a lease; call again to change what it says. Raises Refused.
+
+        Refused: another living broker has this id, with another store or address.
+        """
+
+    def refresh(self) -> bool:
+        """Renew the lease; False = it has ended, `register` again."""
+
+    def leave(self) -> None:
+        """End the lease now: the broker stops cleanly."""
+
+    def brokers(self) -> tuple[LiveBroker, ...]:
+        """Return the brokers whose leases have not ended."""
+
+    def leaderships(self) -> tuple[Leadership, ...]:
+        """Return every business of the cluster."""
+
+    def read(self, business: str) -> Leadership | None:
+        """Return one business; None = the cluster has never heard of it."""
+
+    def create(self, leadership: Leadership) -> Leadership | None:
+        """Store a new business; return it with its version, None if there is one already."""
+
+    def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
+        """Replace `before` by `after`; return it with its version, None if `before` is not current any more."""
+
+    def remove(self, leadership: Leadership) -> bool:
+        """Remove a business that was forgotten; False if `leadership` is not current any more."""
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed`, from any thread, when something may have changed. Best effort."""
+
+    def close(self) -> None:
+        """Let every connection go."""

@@ -1,0 +1,61 @@
+"""What the coordinator keeps: which brokers live, and who leads each business (VENUS 3.1; RocketMQ part 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Policy(StrEnum):
+    """What a business does when too few of its replicas are there (VENUS 3.1)."""
+
+    CONSISTENCY = "consistency"  # refuses writes; nothing that was acknowledged is ever lost
+    AVAILABILITY = "availability"  # goes on with whoever lives; what may be lost is named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Member:
+    """A broker with the store that it has: a broker that comes back with an empty disk is another member."""
+
+    broker: str
+    store: str
+
+    def __str__(self) -> str:
+        return f"{self.broker}/{self.store}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBroker:
+    """What a broker says of itself, under a lease that it refreshes."""
+
+    member: Member
+    address: str  # HOST:PORT of its gRPC listener
+    site: str = ""
+    priority: int = 0  # the lower, the sooner it is chosen, among equals
+    draining: bool = False  # it is about to leave: nothing new is placed on it, it leads only if nobody else can
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership:
+    """Who leads a business. Changed by compare-and-swap on `version` alone.
+
+    `in_sync` have everything that was ever acknowledged. While there are fewer of them than `min_in_sync`, nothing is
+    acknowledged, so that those who left last (`last_in_sync`) have everything as well.
+    """
+
+    business: str
+    term: int
+    leader: Member | None
+    in_sync: frozenset[Member]
+    last_in_sync: frozenset[Member] = frozenset()
+    replicas: tuple[str, ...] = ()  # the brokers that shall have a replica
+    policy: Policy = Policy.CONSISTENCY
+    min_in_sync: int = 1
+    unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to have everything
+    version: int = field(default=0, compare=False)  # what the coordinator compares; 0 = never stored
+
+    @property
+    def candidates(self) -> frozenset[Member]:
+        """Whoever may lead and is known to have everything that was acknowledged."""
+        return self.in_sync if len(self.in_sync) >= self.min_in_sync else self.in_sync | self.last_in_sync
