@@ -1,0 +1,144 @@
+"""Three replicas that hear everything at once: the shortest histories, word by word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from venus.replication.messages import (
+    Advance,
+    Answered,
+    Append,
+    Entries,
+    Fetch,
+    Fetched,
+    Lead,
+    Living,
+    LogChanged,
+    Read,
+    Reply,
+    Retire,
+    Seen,
+    Swap,
+    Swapped,
+    Tick,
+)
+from venus.replication.position import Position
+from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.replica import Replica
+from venus.replication.settings import Patience
+from venus.replication.terms import TermCache
+
+A, B, C = (Member(broker=name, store="s") for name in "abc")
+EVERYBODY = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B, C)}
+RECORD = Leadership(
+    business="shop",
+    term=1,
+    leader=A,
+    in_sync=frozenset({A, B, C}),
+    replicas=("a", "b", "c"),
+    min_in_sync=2,
+    version=1,
+)
+
+
+def log(end: int, *, durable: int | None = None, term: int = 1) -> LogChanged:
+    terms = TermCache(((term, 1),)) if end > 1 else TermCache()
+    return LogChanged(start=1, end=end, durable_end=durable or end, terms=terms)
+
+
+def leader_of_three() -> Replica:
+    replica = Replica(A, Position(), patience=Patience(), begins=True)
+    replica.step(Living(brokers=EVERYBODY), 0.0)
+    assert replica.step(Seen(leadership=RECORD), 0.0) == [Lead(term=1)]
+    return replica
+
+
+def fetched(follower: Member, index: int) -> Fetched:
+    return Fetched(follower=follower, term=1, index=index, last_term=1 if index > 1 else 0)
+
+
+def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
+    replica = leader_of_three()
+    replica.step(log(3, durable=1), 0.0)
+    assert replica.step(fetched(B, 3), 0.1) == []
+    assert replica.step(fetched(C, 3), 0.1) == []
+    assert replica.high == 0
+
+    effects = replica.step(log(3), 0.2)
+
+    assert effects[0] == Advance(high=2)
+    assert {effect.to for effect in effects if isinstance(effect, Reply)} == {B, C}
+
+
+def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_it_out() -> None:
+    replica = leader_of_three()
+    replica.step(log(3), 0.0)
+    replica.step(fetched(B, 3), 0.1)
+    without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
+
+    effects = replica.step(Living(brokers=without_c), 1.0)
+    (swap,) = [effect for effect in effects if isinstance(effect, Swap)]
+    assert swap.after.in_sync == {A, B}
+    assert replica.high == 0
+
+    stored = replace(swap.after, version=2)
+    effects = replica.step(Swapped(before=swap.before, after=swap.after, stored=stored), 1.1)
+    assert Advance(high=2) in effects
+
+
+def test_nothing_is_acknowledged_below_the_minimum() -> None:
+    replica = leader_of_three()
+    replica.step(Seen(leadership=replace(RECORD, in_sync=frozenset({A}), version=2)), 0.0)
+
+    assert replica.step(log(3), 0.0) == []
+    assert replica.refusal(0.0) == "1 of 3 replicas are in sync, 2 are needed"
+
+
+def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
+    replica = Replica(A, Position(), patience=Patience())
+    replica.step(Living(brokers=EVERYBODY), 0.0)
+
+    assert replica.step(Seen(leadership=RECORD), 0.0) == []
+    assert not replica.leads
+
+    effects = replica.step(Tick(), 0.1)
+    assert [type(effect).__name__ for effect in effects] == ["AskBallot", "AskBallot"]
+    (swap,) = replica.step(Tick(), 1.0)
+    assert isinstance(swap, Swap)
+    assert (swap.after.term, swap.after.leader, swap.after.in_sync, swap.after.last_in_sync) == (
+        2, A, frozenset({A}), frozenset({B, C}),
+    )  # fmt: skip
+
+
+def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> None:
+    replica = Replica(B, Position(), patience=Patience())
+    replica.step(Living(brokers=EVERYBODY), 0.0)
+    assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=1, index=1, last_term=0)]
+
+    answer = Entries(term=1, first=1, high=1, entries=(b"1", b"2"))
+    assert replica.step(Answered(leader=A, answer=answer), 0.1) == [Append(first=1, entries=(b"1", b"2"))]
+    assert replica.high == 0  # not before it is on this disk
+    assert replica.step(log(3), 0.2) == [Fetch(to=A, term=1, index=3, last_term=1)]
+    effects = replica.step(Answered(leader=A, answer=Entries(term=1, first=3, high=2)), 0.3)
+    assert effects == [Advance(high=2), Fetch(to=A, term=1, index=3, last_term=1)]
+
+
+def test_an_older_leader_retires_when_it_sees_the_next_term() -> None:
+    replica = leader_of_three()
+    later = replace(RECORD, term=2, leader=B, in_sync=frozenset({B}), last_in_sync=frozenset({A, C}), version=2)
+
+    effects = replica.step(Seen(leadership=later), 1.0)
+
+    assert effects == [Retire(leader=B), Fetch(to=B, term=2, index=1, last_term=0)]
+
+
+def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_then() -> None:
+    replica = leader_of_three()
+    without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
+    (swap,) = [e for e in replica.step(Living(brokers=without_c), 1.0) if isinstance(e, Swap)]
+
+    effects = replica.step(Swapped(before=swap.before, after=swap.after, stored=None, certain=False), 2.0)
+
+    assert effects == [Read()]
+    again = [effect for effect in replica.step(Tick(), 4.0) if isinstance(effect, Swap)]
+    assert again == [swap]

@@ -1,0 +1,88 @@
+"""How an election is run by one of the brokers; whoever runs it, the coordinator's compare-and-swap decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from venus.replication import election
+from venus.replication.election import Ballot
+from venus.replication.messages import AskBallot, BallotCame, Effect, Swap
+from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.settings import Patience
+
+
+@dataclass(slots=True, kw_only=True)
+class _Election:
+    term: int
+    asked: frozenset[Member]
+    until: float
+    ballots: dict[Member, Ballot] = field(default_factory=dict)
+
+
+class Elections:
+    """The elections that this replica runs, one at a time."""
+
+    def __init__(self, me: Member, patience: Patience) -> None:
+        self._me = me
+        self._patience = patience
+        self._running: _Election | None = None
+        self._wanted_since: float | None = None
+        self._not_before = float("-inf")
+
+    def end(self) -> None:
+        """Forget the election: there is a leader, or a newer term."""
+        self._running = self._wanted_since = None
+
+    def tick(self, known: Leadership, live: Mapping[Member, LiveBroker], own: Ballot, now: float) -> list[Effect]:
+        """Begin, go on with or end an election, while nobody leads."""
+        if self._running is not None:
+            return self._decide(known, live, now) if now >= self._running.until else []
+        if self._me not in live:
+            return []  # a broker without a lease would not be believed
+        self._wanted_since = now if self._wanted_since is None else self._wanted_since
+        if now < self._not_before or now < self._wanted_since + self._turn(known, live) * self._patience.turn_s:
+            return []
+        asked = election.may_lead(known, live)
+        if not asked:
+            return []
+        self._running = _Election(term=known.term + 1, asked=asked, until=now + self._patience.ballot_s)
+        if self._me in asked:
+            self._running.ballots[self._me] = own
+        effects: list[Effect] = [AskBallot(to=member, term=known.term + 1) for member in sorted(asked - {self._me})]
+        return [*effects, *self._complete(known, live, now)]
+
+    def came(
+        self, event: BallotCame, known: Leadership | None, live: Mapping[Member, LiveBroker], now: float
+    ) -> list[Effect]:
+        """Take a ballot; the last one ends the election."""
+        running = self._running
+        if running is None or known is None or event.term != running.term or event.ballot.member not in running.asked:
+            return []
+        running.ballots[event.ballot.member] = event.ballot
+        return self._complete(known, live, now)
+
+    def _complete(self, known: Leadership, live: Mapping[Member, LiveBroker], now: float) -> list[Effect]:
+        running = self._running
+        if running is None or len(running.ballots) < len(running.asked):
+            return []
+        return self._decide(known, live, now)
+
+    def _decide(self, known: Leadership, live: Mapping[Member, LiveBroker], now: float) -> list[Effect]:
+        running, self._running = self._running, None
+        assert running is not None
+        self._not_before = now + self._patience.election_every_s
+        ballots = {member: ballot for member, ballot in running.ballots.items() if member in live}
+        if running.term != known.term + 1:
+            return []
+        chosen = election.choose(known, ballots, live)
+        return [] if chosen is None else [Swap(before=known, after=chosen)]
+
+    def _turn(self, known: Leadership, live: Mapping[Member, LiveBroker]) -> int:
+        """Let one broker begin after the other, so that they do not run against each other each time."""
+        order = sorted(
+            (broker.draining, broker.priority, member)
+            for member, broker in live.items()
+            if member.broker in known.replicas
+        )
+        return next((i for i, (_, _, member) in enumerate(order) if member == self._me), len(order))

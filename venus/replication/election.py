@@ -1,0 +1,70 @@
+"""Who leads next (VENUS 3.1; Tensor IV-C; broker.md 2.11): a choice among those who have everything.
+
+Health only breaks ties inside the set: excluding the sub-healthy first, as Tensor does, lost acknowledged writes in 550
+of 3,000 histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """What a replica says of itself, having promised to follow no older term than the one it was asked for."""
+
+    member: Member
+    last_term: int
+    end: int
+    high: int
+    healthy: bool = True
+
+
+def may_lead(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
+    """Return whom to ask for ballots; empty = nobody may lead now."""
+    living = frozenset(live)
+    clean = known.candidates & living
+    if clean or known.policy is Policy.CONSISTENCY:
+        return clean
+    return frozenset(member for member in living if member.broker in known.replicas)
+
+
+def choose(known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Member, LiveBroker]) -> Leadership | None:
+    """Return the leadership of the next term, None while nobody may lead."""
+    clean = [ballots[member] for member in known.candidates if member in ballots]
+    if clean:
+        chosen = min(clean, key=lambda ballot: _clean_order(ballot, live[ballot.member]))
+    elif known.policy is Policy.AVAILABILITY and ballots:
+        chosen = min(ballots.values(), key=lambda ballot: _unclean_order(ballot, live[ballot.member]))
+    else:
+        return None
+    term = known.term + 1
+    rest = frozenset[Member]()
+    if clean and known.min_in_sync > 1:  # alone it acknowledges nothing, so whoever had everything still has
+        rest = known.candidates - {chosen.member}
+    return replace(
+        known,
+        term=term,
+        leader=chosen.member,
+        in_sync=frozenset({chosen.member}),
+        last_in_sync=rest,
+        unclean_terms=known.unclean_terms if clean else (*known.unclean_terms, term),
+    )
+
+
+def _clean_order(ballot: Ballot, broker: LiveBroker) -> tuple[object, ...]:
+    return (
+        broker.draining,
+        not ballot.healthy,
+        -ballot.last_term,
+        -ballot.end,
+        broker.priority,
+        ballot.member,
+    )
+
+
+def _unclean_order(ballot: Ballot, broker: LiveBroker) -> tuple[object, ...]:
+    return (-ballot.last_term, -ballot.end, not ballot.healthy, broker.draining, broker.priority, ballot.member)

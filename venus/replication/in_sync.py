@@ -1,0 +1,96 @@
+"""Who counts: the high watermark, and how the in-sync set shrinks and grows (PacificA, Kafka, RocketMQ's controller).
+
+An entry is safe once it is on the disks of every member that may have to lead next. While a change of the in-sync set
+is on its way to the coordinator nobody knows which of the two sets holds, so the entry must be on the disks of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from venus.replication.records import Leadership, Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a follower is, as its leader knows."""
+
+    end: int = 0  # the first index that it does not have on disk
+    heard_at: float = 0.0
+    leader_end: int = 0  # of the leader's log when it was heard last
+    caught_up_at: float = 0.0  # when it last had everything that there was at the time
+
+    def heard(self, end: int, leader_end: int, now: float) -> Progress:
+        """Return the progress after a fetch of the follower."""
+        if end >= leader_end:
+            caught_up_at = now
+        elif self.leader_end and end >= self.leader_end:
+            caught_up_at = self.heard_at
+        else:
+            caught_up_at = self.caught_up_at
+        return Progress(end=end, heard_at=now, leader_end=leader_end, caught_up_at=caught_up_at)
+
+
+def high_watermark(
+    own_end: int, known: Leadership, asked_for: Leadership | None, ends: Mapping[Member, int], before: int
+) -> int:
+    """Return the newest index that is safe; `before` is what it was, and it never falls.
+
+    `own_end` is the end of what is on the leader's disk; `asked_for` is a change whose answer has not come.
+    """
+    sets = [known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]
+    if min(map(len, sets)) < known.min_in_sync:
+        return before
+    everybody = frozenset[Member]().union(*sets) - {known.leader}
+    safe_end = min([own_end, *(ends.get(member, 0) for member in everybody)])
+    return max(before, safe_end - 1)
+
+
+def without(known: Leadership, gone: frozenset[Member]) -> Leadership:
+    """Return the leadership without members that fell behind.
+
+    Whoever leaves a set that is then too small still has everything: nothing is acknowledged from now on.
+    """
+    left = known.in_sync - gone
+    if len(left) >= known.min_in_sync:
+        last: frozenset[Member] = frozenset()
+    elif len(known.in_sync) >= known.min_in_sync:
+        last = gone
+    else:
+        last = known.last_in_sync | gone
+    return replace(known, in_sync=left, last_in_sync=last)
+
+
+def grown(known: Leadership, members: frozenset[Member]) -> Leadership:
+    """Return the leadership with members that have caught up."""
+    inside = known.in_sync | members
+    last = frozenset[Member]() if len(inside) >= known.min_in_sync else known.last_in_sync - inside
+    return replace(known, in_sync=inside, last_in_sync=last)
+
+
+def fallen_behind(
+    known: Leadership, followers: Mapping[Member, Progress], live: frozenset[Member], now: float, lag_s: float
+) -> frozenset[Member]:
+    """Return the followers in the in-sync set that are gone, or were not caught up for `lag_s`."""
+    return frozenset(
+        member
+        for member in known.in_sync
+        if member != known.leader
+        and (member not in live or now - followers.get(member, Progress()).caught_up_at > lag_s)
+    )
+
+
+def caught_up(
+    known: Leadership, followers: Mapping[Member, Progress], live: frozenset[Member], high: int, term_start: int
+) -> frozenset[Member]:
+    """Return followers outside the set that have all that is safe, and the first entry of the leader's term."""
+    return frozenset(
+        member
+        for member, progress in followers.items()
+        if member not in known.in_sync
+        and member in live
+        and member.broker in known.replicas
+        and progress.end > high
+        and progress.end > term_start
+    )

@@ -1,0 +1,248 @@
+"""One replica of one business: `step(event, now) -> effects` (network.md 2; broker.md 2.10, 2.11).
+
+Leading and following are two states of one machine, each with a file of its own; this one dispatches, takes up what
+the coordinator says, and runs elections. Deterministic: no clock, no thread, no randomness.
+
+The rules, each of which the simulation takes out once:
+
+1. A record of the coordinator that is older than the one known is ignored.
+2. Who leads was chosen in a term that began after this process did: a leader that restarted needs a new term, because
+   entries that it had sent and not kept may be on other disks.
+3. A member is a broker *with its store*: one that lost its disk is not in the in-sync set any more.
+4. A promise to an election stops following and leading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from venus.replication.ballots import Elections
+from venus.replication.election import Ballot
+from venus.replication.following import Following
+from venus.replication.leading import Leading
+from venus.replication.messages import (
+    Answered,
+    BallotAsked,
+    BallotCame,
+    Effect,
+    Event,
+    Fetched,
+    GiveBallot,
+    HandOver,
+    Installed,
+    Lead,
+    Leased,
+    Living,
+    LogChanged,
+    NotLeading,
+    Read,
+    Reply,
+    Retire,
+    Seen,
+    Swapped,
+    Tick,
+)
+from venus.replication.position import Position
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.replication.settings import Patience
+
+_Handler: TypeAlias = Callable[["Replica", Any, float], list[Effect]]
+
+
+class Replica:
+    """The state of one replica. `position` is its log; `high` the newest index that it knows to be safe."""
+
+    def __init__(self, me: Member, position: Position, *, patience: Patience, begins: bool = False) -> None:
+        self.me = me
+        self.position = position
+        self.patience = patience
+        self.known: Leadership | None = None
+        self.live: dict[Member, LiveBroker] = {}
+        self.healthy = True
+        self.lease_until = float("-inf")
+        self._floor: int | None = 0 if begins else None  # the newest term that may have been led before this process
+        self._promised = 0
+        self._promised_at = float("-inf")
+        self._role: Leading | Following | None = None
+        self._elections = Elections(me, patience)
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    @property
+    def high(self) -> int:
+        """The high watermark, as far as it is known here."""
+        return self.position.high
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica is the leader, as far as it knows."""
+        return isinstance(self._role, Leading)
+
+    @property
+    def leading(self) -> Leading | None:
+        """What a leader knows of its followers."""
+        return self._role if isinstance(self._role, Leading) else None
+
+    def refusal(self, now: float) -> str:
+        """Say why nothing can be written here now; empty = it can."""
+        if not isinstance(self._role, Leading) or self.known is None:
+            return "another broker leads" if self.known and self.known.leader else "no broker leads"
+        if self._role.handing_over:
+            return "another broker is about to lead"
+        inside, wanted = len(self.known.in_sync), self.known.min_in_sync
+        if inside < wanted:
+            return f"{inside} of {len(self.known.replicas)} replicas are in sync, {wanted} are needed"
+        if not self._may_acknowledge(now):
+            return "the lease has ended: the coordinator does not answer"
+        return ""
+
+    # -- the machine -----------------------------------------------------------------------------------------------
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; return what is to be done, in order."""
+        taken: list[Effect] = _HANDLERS[type(event)](self, event, now)
+        return taken
+
+    def _seen(self, event: Seen, now: float) -> list[Effect]:
+        known, leadership = self.known, event.leadership
+        if known is not None and leadership.version <= known.version:
+            return []
+        if self._floor is None:
+            self._floor = leadership.term
+        self.known = leadership
+        if known is not None and known.term == leadership.term:
+            return self._role.taken_up(leadership, now) if isinstance(self._role, Leading) else []
+        self._elections.end()
+        return self._take_role(leadership, now)
+
+    def _take_role(self, known: Leadership, now: float) -> list[Effect]:
+        retiring: list[Effect] = [Retire(leader=known.leader)] if self.leads else []
+        self._role = None
+        if known.term < self._promised or known.leader is None:
+            return [*retiring]
+        if known.leader == self.me:
+            assert self._floor is not None
+            if known.term <= self._floor:
+                return retiring
+            self._role = Leading(self.me, self.position, known, self.patience, now)
+            return [Lead(term=known.term), *self._advance(now)]
+        self._role = Following(self.position, known.leader, known.term, self.patience)
+        return [*retiring, *self._role.begin(now)]
+
+    def _log_changed(self, event: LogChanged, now: float) -> list[Effect]:
+        self.position.changed(event)
+        if isinstance(self._role, Leading):
+            return [*self._advance(now), *self._role.log_changed(now)]
+        return self._role.log_changed(now) if isinstance(self._role, Following) else []
+
+    def _installed(self, event: Installed, now: float) -> list[Effect]:
+        self.position.high = event.log.end - 1
+        return self._log_changed(event.log, now)
+
+    def _living(self, event: Living, now: float) -> list[Effect]:
+        self.live = dict(event.brokers)
+        return self._tick(Tick(), now)
+
+    def _leased(self, event: Leased, now: float) -> list[Effect]:
+        self.lease_until = max(self.lease_until, event.until)
+        return self._advance(now)
+
+    def _answered(self, event: Answered, now: float) -> list[Effect]:
+        return self._role.answered(event, now) if isinstance(self._role, Following) else []
+
+    def _ballot_came(self, event: BallotCame, now: float) -> list[Effect]:
+        return self._elections.came(event, self.known, self.live, now)
+
+    def _hand_over(self, event: HandOver, now: float) -> list[Effect]:
+        return self._role.hand_over(event.to, now) if isinstance(self._role, Leading) else []
+
+    def _fetched(self, event: Fetched, now: float) -> list[Effect]:
+        known = self.known
+        if not isinstance(self._role, Leading) or known is None or event.term != known.term:
+            newest = max(known.term if known is not None else 0, self._promised)
+            refusal = Reply(to=event.follower, answer=NotLeading(term=newest))
+            return [refusal, Read()] if event.term > newest else [refusal]
+        effects = self._role.fetched(event, now)
+        return [*self._advance(now), *effects]
+
+    def _ballot_asked(self, event: BallotAsked, now: float) -> list[Effect]:
+        newest = self.known.term if self.known is not None else 0
+        if event.term <= newest or event.term < self._promised:
+            return []
+        self._promised, self._promised_at = event.term, now
+        leader = self.known.leader if self.known is not None else None
+        retiring: list[Effect] = [Retire(leader=leader)] if self.leads else []
+        self._role = None
+        return [*retiring, GiveBallot(to=event.by, term=event.term, ballot=self.ballot())]
+
+    def ballot(self) -> Ballot:
+        """Say what this replica has on disk."""
+        position = self.position
+        end = position.durable_end
+        return Ballot(
+            member=self.me,
+            last_term=position.terms.of(end - 1),
+            end=end,
+            high=position.high,
+            healthy=self.healthy,
+        )
+
+    def _swapped(self, event: Swapped, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if event.stored is not None:
+            effects += self._seen(Seen(leadership=event.stored), now)
+        if isinstance(self._role, Leading):
+            effects += self._role.swapped(event, now)
+        if event.stored is None:
+            effects.append(Read())
+        return [*effects, *self._advance(now)]
+
+    def _advance(self, now: float) -> list[Effect]:
+        if not isinstance(self._role, Leading) or not self._may_acknowledge(now):
+            return []
+        return self._role.advance(now)
+
+    def _may_acknowledge(self, now: float) -> bool:
+        """Whether the lease matters, and holds.
+
+        Without unclean elections each acknowledgement rests on every member that could lead next, so a leader that
+        the coordinator cannot hear may go on: whoever takes part in an election does not follow any more.
+        """
+        assert self.known is not None
+        return self.known.policy is Policy.CONSISTENCY or now < self.lease_until
+
+    def _tick(self, _: Tick, now: float) -> list[Effect]:
+        known = self.known
+        if known is None:
+            return []
+        effects: list[Effect] = []
+        if self._promised > known.term and now - self._promised_at > self.patience.promise_s and self._role is None:
+            self._promised = 0
+            effects += self._take_role(known, now)
+        if isinstance(self._role, Leading):
+            effects += self._role.tick(frozenset(self.live), now)
+        elif isinstance(self._role, Following):
+            effects += self._role.tick(now)
+        leader_lives = known.leader is not None and known.leader in self.live
+        if not self.leads and (not leader_lives or known.leader == self.me):
+            effects += self._elections.tick(known, self.live, self.ballot(), now)
+        else:
+            self._elections.end()
+        return [*effects, *self._advance(now)]
+
+
+_HANDLERS: dict[type, _Handler] = {
+    Seen: Replica._seen,
+    Living: Replica._living,
+    Leased: Replica._leased,
+    LogChanged: Replica._log_changed,
+    Installed: Replica._installed,
+    Fetched: Replica._fetched,
+    Answered: Replica._answered,
+    BallotAsked: Replica._ballot_asked,
+    BallotCame: Replica._ballot_came,
+    Swapped: Replica._swapped,
+    HandOver: Replica._hand_over,
+    Tick: Replica._tick,
+}
