@@ -1,4 +1,4 @@
-"""Which term an entry was appended in (Kafka's leader-epoch cache), without any I/O.
+"""Which term an entry was appended in (Kafka's leader-epoch cache).
 
 A term is one leadership of a business. Two logs that have the same term at the same index are equal up to it, so a
 follower that diverged finds the common part by comparing the ends of terms.
