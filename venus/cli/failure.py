@@ -27,6 +27,7 @@ import typer
 from venus.cli.invocation import Invocation
 from venus.errors import DatabaseUnavailable, VenusError
 from venus.masking import masked
+from venus.sentences import sentence
 from venus.toml_lines import line_of
 
 #: What PostgreSQL says when the URL is wrong; psycopg2 has no SQLSTATE for a connection that was refused.
@@ -42,6 +43,7 @@ UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 def render(error: BaseException, invocation: Invocation) -> int:
     """Write what went wrong and return the exit code."""
     message, hint, code = explain(error, invocation)
+    hint = sentence(hint)
     print(f"venus: {message}", file=sys.stderr)  # noqa: T201
     if hint:
         print(f"  {hint}", file=sys.stderr)  # noqa: T201

@@ -88,4 +88,4 @@ def test_a_spark_that_is_not_there_is_said_at_once(
 
     said = capsys.readouterr().err.splitlines()
     assert "127.0.0.1:1 cannot be reached" in said[0]
-    assert said[1].strip() == f"look at {option.split()[0]} in [spark]"
+    assert said[1].strip() == f"Look at {option.split()[0]} in [spark]."
