@@ -1,0 +1,83 @@
+"""The power goes while rows are inserted, updated, deleted (VENUS 4.4; Minos 4.3): nothing is lost, nothing doubled.
+
+Every byte behind the last fsync is dropped, or some of them. What stands in for the power cut: the process is killed,
+and its write-ahead logs are cut to what had been synced. The sectors of a disk that lies about its flushes are not
+shown by this.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines, power
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.support.power"])
+START_S = 60.0
+
+
+def until_the_power_goes(path: Path, phase: str, chance: random.Random) -> list[list[str]]:
+    """Let an engine work for a moment; return what it has acknowledged."""
+    diary, note = path.with_suffix(".diary"), path.with_suffix(".note")
+    diary.unlink(missing_ok=True)
+    process = PROCESSES.Process(target=power.work, args=(path, diary, note, phase))
+    process.start()
+    end = time.monotonic() + START_S
+    while not (diary.exists() and b"commit" in diary.read_bytes()):
+        assert process.is_alive(), process.exitcode
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    time.sleep(chance.uniform(0.0, 0.15))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    return [line.split() for line in diary.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def check(path: Path, told: list[list[str]], phase: str) -> None:
+    """Check a store against what was acknowledged, and against what was sent."""
+    engine = engines.make(path, retain_bytes=1 << 30)
+    try:
+        found = engines.status(engine)
+        committed = max(int(line[1]) for line in told if line[0] in ("commit", "begin"))
+        persisted = max((int(line[1]) for line in told if line[0] == "half"), default=0)
+        halves = [ref.batch_no for ref in found.halves]
+        assert found.last_batch >= committed, "an acknowledged commit is lost"
+        assert max([found.last_batch, *halves]) >= persisted, "an acknowledged half message is lost"
+        increments = engines.queue(engine, found.log_start)
+        offsets = [increment.base_offset for increment in increments]
+        assert offsets == list(range(found.log_start, found.next_offset, power.ROWS)), "a batch is missing or doubled"
+        model: dict[bytes, bytes] = {}
+        for increment in increments:
+            engines.apply(model, increment)
+        assert engines.full_data(engine) == model
+        wanted: dict[bytes, bytes] = {}
+        for number in range(1, found.last_batch + 1):
+            for key, row in power.change(phase, number):
+                wanted.pop(key, None) if row is None else wanted.update({key: row})
+        assert model == wanted, "what is there is not what was sent"
+    finally:
+        engine.stop()
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("phase", "cuts"),
+    [(phase, 4) for phase in power.PHASES]
+    + [pytest.param(phase, 100, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]) for phase in power.PHASES],
+)
+def test_a_power_cut_loses_and_doubles_nothing(tmp_path: Path, phase: str, cuts: int) -> None:
+    chance, path, lost = random.Random(phase), tmp_path / "data", 0
+    for number in range(cuts):
+        told = until_the_power_goes(path, phase, chance)
+        loss = power.some_of_it if number % 3 == 2 else power.all_of_it
+        lost += power.cut(path, path.with_suffix(".note"), chance, loss)
+        check(path, told, phase)
+    assert lost, "nothing was ever unsynced: the power cuts cut nothing"
