@@ -40,6 +40,8 @@ def halves(rows: int, row_bytes: int, *, shuffled: bool) -> Iterator[broker_pb2.
         body = change_pb2.BatchBody(
             batch_no=batch_no, first_sequence=first, count=rows, cut=batch_no, cut_end=True, captured_at_us=1
         )
+        if batch_no == 1:
+            body.schemas.add(table_id=1, version=1, namespace="bench", name="rows")
         body.tables.add(
             table_id=1,
             schema_version=1,

@@ -140,8 +140,9 @@ def body(
     cut: int = 0,
     cut_end: bool = True,
     markers: Sequence[tuple[int, int]] = (),
+    described: bool = True,
 ) -> bytes:
-    """Return a BatchBody: markers (kind, sweep_before) first, then the changes."""
+    """Return a BatchBody: markers (kind, sweep_before) first, then the changes; `described`: with their columns."""
     message = change_pb2.BatchBody(
         batch_no=batch_no,
         first_sequence=first,
@@ -150,7 +151,8 @@ def body(
         cut_end=cut_end,
         captured_at_us=1_700_000_000_000_000 + batch_no,
     )
-    message.schemas.add(table_id=table_id, version=version, namespace="shop", name=f"t{table_id}")
+    if described:
+        message.schemas.add(table_id=table_id, version=version, namespace="shop", name=f"t{table_id}")
     for kind, sweep_before in markers:
         message.tables.add(
             table_id=table_id,

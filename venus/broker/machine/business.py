@@ -15,7 +15,7 @@ from venus.broker.log.entry import Entry
 from venus.broker.log.log import Log
 from venus.broker.machine import half
 from venus.broker.machine.consumers import Consumer
-from venus.broker.machine.envelope import Envelope
+from venus.broker.machine.envelope import Envelope, Version
 from venus.broker.machine.queue_index import Tail
 from venus.broker.machine.retention import Mark
 from venus.broker.machine.review_schedule import Reviews
@@ -57,6 +57,14 @@ class Pending:
     step: Step
 
 
+@dataclass(slots=True)
+class Described:
+    """The table versions that entries on the way to `state` describe; described.py keeps it."""
+
+    state: half.State | None = None
+    versions: set[Version] = field(default_factory=set)
+
+
 @dataclass(slots=True, eq=False)
 class Business:
     """One ordered queue.
@@ -85,7 +93,9 @@ class Business:
     consumers: dict[str, Consumer] = field(default_factory=dict)
     readers: dict[int, Consumer] = field(default_factory=dict)  # transient ones, by token
     envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided halves
-    schemas: set[tuple[int, int]] = field(default_factory=set)  # table, version
+    schemas: set[Version] = field(default_factory=set)  # committed
+    described: Described = field(default_factory=Described)  # and not committed yet
+    described_from: int = 0  # every change above this Sequence is of a version that is described
     lock: threading.Lock = field(default_factory=threading.Lock)
     visible_offset: int = 0
     #: The half messages of a cut that is worth sending ahead, with the offsets they would get; replaced as a whole.
@@ -96,6 +106,7 @@ class Business:
     is_forgotten: bool = False  # the materialising thread leaves it alone
     forgotten_below: dict[int, int] = field(default_factory=dict)  # table: older tombstones may be physically gone
     scrubbed_at_us: int = 0  # when the last pass over everything that is stored ended
+    undescribed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # table: versions of rows found by the scrub
 
     def __post_init__(self) -> None:
         self.log = Log(self.number)

@@ -18,6 +18,9 @@ from venus.model import ChangeKind
 from venus.rpc import limits
 from venus.wire import change_pb2
 
+#: A table's id, and one of its schema versions.
+Version = tuple[int, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionFigures:
@@ -43,6 +46,12 @@ class Envelope:
     captured_at_us: int
     changes: tuple[SectionFigures, ...]
     schemas: tuple[change_pb2.TableSchema, ...]
+    versions: frozenset[Version]  # of its sections
+
+    @property
+    def described(self) -> set[Version]:
+        """The table versions that it describes."""
+        return {(schema.table_id, schema.version) for schema in self.schemas}
 
     @property
     def tables(self) -> tuple[int, ...]:
@@ -97,6 +106,7 @@ def envelope(message: change_pb2.BatchBody) -> Envelope:
         captured_at_us=message.captured_at_us,
         changes=tuple(changes),
         schemas=tuple(_copy(schema) for schema in message.schemas),
+        versions=frozenset([(table.table_id, table.schema_version) for table in message.tables]),
     )
 
 

@@ -21,6 +21,7 @@ from venus.broker.store import keys
 from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Batch, Store
 from venus.model import Verdict
+from venus.rpc.limits import NUMBER_MAX
 
 _HALF = struct.Struct(">QQIQqQ")
 _SCHEMA_OFFSET = struct.Struct(">Q")
@@ -73,6 +74,7 @@ def _record(business: Business) -> dict[str, Any]:
         "log_start": business.log_start,
         "log_start_index": log.start,
         "applied": log.applied,
+        "described_from": business.described_from,
         "terms": log.terms.starts,
         "nbytes": business.nbytes,
         "nbytes_trimmed": business.nbytes_trimmed,
@@ -89,6 +91,7 @@ def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
     for key, value in store.scan_prefix(keys.STATE, keys.CORE):
         number = int.from_bytes(key[len(keys.CORE) :], "big")
         business = Business(number, json.loads(value)["name"], Reviews(first_s=review_after_s))
+        business.described_from = NUMBER_MAX  # unless its record says more: an older broker did not check
         business.counters = Counter(json.loads(value)["counters"])
         business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
         restore(store, business)
@@ -124,6 +127,7 @@ def _restore(business: Business, record: dict[str, Any]) -> None:
     business.epochs = tuple((epoch, start) for epoch, start in record["epochs"])
     business.committed_at_us, business.captured_at_us = record["committed_at_us"], record["captured_at_us"]
     business.marks = [Mark(at_us=at, sequence=sequence, next_offset=offset) for at, sequence, offset in record["marks"]]
+    business.described_from = record.get("described_from", business.described_from)
     business.log = _log(business.number, record)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from venus.broker.log.entry import Entry
+from venus.broker.machine import described
 from venus.broker.machine.business import Business, Pending
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.machine import Applied
@@ -40,6 +41,7 @@ class Group:
         """Propose an entry at the end of a business's log; return its index."""
         index = business.log.end
         taken = step(business.proposed, index, entry, known)
+        described.follow(business, taken, known)
         pending = Pending(index=index, entry=entry, content=known, step=taken)
         business.proposed = taken.after
         business.log.end = index + 1

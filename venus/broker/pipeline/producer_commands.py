@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from venus.broker.log.entry import Entry, EntryKind, note
-from venus.broker.machine import half
+from venus.broker.machine import described, half
 from venus.broker.machine.business import Business
-from venus.broker.machine.envelope import open_body
+from venus.broker.machine.envelope import Envelope, open_body
 from venus.broker.machine.half import Action, Half
 from venus.broker.pipeline.group import Group
 from venus.broker.store.space import Space
@@ -93,6 +93,7 @@ def take_halves(
         )
         match half.accept(business.proposed, epoch, arriving):
             case Action.PERSIST:
+                _require_described(business, content)
                 if business.is_new:
                     _raise_epoch(group, business, epoch, business.proposed.producer, at_us)
                 entry = Entry(
@@ -148,6 +149,18 @@ def operator_decide(
     _raise_epoch(group, business, epoch, "operator", at_us)
     business.count("operator_decisions")
     return decide(group, business, epoch, batch_no, found.digest, verdict, at_us)
+
+
+def _require_described(business: Business, content: Envelope) -> None:
+    """Refuse changes that nobody could ever read. Raises ProtocolError."""
+    missing = described.missing(business, content)
+    if missing:
+        table_id, version = min(missing)
+        raise ProtocolError(
+            f"batch {content.batch_no} has changes of table {table_id} in version {version}, which neither it nor any "
+            "batch before it describes",
+            hint="a producer sends the columns of a version before its first change: is its program a VENUS adapter?",
+        )
 
 
 def _raise_epoch(group: Group, business: Business, epoch: int, producer: str, at_us: int) -> None:

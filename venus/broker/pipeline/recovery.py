@@ -24,6 +24,7 @@ def recover(store: Store, *, watermark: Callable[[Business], int], review_after_
         business.log.committed = watermark(business)
         entries = machine.replay(store, business)
         machine.pend_rest(store, business)
+        business.described_from = min(business.described_from, business.proposed.end_sequence)
         if entries:
             logger.info("%s: replayed %d log entries", business.name, entries)
         places.load_tail(store, business)

@@ -108,6 +108,8 @@ def _business(store: Store, business: Business) -> Iterator[Checked]:
         figures = business.tables[table_id]
         name = f"{business.name} {figures.namespace}.{figures.name}"
         yield _checked(name, rowscan.table(store, business, table_id, keep=False), "{} records in the full data")
+        for version in business.undescribed.get(table_id, ()):
+            yield Checked(what=name, seen=f"some of version {version}, which no producer has described")
 
 
 def _checked(what: str, pieces: Iterator[int], seen: str) -> Checked:

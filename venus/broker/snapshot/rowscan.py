@@ -31,6 +31,7 @@ class _Walk:
     newer: int = 0
     ended_at: bytes | None = None  # where a new segment ends before its table does
     pieces: list[tuple[bytes, Segment]] = field(default_factory=list)
+    undescribed: set[int] = field(default_factory=set)  # versions
 
 
 def tables(store: Store, business: Business) -> list[int]:
@@ -48,8 +49,12 @@ def tables(store: Store, business: Business) -> list[int]:
 
 
 def table(store: Store, business: Business, table_id: int, *, keep: bool) -> Iterator[int]:
-    """Walk over a table, a run of rows at a time; tells how many each had. Raises Corruption."""
+    """Walk over a table, a run of rows at a time; tells how many each had. Raises Corruption.
+
+    Leaves in `Business.undescribed` which versions nobody has described.
+    """
     start: bytes | None = b""
+    undescribed: set[int] = set()
     while start is not None:
         before = _removals(business, table_id)
         known = sums.get(store, business, table_id, start)
@@ -64,7 +69,11 @@ def table(store: Store, business: Business, table_id: int, *, keep: bool) -> Ite
                 raise damaged(store.path, f"{business.name}, table {table_id}: {wrong} in the full data")
         if keep:
             _keep(store, business, table_id, (start, stop if walk.ended_at is None else walk.ended_at), walk)
+        undescribed |= walk.undescribed
         start = walk.ended_at if walk.ended_at is not None else stop
+    business.undescribed.pop(table_id, None)
+    if undescribed:
+        business.undescribed[table_id] = tuple(sorted(undescribed))
 
 
 def _segment(
@@ -78,7 +87,7 @@ def _segment(
         found, values, done = store.range(keys.ROW, at, end, rows_max=RUN_ROWS_MAX, bytes_max=RUN_BYTES_MAX)
         if not found:
             break
-        sequences = _check_rows(store, business, table_id, found, values)
+        sequences = _check_rows(store, business, table_id, found, values, walk.undescribed)
         walk.found = walk.found.plus(sequences)
         walk.newer += int((sequences > walk.found.as_of).sum())
         walk.pieces.append((at[len(prefix) :], Segment(as_of).plus(sequences)))
@@ -90,8 +99,9 @@ def _segment(
 
 
 def _check_rows(
-    store: Store, business: Business, table_id: int, found: Sequence[bytes], values: Sequence[bytes]
-) -> Sequences:
+    store: Store, business: Business, table_id: int, found: Sequence[bytes], values: Sequence[bytes],
+    undescribed: set[int],
+) -> Sequences:  # fmt: skip
     where = f"{business.name}, table {table_id}"
     try:
         stored = StoredRows(pack(values))
@@ -105,13 +115,14 @@ def _check_rows(
     if newest > business.materialised.sequence:
         reached = business.materialised.sequence
         raise damaged(store.path, f"{where}: a row is at Sequence {newest}, the full data is at {reached}")
-    unknown = {int(v) for v in np.unique(stored.heads["version"])} - {
-        v
-        for t, v in business.schemas.copy()  # the commit thread adds to it
-        if t == table_id
-    }
+    versions = stored.heads["version"]
+    # the commit thread adds to `schemas`
+    unknown = {int(v) for v in np.unique(versions)} - {v for t, v in business.schemas.copy() if t == table_id}
     if unknown:
-        raise damaged(store.path, f"{where}: a row is of version {min(unknown)}, whose columns are not known")
+        late = unknown & {int(v) for v in np.unique(versions[sequences > business.described_from])}
+        if late:
+            raise damaged(store.path, f"{where}: a row is of version {min(late)}, whose columns are not known")
+        undescribed |= unknown
     return sequences
 
 

@@ -8,6 +8,7 @@ and is Corruption: the broker stops, and does not start again on that store.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 from venus.broker.machine.business import Business
@@ -71,6 +72,8 @@ class Scrub:
         self._business.scrubbed_at_us = self._clock_us()
         batch = self._store.batch()
         batch.put(keys.STATE, keys.scrubbed_key(self._business.number), b"%d" % self._business.scrubbed_at_us)
+        found = json.dumps(list(self._business.undescribed.items())).encode()
+        batch.put(keys.STATE, keys.undescribed_key(self._business.number), found)
         self._store.write(batch, durable=False)
 
     def _due(self) -> Business | None:
@@ -80,8 +83,10 @@ class Scrub:
 
 
 def load(store: Store, business: Business) -> None:
-    """Take up when the last pass ended."""
+    """Take up when the last pass ended, and what it found that is no damage."""
     business.scrubbed_at_us = int(store.get(keys.STATE, keys.scrubbed_key(business.number)) or 0)
+    found = json.loads(store.get(keys.STATE, keys.undescribed_key(business.number)) or b"[]")
+    business.undescribed = {table_id: tuple(versions) for table_id, versions in found}
 
 
 def whole(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
@@ -90,7 +95,10 @@ def whole(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
     `keep` writes the sums of what is found; without it, nothing is written.
     """
     yield from queue(store, business, rows_of_batch=_ROWS_OF_BATCH)
-    for table_id in rowscan.tables(store, business):
+    found = rowscan.tables(store, business)
+    for gone in business.undescribed.keys() - set(found):
+        del business.undescribed[gone]
+    for table_id in found:
         yield from rowscan.table(store, business, table_id, keep=keep)
 
 

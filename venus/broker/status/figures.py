@@ -69,6 +69,7 @@ def business_status(
         alarms=[
             *_alarms(business, halves, now_us, half_alarm_s, behind_bytes_max),
             *_held_alarms(consumers, held_bytes_max),
+            *_undescribed_alarms(business),
         ],
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
     )
@@ -123,6 +124,22 @@ def _held_alarms(consumers: list[broker_pb2.ConsumerStatus], held_bytes_max: int
         for c in consumers
         if c.held_bytes > held_bytes_max
     ]
+
+
+def _undescribed_alarms(business: Business) -> list[str]:
+    """Name the tables with rows that an older broker took without their columns."""
+    alarms = []
+    for table_id, versions in sorted(business.undescribed.copy().items()):
+        figures = business.tables[table_id]
+        name = f"{figures.namespace}.{figures.name}" if figures.name else f"table {table_id}"
+        way_out = (
+            f"`venus resync {name}` reads it again" if figures.name else f"`venus forget --business {business.name}`"
+        )
+        shown = ", ".join(map(str, versions))
+        alarms.append(
+            f"{name} has rows of version {shown}, whose columns no producer sent; no target can load: {way_out}"
+        )
+    return alarms
 
 
 def _alarms(

@@ -30,6 +30,7 @@ FORMAT = b"format"
 SCAVENGED = b"scavenged/"
 SUM = b"sum/"
 SCRUBBED = b"scrubbed/"
+UNDESCRIBED = b"undescribed/"
 #: What the scrub has found to be wrong; a store that has it is not served from.
 FINDING = b"finding"
 #: The highest number that a business ever had.
@@ -113,7 +114,7 @@ def number_prefix(business: int) -> bytes:
 
 def state_prefixes(business: int) -> list[bytes]:
     """Return what the keys of a business start with in the family of its state."""
-    kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED)
+    kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED, UNDESCRIBED)
     return [kind + _NUMBER.pack(business) for kind in kinds]
 
 
@@ -145,6 +146,11 @@ def sum_prefix(business: int, table_id: int) -> bytes:
 def scrubbed_key(business: int) -> bytes:
     """Return where the scrub says when its last pass ended."""
     return SCRUBBED + _NUMBER.pack(business)
+
+
+def undescribed_key(business: int) -> bytes:
+    """Return where the scrub says which rows it found that nobody can read."""
+    return UNDESCRIBED + _NUMBER.pack(business)
 
 
 def after_prefix(prefix: bytes) -> bytes:

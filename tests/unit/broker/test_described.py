@@ -1,0 +1,106 @@
+"""Which table versions a half message may stand on: against a model, through rollbacks and what is taken back."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.support import engines
+from venus.broker.log.entry import Entry, EntryKind, note
+from venus.broker.machine import described, machine
+from venus.broker.machine.business import Business
+from venus.broker.machine.envelope import Envelope, Version, envelope, parse
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.pipeline.group import Group, Mark
+from venus.model import Verdict
+
+
+class Nowhere:
+    """A write batch that goes nowhere."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class Log:
+    """A business, and what of its log is alive by plain book-keeping: (batch, versions that it describes)."""
+
+    def __init__(self) -> None:
+        self.business = Business(1, "main", Reviews(first_s=6.0))
+        self.group = Group(Nowhere())  # type: ignore[arg-type]
+        self.live: list[tuple[int, set[Version]]] = []
+        self.decided = 0
+
+    def arriving(self, version: int, described: bool) -> tuple[Envelope, Entry]:
+        state = self.business.proposed
+        body = engines.body(
+            state.end_batch + 1, state.end_sequence + 1, engines.rows(0, 1), version=version, described=described
+        )
+        return envelope(parse(body)), Entry(kind=EntryKind.PREPARE, epoch=1, at_us=0, digest=1, body=body)
+
+    def prepare(self, version: int, described: bool) -> None:
+        content, entry = self.arriving(version, described)
+        self.group.append(self.business, entry, content)
+        self.live.append((content.batch_no, set(content.described)))
+
+    def decide(self, batch_no: int, verdict: Verdict) -> None:
+        record = {"verdict": int(verdict), "batch_no": batch_no, "digest": 1}
+        self.group.append(self.business, note(EntryKind.DECIDE, epoch=1, at_us=0, record=record))
+        if verdict is Verdict.ROLLBACK:
+            self.live = [(n, versions) for n, versions in self.live if n < batch_no]
+        else:
+            self.decided = batch_no
+
+    def apply(self, count: int) -> None:
+        self.group.write_log()
+        machine.apply_pending(self.business, self.business.log.applied + count, Nowhere())  # type: ignore[arg-type]
+        self.group = Group(Nowhere())  # type: ignore[arg-type]
+
+    def known(self) -> set[int]:
+        return {version for _, versions in self.live for _, version in versions}
+
+
+def test_what_is_described_against_a_model() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        log = Log()
+        undo: list[tuple[Mark, list[tuple[int, set[Version]]], int]] = []
+        for _ in range(60):
+            one_step(rng, log, undo)
+            content, _ = log.arriving(version := rng.randrange(6), described=False)
+            wanted = set() if version in log.known() else {(1, version)}
+            assert described.missing(log.business, content) == wanted, seed
+
+
+def one_step(rng: random.Random, log: Log, undo: list[tuple[Mark, list[tuple[int, set[Version]]], int]]) -> None:
+    """Do something that a broker does."""
+    halves = log.business.proposed.halves
+    chosen = rng.random()
+    if chosen < 0.1:
+        undo.append((log.group.mark(), list(log.live), log.decided))
+    elif chosen < 0.2 and undo:
+        mark, log.live, log.decided = undo.pop()
+        log.group.take_back(mark)
+    elif chosen < 0.3 and log.business.pending:
+        log.apply(rng.randrange(len(log.business.pending)) + 1)
+        undo.clear()
+    elif chosen < 0.45 and halves:
+        log.decide(rng.choice(halves).batch_no, Verdict.COMMIT)
+    elif chosen < 0.6 and halves:
+        log.decide(rng.choice(halves).batch_no, Verdict.ROLLBACK)
+    else:
+        log.prepare(rng.randrange(6), described=rng.random() < 0.4)
+
+
+def test_nothing_is_collected_while_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.prepare(1, described=True)
+    content, _ = log.arriving(1, described=False)
+    assert described.missing(log.business, content) == set()
+    monkeypatch.setattr(described, "undecided", None)  # asked for once, then kept up to date
+    for _ in range(5):
+        log.prepare(2, described=True)
+        content, _ = log.arriving(2, described=False)
+        assert described.missing(log.business, content) == set()

@@ -1,0 +1,39 @@
+"""Which table versions are described at the end of a log: nobody could read a row of any other.
+
+A rollback takes every later half message with it, so a half message may stand on what an undecided one describes.
+What is committed is in `Business.schemas`; what is not is remembered beside the proposed state that it belongs to, and
+made anew when that state was taken back.
+"""
+
+from __future__ import annotations
+
+from venus.broker.machine.business import Business, Described
+from venus.broker.machine.envelope import Envelope, Version
+from venus.broker.machine.steps import Step
+
+
+def missing(business: Business, content: Envelope) -> set[Version]:
+    """Return the versions of an arriving half message's changes that neither it nor anything before it describes."""
+    if content.versions <= business.schemas:
+        return set()
+    unknown = set(content.versions).difference(business.schemas, content.described)
+    if unknown and business.described.state is not business.proposed:
+        business.described = Described(business.proposed, undecided(business))
+    return unknown - business.described.versions if unknown else set()
+
+
+def follow(business: Business, taken: Step, content: Envelope | None) -> None:
+    """Keep up with an entry that is proposed, if what is remembered belongs to the state before it."""
+    known = business.described
+    if known.state is taken.before and not taken.removed:
+        known.state = taken.after
+        if content is not None and content.schemas:
+            known.versions |= content.described
+
+
+def undecided(business: Business) -> set[Version]:
+    """Collect what is described by half messages that are on disk or proposed, and not rolled back."""
+    removed = {found.index for pending in business.pending for found in pending.step.removed}
+    stored = [business.envelopes[h.batch_no] for h in business.applying.halves if h.index not in removed]
+    proposed = [p.content for p in business.pending if p.content is not None and p.index not in removed]
+    return {version for content in (*stored, *proposed) for version in content.described}
