@@ -1,4 +1,4 @@
-"""RocksDB behind one class: what the broker has on disk, and the only file that knows rocksdict.
+"""RocksDB behind one class: what the broker has on disk, and with options.py all that knows rocksdict.
 
 rocksdict 0.3.29 is used in raw mode and within narrow limits, because several of its calls are broken or unsafe
 (tests/integration/engine/test_rocksdict_defects.py pins each): an iterator made by `iter()` is
@@ -24,27 +24,12 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    DBRecoveryMode,
-    MemtableFactory,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteBufferManager,
-)
+from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch
 
-from venus.broker.store import files, keys, seal
+from venus.broker.store import files, keys, options, seal
 from venus.broker.store.witness import Witness
 from venus.errors import Corruption, StorageError
 
-_OPEN_FILES_MAX = 256
-_WAL_BYTES_MAX = 128 << 20
 _CHECKPOINT_CACHE_BYTES = 8 << 20
 #: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
 _RUN_ROWS_MAX = 64
@@ -109,16 +94,16 @@ class Store:
         self.path = path
         self._read_only = read_only
         self._on_write = on_write
-        memory = _Memory(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
-        options = _options(memory)
-        families = {name: _family_options(name, memory) for name in keys.FAMILIES}
+        memory = options.Memory(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
+        chosen = options.of_store(memory)
+        families = {name: options.of_family(name, memory) for name in keys.FAMILIES}
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         self._witness = None if read_only else Witness(path, time.monotonic)
         if self._witness is not None:
             path.mkdir(parents=True, exist_ok=True)
             self._witness.check_files()
         try:
-            self._db: Any = Rdict(str(path), options, column_families=families, access_type=access)
+            self._db: Any = Rdict(str(path), chosen, column_families=families, access_type=access)
             self._views: dict[str, Any] = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
             self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
         except Exception as error:
@@ -380,52 +365,6 @@ class Store:
             cursor.status()
         except Exception as error:
             raise _wrapped(self.path, error, "read") from error
-
-
-class _Memory:
-    """One budget for blocks and memtables: RocksDB may not grow beyond it."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.cache = Cache(nbytes)
-        self.memtable_bytes = max(nbytes // 2, 4 << 20)
-        self.manager = WriteBufferManager.new_write_buffer_manager_with_cache(self.memtable_bytes, False, self.cache)
-
-
-def _options(memory: _Memory) -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_write_buffer_manager(memory.manager)
-    options.set_max_open_files(_OPEN_FILES_MAX)
-    options.set_max_total_wal_size(_WAL_BYTES_MAX)
-    options.set_max_background_jobs(2)
-    options.set_bytes_per_sync(1 << 20)
-    options.set_keep_log_file_num(4)
-    options.set_paranoid_checks(True)
-    # The vector memtable of `row` does not allow concurrent inserts, and there are two writers at most.
-    options.set_allow_concurrent_memtable_write(False)
-    return options
-
-
-def _family_options(name: str, memory: _Memory) -> Options:
-    options = Options(raw_mode=True)
-    table = BlockBasedOptions()
-    table.set_block_cache(memory.cache)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    if name == keys.ROW:
-        # Random keys cost 2.4 us each in a skip list and 0.6 us in a vector that is sorted when it is flushed;
-        # rows are hardly ever looked up in memory (Store.look_up sorts once for a whole batch).
-        options.set_memtable_factory(MemtableFactory.vector())
-        table.set_bloom_filter(10, False)
-    options.set_allow_concurrent_memtable_write(False)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(memory.memtable_bytes // 2)
-    options.set_max_write_buffer_number(4)
-    options.set_target_file_size_base(16 << 20)
-    options.set_block_based_table_factory(table)
-    return options
 
 
 def _wrapped(path: Path, error: Exception, verb: str) -> StorageError:
