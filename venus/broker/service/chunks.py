@@ -1,0 +1,41 @@
+"""The chunks of a split on their way to a reader, one read ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from venus.broker.core import Core
+from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.codec.chunk import Sealed
+from venus.wire import broker_pb2
+
+
+class Chunks:
+    """The chunks of a split, one read ahead of the caller."""
+
+    def __init__(self, core: Core, bridge: LoopBridge, request: broker_pb2.ReadSplitRequest) -> None:
+        self._core, self._bridge, self._request = core, bridge, request
+        self._iterator: Iterator[Sealed] | None = None
+        self._ahead: asyncio.Task[Sealed | None] | None = None
+
+    async def next(self) -> Sealed | None:
+        """Return the next chunk, None at the end."""
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read))
+        chunk = await self._ahead
+        self._ahead = (
+            asyncio.create_task(self._bridge.blocking(Lane.FULL_DATA, self._read)) if chunk is not None else None
+        )
+        return chunk
+
+    def _read(self) -> Sealed | None:
+        if self._iterator is None:
+            self._iterator = iter(self._core.full_data.read_split(self._request))
+        return next(self._iterator, None)
+
+    def close(self) -> None:
+        """Let the iterator go as soon as no thread is in it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.add_done_callback(lambda task: task.cancelled() or task.exception())

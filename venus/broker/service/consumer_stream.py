@@ -1,0 +1,252 @@
+"""One consumer's stream: increments from an offset on, after the full data if it asks for that.
+
+A consumer gives credit in bytes; nothing is read from the store that may not be sent, so a consumer that stops holds
+one frame at most. A commit wakes the subscribers of its business; what was committed meanwhile rides in one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import grpc
+
+from venus.broker.core import Core
+from venus.broker.queue.early_delivery import Sent
+from venus.broker.service.chunks import Chunks
+from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.broker.service.service_status import ServiceStatus, now_us
+from venus.errors import ProtocolError, VenusError
+from venus.model import FULL
+from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.credit import Credit, cost
+from venus.rpc.sealed import checked
+from venus.rpc.squeeze import Squeezer, is_large
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: A snapshot's lease is renewed after this part of it.
+RENEW_PART = 0.25
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ConsumerStream:
+    """One consumer: a task that reads acknowledgements and credit, and the sender in `run`."""
+
+    def __init__(
+        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, context: Context, wanted: broker_pb2.Open
+    ) -> None:
+        self.business, self.group = wanted.business, wanted.group
+        self.wake = asyncio.Event()
+        self.tail = 0  # the end of the queue, as far as we were told
+        self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
+        self._service_status = service_status
+        self._tables = tuple(wanted.table_ids)
+        self._credit = Credit(wanted.credit_bytes)
+        self._position = wanted.offset
+        self.transient = wanted.transient
+        self.ahead = wanted.ahead and not wanted.table_ids
+        self._sent = Sent(wanted.offset)
+        self._squeezer = Squeezer()
+        self._error: VenusError | None = None
+        self._eof = False
+        self._token = 0  # of the attachment
+        self._follows = False  # whether it had everything, until the newest commit
+
+    def end(self, error: VenusError) -> None:
+        """End the stream with this error."""
+        self._error = self._error or error
+        self.wake.set()
+
+    async def run(self, first: broker_pb2.ConsumerFrame) -> None:
+        """Serve until the consumer leaves."""
+        blocking = self._bridge.blocking
+        snapshot: broker_pb2.Snapshot | None = None
+        if self._wanted.offset == FULL:
+            request = broker_pb2.OpenSnapshotRequest(
+                business=self.business, table_ids=self._tables, splits=1, holder=self.group
+            )
+            snapshot = await blocking(Lane.FULL_DATA, self._core.full_data.open, request)
+            self._position = snapshot.offset
+        try:
+            await self._serve(first, snapshot)
+        finally:
+            if snapshot is not None:
+                self._bridge.behind(self._core.full_data.close, snapshot.snapshot_id)
+
+    async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
+        blocking = self._bridge.blocking
+        epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
+        opened = await blocking(
+            Lane.INCREMENTS, self._core.subscriptions.check_position, self.business, self._position, epoch
+        )
+        self.tail = max(self.tail, opened.next_offset)
+        self._sent = Sent(self._position)
+        attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
+        reader: asyncio.Task[None] | None = None
+        try:
+            self._token = await asyncio.shield(attaching)
+            opened.kept = self._core.subscriptions.kept(self.business, self.group, self._token)
+            reader = asyncio.create_task(self._read(first))
+            if snapshot is not None:
+                opened.snapshot.CopyFrom(snapshot)
+            await self._context.write(broker_pb2.DeliveryFrame(opened=opened))
+            if snapshot is not None:
+                await self._send_chunks(snapshot)
+            await self._send_increments()
+        finally:
+            if reader is not None:
+                reader.cancel()
+            attaching.add_done_callback(self._detach)  # a cancelled stream may still be on its way in
+
+    def _attach(self) -> int:
+        wanted = self._wanted
+        kept = wanted.kept if wanted.HasField("kept") else None
+        return self._core.subscriptions.attach(
+            self.business, self.group, self._position, kept=kept, transient=wanted.transient
+        )
+
+    def _detach(self, attaching: asyncio.Future[int]) -> None:
+        if not attaching.cancelled() and attaching.exception() is None:
+            self._bridge.behind(self._core.subscriptions.detach, self.business, self.group, attaching.result())
+
+    # -- to the consumer -----------------------------------------------------------------------------------------
+
+    async def _send_chunks(self, snapshot: broker_pb2.Snapshot) -> None:
+        renewed = time.monotonic()
+        for split in snapshot.splits:
+            request = broker_pb2.ReadSplitRequest(
+                snapshot_id=snapshot.snapshot_id,
+                split=split,
+                chunk_bytes=max(1, min(FRAME_BYTES, self._wanted.credit_bytes)),
+            )
+            chunks = Chunks(self._core, self._bridge, request)
+            try:
+                while (sealed := await chunks.next()) is not None:
+                    chunk = sealed.message()
+                    await self._until(partial(self._credit.allows, cost(chunk)))
+                    if self._eof:
+                        return
+                    self._credit.spend(cost(chunk))
+                    await self._context.write(broker_pb2.DeliveryFrame(chunk=chunk))
+                    if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
+                        renewed = time.monotonic()
+                        await self._bridge.blocking(Lane.CONTROL, self._core.full_data.renew, snapshot.snapshot_id)
+            finally:
+                chunks.close()
+
+    async def _send_increments(self) -> None:
+        while not self._eof:
+            self.wake.clear()
+            if self._error is not None:
+                raise self._error
+            frame = await self._next_frame()
+            if frame is not None:
+                if is_large(frame):
+                    frame = await self._bridge.blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
+                await self._context.write(frame)
+            else:
+                await self.wake.wait()
+
+    async def _next_frame(self) -> broker_pb2.DeliveryFrame | None:
+        """Return what may go now, or None when the queue's end or the credit's is reached."""
+        if self._credit.balance <= 0 or self._position >= self.tail:
+            self._follows = self._position >= self.tail
+            return self._frame_ahead() if self.ahead and self._credit.balance > 0 else None
+        wanted = (self.business, self._position, min(FRAME_BYTES, self._credit.balance), self._tables)
+        if self._follows:  # what was committed just now is in memory: no thread is worth it
+            result = self._core.subscriptions.read(*wanted)
+        else:
+            result = await self._bridge.blocking(Lane.INCREMENTS, self._core.subscriptions.read, *wanted)
+        going: list[broker_pb2.Increment] = []
+        left = len(result.increments)
+        for increment in result.increments:
+            words = self._sent.decided(increment)
+            if not self._go(going, words):
+                break
+            left -= 1
+        complete = not left
+        position = result.next_offset if complete else self._position
+        if going:
+            end = going[-1].base_offset + going[-1].count
+            position = max(position, end) if complete else end
+        if position == self._position:
+            return None
+        self._position = position
+        beyond = not going or position > end
+        return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
+
+    def _frame_ahead(self) -> broker_pb2.DeliveryFrame | None:
+        """Return half messages that may go before they are decided; they are in memory."""
+        going: list[broker_pb2.Increment] = []
+        for increment in self._core.subscriptions.read_ahead(
+            self.business, self._sent, min(FRAME_BYTES, self._credit.balance)
+        ):
+            if not self._go(going, [increment]):
+                break
+        return broker_pb2.DeliveryFrame(increments=going) if going else None
+
+    def _go(self, going: list[broker_pb2.Increment], words: list[broker_pb2.Increment]) -> bool:
+        """Let words go if the credit allows it."""
+        price = sum(map(cost, words))
+        if not self._credit.allows(price):
+            return False
+        self._credit.spend(price)
+        for word in words:
+            self._sent.went(word)
+        going += words
+        return True
+
+    async def _until(self, ready: Callable[[], bool]) -> None:
+        while not self._eof:
+            self.wake.clear()
+            if self._error is not None:
+                raise self._error
+            if ready():
+                return
+            await self.wake.wait()
+
+    # -- from the consumer ---------------------------------------------------------------------------------------
+
+    def _take(self, frame: broker_pb2.ConsumerFrame) -> None:
+        """Note what a consumer says of itself: in memory, logged later; not when a newer stream of it has come."""
+        kept = frame.kept if frame.HasField("kept") else None
+        reports = frame.HasField("unaccounted_rows") or frame.HasField("report")
+        if not frame.acknowledge and kept is None and not reports:
+            return
+        current = self._core.subscriptions.acknowledge(self.business, self.group, self._token, frame.acknowledge, kept)
+        if not current or self.transient:
+            return  # a reader of somebody else's: what it says is not the group's
+        if frame.HasField("unaccounted_rows"):
+            self._service_status.reports.say_unaccounted(self.business, self.group, frame.unaccounted_rows)
+        if frame.HasField("report"):
+            self._service_status.reports.say(self.business, self.group, frame.report, now_us())
+
+    async def _read(self, frame: Any) -> None:
+        try:
+            while True:
+                self._take(frame)
+                if frame.credit_bytes > 0:
+                    self._credit.grant(frame.credit_bytes)
+                    self.wake.set()
+                frame = await self._context.read()
+                if frame is None:
+                    self._core.producers.count(self.business, "digest_mismatches", 1)
+                frame = checked(frame, f"a frame of consumer group {self.group}")
+                if frame is grpc.aio.EOF:
+                    break
+                if frame.HasField("open"):
+                    raise ProtocolError("open came twice on one stream")  # noqa: TRY301
+            self._eof = True
+            self.wake.set()
+        except VenusError as error:
+            self.end(error)
+        except Exception as error:
+            logger.exception("reading from consumer %s of %s failed", self.group, self.business)
+            self.end(VenusError(f"the broker failed to read a frame: {error!r}"))

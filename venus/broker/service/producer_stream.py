@@ -1,0 +1,270 @@
+"""One producer's stream: half messages and decisions in, what is on disk and decided out (VENUS 3.2, 3.3 figure 4).
+
+Every half message is hashed before the core sees it; a damaged one is counted and asked for again. Answers wait
+until the core has them on disk, and are coalesced: one frame says `halves_through` for everything that one fsync
+covered. When more is waiting for the disk than the buffer may hold, the stream is not read, and HTTP/2 does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from venus.broker.core import Core
+from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.broker.service.outbox import Outbox
+from venus.broker.service.service_status import ServiceStatus, now_us
+from venus.codec.batch import digest
+from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
+from venus.rpc.reports import SOURCE
+from venus.rpc.sealed import checked
+from venus.rpc.squeeze import Unsqueezer, check_frame
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: Damaged half messages in a row, after which the line is not trusted any more.
+MISMATCHES_MAX = 3
+OVERLOADED_RETRY_MS = 50
+STORE_FULL_RETRY_MS = 1000
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Unsaved:
+    """Bytes of all producers that wait for the disk; above the limit nobody is read."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.nbytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def add(self, nbytes: int) -> None:
+        """Count bytes in (or, negative, out)."""
+        self.nbytes += nbytes
+        if self.nbytes < self._limit_bytes:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait until there is room."""
+        await self._room.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all producers' streams have in common."""
+
+    core: Core
+    bridge: LoopBridge
+    service_status: ServiceStatus
+    unsaved: Unsaved
+
+
+class ProducerStream:
+    """One producer: a task that reads, and the writer in `run`."""
+
+    def __init__(self, service: Shared, context: Context, init: broker_pb2.Init, ack: broker_pb2.InitAck) -> None:
+        self.business, self.producer, self.epoch = init.business, init.producer, ack.epoch
+        self.init, self.since, self.heard_at = init, time.time(), time.monotonic()
+        self._service, self._core, self._context = service, service.core, context
+        self.outbox = Outbox(ack)
+        self.instead_of_fenced: Unavailable | None = None
+        self._error: VenusError | None = None
+        self._eof = False
+        self._in_flight = 0
+        self._submitted = 0  # how many times something was handed to the core
+        self._expected: int | None = None  # after a Resend or Throttle: nothing above this is taken
+        self._void_through = 0  # submissions up to here were made before the newest Resend or Throttle
+        self._newest = max([ack.last_batch, *(half.batch_no for half in ack.undecided)])  # handed to the core
+        self._mismatches = 0
+        self._unsqueezer = Unsqueezer()
+
+    def end(self, error: VenusError) -> None:
+        """End the stream with this error once what is known has been written."""
+        if isinstance(error, Fenced) and self.instead_of_fenced is not None:
+            error = self.instead_of_fenced
+        self._error = self._error or error
+        self.outbox.wake.set()
+
+    @property
+    def ending(self) -> bool:
+        """Whether an error is on its way to the producer."""
+        return self._error is not None
+
+    async def run(self, first: broker_pb2.ProducerFrame) -> None:
+        """Serve until the producer leaves or an error ends the stream."""
+        reader = asyncio.create_task(self._read(first))
+        try:
+            while True:
+                for frame in self.outbox.take():
+                    await self._context.write(frame)
+                    if frame.HasField("review"):
+                        numbers = [half.batch_no for half in frame.review.halves]
+                        await self._service.bridge.blocking(
+                            Lane.CONTROL, self._core.producers.review_delivered, self.business, numbers
+                        )
+                if self._error is not None:
+                    raise self._error
+                if self._eof and not self._in_flight and not self.outbox:
+                    return
+                await self.outbox.wake.wait()
+        finally:
+            reader.cancel()
+
+    # -- from the producer ---------------------------------------------------------------------------------------
+
+    async def _read(self, frame: Any) -> None:
+        try:
+            while True:
+                self._take_halves(frame)
+                self._take_decisions(frame)
+                if frame.HasField("report"):
+                    self._service.service_status.reports.say(self.business, SOURCE, frame.report, now_us())
+                await self._service.unsaved.room()
+                frame = await self._next_frame()
+                if frame is grpc.aio.EOF:
+                    break
+                if frame.HasField("init"):
+                    raise ProtocolError("init came twice on one stream")  # noqa: TRY301
+            self._eof = True
+            self.outbox.wake.set()
+        except VenusError as error:
+            self.end(error)
+        except Exception as error:  # a lost connection cancels the handler; anything else is ours
+            logger.exception("reading from producer %s of %s failed", self.producer, self.business)
+            self.end(VenusError(f"the broker failed to read a frame: {error!r}"))
+
+    async def _next_frame(self) -> Any:
+        while True:
+            frame = await self._context.read()
+            if frame is not grpc.aio.EOF:
+                self.heard_at = time.monotonic()
+            if frame is not None:
+                return checked(frame, "a frame of a producer")
+            self._ask_again("a frame's seal is broken")
+
+    def _take_halves(self, frame: broker_pb2.ProducerFrame) -> None:
+        check_frame(frame.halves)
+        good: list[Shipped] = []
+        skipped = 0
+        for message in frame.halves:
+            if self._expected is not None and message.batch_no > self._expected:
+                skipped += 1
+            elif (half := self._intact(message)) is None:
+                self._submit(good)
+                good = []
+                self._ask_again("a body does not hash to its digest")
+            else:
+                good.append(half)
+                self._mismatches = 0
+                if half.batch_no == self._expected:
+                    self._expected = None
+        if skipped:
+            self._core.producers.count(self.business, "skipped_halves", skipped)
+        self._submit(good)
+
+    def _intact(self, message: broker_pb2.Half) -> Shipped | None:
+        try:
+            body = self._unsqueezer.body(message)
+        except DigestMismatch:
+            return None
+        whole = digest(body) == message.digest
+        return Shipped(batch_no=message.batch_no, digest=message.digest, body=body) if whole else None
+
+    def _ask_again(self, reason: str) -> None:
+        batch_no = self._newest + 1  # what is damaged cannot be trusted to say its own number
+        self._core.producers.count(self.business, "digest_mismatches", 1)
+        self._mismatches += 1
+        if self._mismatches >= MISMATCHES_MAX:
+            text = f"{self._mismatches} damaged half messages in a row from {self._context.peer()}"
+            self._service.service_status.alarm(self.business, text)
+            raise DigestMismatch(text, hint="Look at the network between the upper adapter and the broker.")
+        logger.warning("%s: half message %d: %s", self.business, batch_no, reason)
+        self._rewind(batch_no)
+        self._core.producers.count(self.business, "resends", 1)
+        self.outbox.resend(batch_no, reason)
+
+    def _rewind(self, batch_no: int) -> None:
+        self._expected = batch_no
+        self._newest = batch_no - 1
+        self._void_through = self._submitted
+
+    def _submit(self, halves: list[Shipped]) -> None:
+        if not halves:
+            return
+        nbytes = sum(len(half.body) for half in halves)
+        self._newest = max(self._newest, halves[-1].batch_no)
+        self._service.unsaved.add(nbytes)
+        first = halves[0].batch_no
+        self._hand_over(
+            self._core.producers.halves(self.business, self.epoch, halves),
+            lambda done, number: self._halves_done(done, number, first, nbytes),
+        )
+
+    def _take_decisions(self, frame: broker_pb2.ProducerFrame) -> None:
+        for decision in frame.decisions:
+            if decision.verdict == broker_pb2.UNKNOWN:
+                continue  # the local transaction goes on: the timer will ask again
+            self._hand_over(
+                self._core.producers.decide(
+                    self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
+                ),
+                self._decision_done,
+            )
+
+    def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None]) -> None:
+        self._submitted += 1
+        self._in_flight += 1
+        number = self._submitted
+        self._service.bridge.when_done(future, lambda done: self._settled(done, number, settle))
+
+    # -- from the core, in the loop ----------------------------------------------------------------------------
+
+    def _settled(self, done: Future[Any], number: int, settle: Callable[[Future[Any], int], None]) -> None:
+        self._in_flight -= 1
+        try:
+            settle(done, number)
+        except (StoreFull, Overloaded) as error:
+            self.outbox.throttle(STORE_FULL_RETRY_MS if isinstance(error, StoreFull) else OVERLOADED_RETRY_MS)
+            self._core.producers.count(self.business, "throttles", 1)
+        except VenusError as error:
+            self.end(error)
+        except Exception as error:
+            logger.exception("the core failed for %s", self.business)
+            self.end(VenusError(f"the broker failed: {error!r}"))
+        self.outbox.wake.set()
+
+    def _halves_done(self, done: Future[HalvesResult], number: int, first: int, nbytes: int) -> None:
+        self._service.unsaved.add(-nbytes)
+        try:
+            result = done.result()
+        except (StoreFull, Overloaded):
+            if number <= self._void_through:
+                return  # a Resend or Throttle already covers it
+            self._rewind(first)
+            raise
+        self.outbox.persisted(result.through)
+        if self._expected is not None and self._expected <= result.through:
+            self._expected = None
+        self._service.service_status.clear(self.business)
+        if result.resend_from is not None and number > self._void_through:
+            self._rewind(result.resend_from)
+            self.outbox.resend(result.resend_from, result.reason)
+
+    def _decision_done(self, done: Future[broker_pb2.Decided], number: int) -> None:
+        decided = done.result()
+        if decided.verdict == broker_pb2.ROLLBACK:
+            self._expected = None
+            self._newest = min(self._newest, decided.batch_no - 1)
+        self.outbox.decided(decided)
