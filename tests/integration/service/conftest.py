@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers import settings
+from tests.support.brokers import BUSINESS, settings
 from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.rpc.producer import Producer
 
 StartBroker = Callable[..., RunningBroker]
+
+
+def producer(broker: RunningBroker, name: str = "test", **options: Any) -> Producer:
+    return Producer(broker.address, BUSINESS, name, **{"window_bytes_max": 8 << 20, **options})
 
 
 @pytest.fixture

@@ -1,74 +1,26 @@
-"""Producers over a real socket: half messages, decisions, reviews, fencing, resending, back-pressure."""
+"""Producers over a real socket: half messages, decisions, reviews, fencing."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any
 
-import grpc
 import pytest
 
-from tests.integration.service.conftest import StartBroker
+from tests.integration.service.conftest import StartBroker, producer
 from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
+from tests.support.brokers import BUSINESS, business_status, commit, data, take, wait_for
 from venus.broker.pipeline.producers import Producers
-from venus.broker.service.ingest import MISMATCHES_MAX
 from venus.broker.service.process import RunningBroker
-from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
+from venus.errors import Fenced, Overloaded, ProtocolError, Unavailable
 from venus.model import Verdict
 from venus.rpc.admin import Admin
-from venus.rpc.channel import FRAME_BYTES, open_channel
-from venus.rpc.errors import from_rpc_error
 from venus.rpc.producer import Producer
-from venus.rpc.sealed import produce
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
-
-
-def producer(broker: RunningBroker, name: str = "test", **options: Any) -> Producer:
-    return Producer(broker.address, BUSINESS, name, **{"window_bytes_max": 8 << 20, **options})
-
-
-class RawStream:
-    """A producer's stream without the client's own resending."""
-
-    def __init__(self, address: str) -> None:
-        self._channel = open_channel(address)
-        self._frames: SimpleQueue[broker_pb2.ProducerFrame | None] = SimpleQueue()
-        self.answers = produce(self._channel, iter(self._frames.get, None))
-
-    def send(self, **fields: Any) -> None:
-        self._frames.put(broker_pb2.ProducerFrame(**fields))
-
-    def init(self) -> broker_pb2.InitAck:
-        self.send(init=broker_pb2.Init(business=BUSINESS, producer="raw"))
-        return next(self.answers).init_ack
-
-    def until(self, field: Literal["resend", "throttle"]) -> broker_pb2.BrokerFrame:
-        return next(frame for frame in self.answers if frame.HasField(field))
-
-    def error(self) -> VenusError:
-        with pytest.raises(grpc.RpcError) as caught:
-            for _ in self.answers:
-                pass
-        return from_rpc_error(caught.value)
-
-    def __enter__(self) -> RawStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._frames.put(None)
-        self._channel.close()
-
-
-def damaged(batch_no: int) -> broker_pb2.Half:
-    message = half(batch_no)
-    message.digest ^= 1
-    return message
 
 
 def test_committed_half_messages_are_delivered_untouched(broker: RunningBroker) -> None:
@@ -256,197 +208,3 @@ def test_a_half_message_that_crosses_an_operators_decision_fences_nobody(
             sender.wait_persisted(2, 30)
         answer.set_result(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=1, next_offset=1))
         operator.join(30)
-
-
-def test_a_gap_is_asked_for_again(broker: RunningBroker) -> None:
-    with RawStream(broker.address) as raw:
-        raw.init()
-        raw.send(halves=[half(1)])
-        raw.send(halves=[half(3)])
-        assert raw.until("resend").resend.batch_no == 2
-        raw.send(halves=[half(3)])  # still on its way when the broker asked: not a second gap
-        raw.send(halves=[half(2), half(3)])
-        assert next(frame for frame in raw.answers if frame.halves_through == 3).resend.batch_no == 0
-
-
-def test_a_damaged_half_message_is_asked_for_again_and_what_follows_it_waits(broker: RunningBroker) -> None:
-    with RawStream(broker.address) as raw:
-        raw.init()
-        raw.send(halves=[half(1), damaged(2), half(3)])
-        assert raw.until("resend").resend.batch_no == 2
-        raw.send(halves=[half(4)])
-        raw.send(halves=[half(2), half(3), half(4)])
-        assert any(frame.halves_through == 4 for frame in raw.answers)
-        counters = business_status(broker.address).counters
-        assert counters["digest_mismatches"] == 1
-        assert counters["resends"] == 1
-
-
-def test_three_damaged_half_messages_in_a_row_end_the_stream_and_raise_an_alarm(broker: RunningBroker) -> None:
-    fill(broker.address, 1, 1)
-    with RawStream(broker.address) as raw:
-        raw.init()
-        for _ in range(MISMATCHES_MAX):
-            raw.send(halves=[damaged(2)])
-        error = raw.error()
-    assert isinstance(error, DigestMismatch)
-    assert "network" in error.hint
-    status = business_status(broker.address)
-    assert status.counters["digest_mismatches"] == MISMATCHES_MAX
-    assert any("damaged" in alarm for alarm in status.alarms)
-    fill(broker.address, 2, 2)
-    assert business_status(broker.address).alarms == []
-
-
-def test_the_alarm_of_a_producer_that_never_shipped_anything_whole_is_the_brokers(broker: RunningBroker) -> None:
-    with RawStream(broker.address) as raw:
-        raw.init()
-        for _ in range(MISMATCHES_MAX):
-            raw.send(halves=[damaged(1)])
-        raw.error()
-    with Admin(broker.address) as admin:
-        wait_for(lambda: not admin.status().businesses)
-        (alarm,) = admin.status().alarms
-        assert alarm.startswith(f"{BUSINESS}: ")
-        assert "damaged" in alarm
-        fill(broker.address, 1, 1)
-        assert not admin.status().alarms
-
-
-@pytest.mark.parametrize("fields", [{}, {"init": broker_pb2.Init()}, {"halves": [half(1)]}])
-def test_a_stream_must_start_with_init(broker: RunningBroker, fields: dict[str, Any]) -> None:
-    with RawStream(broker.address) as raw:
-        raw.send(**fields)
-        assert isinstance(raw.error(), ProtocolError)
-
-
-def test_a_second_init_is_refused(broker: RunningBroker) -> None:
-    with RawStream(broker.address) as raw:
-        raw.init()
-        raw.send(init=broker_pb2.Init(business=BUSINESS))
-        assert isinstance(raw.error(), ProtocolError)
-
-
-def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals = iter(range(3))
-    accept = Producers.halves
-
-    def halves(self: Producers, business: str, epoch: int, messages: list[broker_pb2.Half]) -> Future[Any]:
-        if next(refusals, None) is None:
-            return accept(self, business, epoch, messages)
-        refused: Future[Any] = Future()
-        refused.set_exception(StoreFull("no space"))
-        return refused
-
-    monkeypatch.setattr(Producers, "halves", halves)
-    monkeypatch.setattr("venus.broker.service.ingest.STORE_FULL_RETRY_MS", 20)
-    with producer(broker) as sender:
-        sender.connect(0, 0)
-        for n in range(1, 101):
-            sender.send_half(half(n))
-        assert commit(sender, [half(101)]).next_offset == 101
-        assert sender.throttles >= 1
-    assert business_status(broker.address).counters["throttles"] >= 1
-
-
-class SlowDisk:
-    """Holds half messages back until it is released."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._accept, self._lock, self._open = Producers.halves, threading.Lock(), False
-        self._held: list[tuple[Future[Any], tuple[Any, ...]]] = []
-        monkeypatch.setattr(Producers, "halves", lambda *arguments: self._halves(*arguments))
-
-    @property
-    def nbytes(self) -> int:
-        return sum(len(message.body) for _, arguments in self._held for message in arguments[-1])
-
-    def _halves(self, *arguments: Any) -> Future[Any]:
-        with self._lock:
-            if self._open:
-                return self._accept(*arguments)
-            answer: Future[Any] = Future()
-            self._held.append((answer, arguments))
-            return answer
-
-    def release(self) -> None:
-        with self._lock:
-            self._open = True
-            for answer, arguments in self._held:
-                answer.set_result(self._accept(*arguments).result(30))
-
-
-def test_the_stream_is_not_read_while_the_buffer_is_full(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit, disk = 4 << 20, SlowDisk(monkeypatch)
-    broker = start_broker(buffer_bytes_max=limit)
-    with producer(broker, window_bytes_max=64 << 20) as sender:
-        sender.connect(0, 0)
-        for n in range(1, 33):
-            sender.send_half(half(n, payload="x" * FRAME_BYTES))
-        wait_for(lambda: disk.nbytes >= limit)
-        threading.Event().wait(0.5)
-        assert limit <= disk.nbytes <= limit + 2 * FRAME_BYTES
-        disk.release()
-        sender.wait_persisted(32)
-
-
-def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = SlowDisk(monkeypatch)
-    with producer(broker, window_bytes_max=1000) as sender:
-        sender.connect(0, 0)
-        sender.send_half(half(1, payload="x" * 2000))
-        with pytest.raises(Overloaded, match="persisting anything"):
-            sender.send_half(half(2), timeout_s=0.1)
-        disk.release()
-        sender.send_half(half(2))
-        sender.wait_persisted(2)
-
-
-def test_close_leaves_no_thread_and_a_closed_producer_says_so(broker: RunningBroker) -> None:
-    def ours() -> set[str]:
-        return {t.name for t in threading.enumerate() if t.name.startswith(("venus-producer", "Thread-"))}
-
-    before = ours()
-    for _ in range(3):
-        sender = producer(broker)
-        sender.connect(0, 0)
-        sender.send_half(half(1))
-        sender.close()
-        with pytest.raises(VenusError):
-            sender.send_half(half(2))
-    wait_for(lambda: ours() <= before)
-
-
-def test_close_sends_what_is_queued(broker: RunningBroker) -> None:
-    with producer(broker) as sender:
-        sender.connect(0, 0)
-        for n in range(1, 101):
-            sender.send_half(half(n))
-    assert len(business_status(broker.address).halves) == 100
-
-
-def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:
-    broker = start_broker()
-    with producer(broker) as sender:
-        sender.connect(0, 0)
-        broker.stop()
-        for call in (
-            lambda: sender.wait_persisted(1, 30),
-            lambda: sender.send_half(half(1)),
-            lambda: sender.decide(1, 1, Verdict.COMMIT),
-            lambda: sender.wait_decided(1),
-            sender.take_reviews,
-        ):
-            with pytest.raises(Unavailable):
-                call()
-
-
-def test_a_wait_ends(broker: RunningBroker) -> None:
-    with producer(broker) as sender:
-        sender.connect(0, 0)
-        with pytest.raises(Unavailable, match="not acknowledged after"):
-            sender.wait_persisted(1, timeout_s=0.05)
-        with pytest.raises(Unavailable, match="not decided after"):
-            sender.wait_decided(1, timeout_s=0.05)

@@ -1,0 +1,146 @@
+"""Producers that are too fast, or leave, and a broker that is full, slow or gone, over a real socket."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tests.integration.service.conftest import StartBroker, producer
+from tests.support.batches import half
+from tests.support.brokers import business_status, commit, wait_for
+from venus.broker.pipeline.producers import Producers
+from venus.broker.service.process import RunningBroker
+from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
+from venus.model import Verdict
+from venus.rpc.channel import FRAME_BYTES
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = iter(range(3))
+    accept = Producers.halves
+
+    def halves(self: Producers, business: str, epoch: int, messages: list[broker_pb2.Half]) -> Future[Any]:
+        if next(refusals, None) is None:
+            return accept(self, business, epoch, messages)
+        refused: Future[Any] = Future()
+        refused.set_exception(StoreFull("no space"))
+        return refused
+
+    monkeypatch.setattr(Producers, "halves", halves)
+    monkeypatch.setattr("venus.broker.service.producer_stream.STORE_FULL_RETRY_MS", 20)
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        for n in range(1, 101):
+            sender.send_half(half(n))
+        assert commit(sender, [half(101)]).next_offset == 101
+        assert sender.throttles >= 1
+    assert business_status(broker.address).counters["throttles"] >= 1
+
+
+class SlowDisk:
+    """Holds half messages back until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._accept, self._lock, self._open = Producers.halves, threading.Lock(), False
+        self._held: list[tuple[Future[Any], tuple[Any, ...]]] = []
+        monkeypatch.setattr(Producers, "halves", lambda *arguments: self._halves(*arguments))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(message.body) for _, arguments in self._held for message in arguments[-1])
+
+    def _halves(self, *arguments: Any) -> Future[Any]:
+        with self._lock:
+            if self._open:
+                return self._accept(*arguments)
+            answer: Future[Any] = Future()
+            self._held.append((answer, arguments))
+            return answer
+
+    def release(self) -> None:
+        with self._lock:
+            self._open = True
+            for answer, arguments in self._held:
+                answer.set_result(self._accept(*arguments).result(30))
+
+
+def test_the_stream_is_not_read_while_the_buffer_is_full(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, disk = 4 << 20, SlowDisk(monkeypatch)
+    broker = start_broker(buffer_bytes_max=limit)
+    with producer(broker, window_bytes_max=64 << 20) as sender:
+        sender.connect(0, 0)
+        for n in range(1, 33):
+            sender.send_half(half(n, payload="x" * FRAME_BYTES))
+        wait_for(lambda: disk.nbytes >= limit)
+        threading.Event().wait(0.5)
+        assert limit <= disk.nbytes <= limit + 2 * FRAME_BYTES
+        disk.release()
+        sender.wait_persisted(32)
+
+
+def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    with producer(broker, window_bytes_max=1000) as sender:
+        sender.connect(0, 0)
+        sender.send_half(half(1, payload="x" * 2000))
+        with pytest.raises(Overloaded, match="persisting anything"):
+            sender.send_half(half(2), timeout_s=0.1)
+        disk.release()
+        sender.send_half(half(2))
+        sender.wait_persisted(2)
+
+
+def test_close_leaves_no_thread_and_a_closed_producer_says_so(broker: RunningBroker) -> None:
+    def ours() -> set[str]:
+        return {t.name for t in threading.enumerate() if t.name.startswith(("venus-producer", "Thread-"))}
+
+    before = ours()
+    for _ in range(3):
+        sender = producer(broker)
+        sender.connect(0, 0)
+        sender.send_half(half(1))
+        sender.close()
+        with pytest.raises(VenusError):
+            sender.send_half(half(2))
+    wait_for(lambda: ours() <= before)
+
+
+def test_close_sends_what_is_queued(broker: RunningBroker) -> None:
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        for n in range(1, 101):
+            sender.send_half(half(n))
+    assert len(business_status(broker.address).halves) == 100
+
+
+def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        broker.stop()
+        for call in (
+            lambda: sender.wait_persisted(1, 30),
+            lambda: sender.send_half(half(1)),
+            lambda: sender.decide(1, 1, Verdict.COMMIT),
+            lambda: sender.wait_decided(1),
+            sender.take_reviews,
+        ):
+            with pytest.raises(Unavailable):
+                call()
+
+
+def test_a_wait_ends(broker: RunningBroker) -> None:
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        with pytest.raises(Unavailable, match="not acknowledged after"):
+            sender.wait_persisted(1, timeout_s=0.05)
+        with pytest.raises(Unavailable, match="not decided after"):
+            sender.wait_decided(1, timeout_s=0.05)
