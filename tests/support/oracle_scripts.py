@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from venus.adapters.dialects.oracle import ddl, inline, overrides, sampling, styles, types
+from venus.adapters.dialects.oracle import ddl, inline, overrides, ownership, sampling, styles, types
 from venus.adapters.dialects.oracle.connection import SESSION
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.dictionary import Listed, Table, described, with_id
-from venus.adapters.dialects.oracle.names import log_table
+from venus.adapters.dialects.oracle.names import DDL_TRIGGER, log_table
 from venus.adapters.dialects.oracle.reading import access_to
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version
@@ -38,11 +38,15 @@ Made from the code that does it (`python -m tests.support.oracle_scripts`); a te
 
 def statements(version: Version, *, cluster: bool) -> list[str]:
     """Return an installation for a version, in order."""
-    made = [m.sql for m in ddl.own_objects(version, cluster=cluster)] + [sql for _, sql in ddl.own_rows()]
+    own = ddl.own_objects(version, cluster=cluster)
+    recorded = [*((m.kind, m.name) for m in own), ("TRIGGER", DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
+    made = [ownership.own_table().sql, ownership.record(recorded)]
+    made += [m.sql for m in own] + [sql for _, sql in ddl.own_rows()]
     trigger = ddl.ddl_trigger()
     made += [trigger.sql, ddl.enable(trigger.name)]
     for table_id, table in enumerate((STUDENT, ENROLL), 1):
         triggers = list(ddl.triggers(table, table_id))
+        made.append(ownership.record([("TABLE", log_table(table_id)), *((t.kind, t.name) for t in triggers)]))
         made += [ddl.log_ddl(table, table_id).sql, *(t.sql for t in triggers)]
         made += [*(ddl.enable(t.name) for t in triggers), ddl.fence(table), "COMMIT"]
     made.append(ddl.log_view([ddl.log_view_table("APP.STUDENT", 1), ddl.log_view_table("APP.ENROLL", 2)]))
@@ -89,7 +93,10 @@ def running() -> list[str]:
     kept = [statement("registry", name, log=access.log) for name in statement.blocks("registry")]
     recorded = overrides.Recorded(owner="APP", table="EXAM", column="PASSED", to="boolean")
     ways = [overrides.own_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.rows_of(recorded))]
-    return [*SESSION, *asked, *cut, *kept, *ways, statement("overrides", "recorded")]
+    own = [
+        statement("ownership", name, schema=schema) for name in ("recorded", "registered") for schema in ("", '"APP".')
+    ]
+    return [*SESSION, *asked, *own, *cut, *kept, *ways, statement("overrides", "recorded")]
 
 
 def inline_statements(version: Version) -> list[str]:

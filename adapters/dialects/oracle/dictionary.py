@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from venus.adapters.dialects.oracle import inline, overrides, structure
+from venus.adapters.dialects.oracle import inline, overrides, ownership, structure
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.names import HEARTBEAT
@@ -34,6 +34,8 @@ class Listed:
     name: str
     partitioned: bool
     rows: int
+    #: VENUS has made it: the heartbeat, a log table, the registry.
+    is_own: bool = False
 
     @property
     def qualified(self) -> str:
@@ -75,7 +77,7 @@ def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Li
 
 def application(listed: Seq[Listed]) -> list[Listed]:
     """Leave out VENUS's own tables."""
-    return [t for t in listed if not t.name.startswith("VENUS_")]
+    return [t for t in listed if not t.is_own]
 
 
 def spellings(listed: Listed) -> tuple[str, ...]:
@@ -104,18 +106,40 @@ class Dictionary:
         self._structures: dict[str, structure.SchemaRows] = {}
         self._inline: frozenset[tuple[str, str]] | None = None
         self._recorded: list[Recorded] | None = None
+        self._owned: ownership.Owned | None = None
         self.type_map: Map[str, str] = NOTHING  # of the configuration
         self.asked: Map[str, str] = NOTHING  # of this command: goes before what is recorded
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
         self._structures.clear()
-        self._inline = self._recorded = None
+        self._inline = self._recorded = self._owned = None
         found = []
         for owner in dict.fromkeys((*self.schemas, self.user)):
             rows = self._session.rows(statement("dictionary", "tables"), {"owner": owner})
-            found += [Listed(owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3])) for r in rows]
-        return [t for t in found if t.owner in self.schemas or t.name == HEARTBEAT]
+            own = self.own_tables(owner, [r[1] for r in rows])
+            found += [
+                Listed(owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3]), is_own=r[1] in own)
+                for r in rows
+            ]
+        return [t for t in found if t.owner in self.schemas or (t.is_own and t.name == HEARTBEAT)]
+
+    @property
+    def owned(self) -> ownership.Owned:
+        """What VENUS has made in the user's own schema; as it was when the tables were listed."""
+        if self._owned is None:
+            self._owned = ownership.read(self._session)
+        return self._owned
+
+    def is_own(self, owner: str, kind: str, name: str) -> bool:
+        """Whether VENUS has made an object in the user's own schema."""
+        return owner == self.user and self.owned.has(name, kind)
+
+    def own_tables(self, owner: str, names: Seq[str]) -> frozenset[str]:
+        """Return which of a schema's tables VENUS has made, this installation or another one's."""
+        if owner != self.user:
+            return ownership.elsewhere(self._session, owner, names)
+        return frozenset(name for kind, name in self.owned.ours if kind == "TABLE")
 
     def inline_tables(self) -> frozenset[tuple[str, str]]:
         """Return the tables that have the paper's columns, as the registry says; read once."""
@@ -130,7 +154,7 @@ class Dictionary:
         return self._recorded
 
     def _has(self, own: str) -> bool:
-        return own in {row[0] for row in self._session.rows(statement("dictionary", "own_objects"))}
+        return self.owned.has(own)
 
     def _ways(self, listed: Listed) -> dict[str, str]:
         """Return how columns of a table travel instead of their usual way."""

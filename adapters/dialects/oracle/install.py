@@ -7,7 +7,7 @@ the row become ACTIVE. Whatever fails on the way, its triggers are removed: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,14 +15,15 @@ from typing import Any
 import tenacity
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, inline, names, overrides, registry
+from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen, with_id
+from venus.adapters.dialects.oracle.ownership import Owned
 from venus.adapters.dialects.oracle.refresh import Present, wrong_triggers
 from venus.adapters.dialects.oracle.registry import INSTALLING, Captured
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.styles import as_installed, is_trigger, triggers
+from venus.adapters.dialects.oracle.styles import as_installed, triggers
 from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import DatabaseUnavailable, Refused, SourceError, VenusError
 from venus.model import TableSchema
@@ -46,11 +47,13 @@ class Objects:
 
     kinds: dict[str, str]
     triggers: dict[str, Present]
-    indexes: frozenset[str] = frozenset()
+    indexes: frozenset[str]
+    owned: Owned
 
 
 def objects(session: Session) -> Objects:
-    """Look VENUS's own objects up."""
+    """Look VENUS's own objects up: those that its installation has recorded."""
+    owned = ownership.read(session)
     found = session.rows(statement("dictionary", "own_objects"))
     status = {name: state for name, kind, state in found if kind == "TRIGGER"}
     texts: dict[str, str] = {}
@@ -65,11 +68,13 @@ def objects(session: Session) -> Objects:
             text=texts.get(name, ""),
         )
         for name, state, owner, table in rows
+        if owned.has(name, "TRIGGER")
     }
     return Objects(
-        kinds={name: kind for name, kind, _ in found if kind != "INDEX"},
+        kinds={name: kind for kind, name in owned.ours},
         triggers=triggers,
         indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
+        owned=owned,
     )
 
 
@@ -90,22 +95,28 @@ class Installer:
         captured = registry.read_tables(self._session) if "VENUS_CAPTURED_TABLE" in here.kinds else {}
         listed = self._dictionary.listed()
         by_name = {(t.owner, t.name): t for t in listed}
-        steps = [*self._own(here), *self._asked(here, chosen(listed, include, exclude))]
+        steps = [
+            *self._record(here, captured),
+            *self._own(here),
+            *self._asked(here, chosen(listed, include, exclude)),
+        ]
         lines = []
         for known in captured.values():
             lines.append(self._view_line(known.schema))
             if at := by_name.get((known.schema.namespace, known.schema.name)):
                 steps += self._again(known, at, here)
-        next_id = max(captured, default=0) + 1
+        next_id = self._free(max(captured, default=0) + 1, here)
         taken = {(c.schema.namespace, c.schema.name) for c in captured.values()}
         heartbeat = by_name.get((self._dictionary.user, names.HEARTBEAT))
-        heartbeat = heartbeat or Listed(owner=self._dictionary.user, name=names.HEARTBEAT, partitioned=False, rows=1)
+        heartbeat = heartbeat or Listed(
+            owner=self._dictionary.user, name=names.HEARTBEAT, partitioned=False, rows=1, is_own=True
+        )
         for at in [heartbeat, *chosen(listed, include, exclude)]:
             if (at.owner, at.name) not in taken:
                 table = with_id(self._described(at), next_id)
                 steps += self._first(table, at, here)
                 lines.append(self._view_line(table.schema, table.keyed.style))
-                next_id += 1
+                next_id = self._free(next_id + 1, here)
         is_new = len(lines) > len(captured) or "VENUS_LOG" not in here.kinds
         return [*steps, _run("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new)]
 
@@ -114,6 +125,27 @@ class Installer:
         if style is Style.INLINE or (style is None and at in self._dictionary.inline_tables()):
             return inline.log_view_table(*at)
         return ddl.log_view_table(schema.qualified, schema.table_id)
+
+    @staticmethod
+    def _free(table_id: int, here: Objects) -> int:
+        """Return the next number whose log table and triggers would have names that nobody else has."""
+        while here.owned.taken(ownership.of_table(table_id)):
+            table_id += 1
+        return table_id
+
+    def _record(self, here: Objects, captured: Iterable[int]) -> Iterator[Step]:
+        """Record what every installation has before it is made. Raises Refused if somebody else has such a name."""
+        made = [*ddl.own_objects(self._version, cluster=self._options.cluster)]
+        made += inline.own_objects() if self._options.inline else []
+        made += [overrides.own_table(self._version)] if self._dictionary.asked else []
+        wanted = [(m.kind, m.name) for m in made] + [("TRIGGER", names.DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
+        own = ownership.own_table()
+        here.owned.refuse_taken([(own.kind, own.name), *wanted])
+        yield _run("VENUS", f"table {own.name}", own.sql, exists=own.name in here.kinds)
+        older = sorted(here.owned.ours - {(own.kind, own.name)})
+        if older and not here.owned.recorded:
+            yield _run("VENUS", f"record of {len(older)} objects", ownership.record(older, adopted=True))
+        yield _recorded("VENUS", wanted, here)
 
     def _own(self, here: Objects) -> Iterator[Step]:
         for made in ddl.own_objects(self._version, cluster=self._options.cluster):
@@ -157,7 +189,7 @@ class Installer:
         yield from self._objects(table, here, resync=False)
 
     def _described(self, at: Listed) -> Table:
-        if at.name == names.HEARTBEAT:
+        if at.is_own and at.name == names.HEARTBEAT:
             return heartbeat_table(at)
         table = self._dictionary.table(at, as_inline=self._options.inline)
         if table.refused:
@@ -182,6 +214,10 @@ class Installer:
 
     def _objects(self, table: Table, here: Objects, *, resync: bool) -> Iterator[Step]:
         is_inline = table.keyed.style is Style.INLINE
+        every = triggers(table.keyed, table.schema.table_id)
+        wanted = [*([] if is_inline else [("TABLE", _log(table))]), *((m.kind, m.name) for m in every)]
+        here.owned.refuse_taken(wanted)
+        yield _recorded(table.schema.qualified, wanted, here)
         if is_inline:
             has_columns = self._dictionary.has_inline_columns(table.listed)
             for what, sql in inline.columns_of(table.keyed, table.schema.table_id, self._version):
@@ -190,7 +226,6 @@ class Installer:
         else:
             yield _log_step(table, _log(table) in here.kinds)
         wrong = {made.name for made in wrong_triggers(table, here.triggers)}
-        every = triggers(table.keyed, table.schema.table_id)
         for made in every:
             yield _make(table, made, made.name not in wrong)
         yield from _checked_and_enabled(table.schema.qualified, [m.name for m in every], False)
@@ -273,10 +308,11 @@ class Installer:
     # -- taking it out again -------------------------------------------------------------------------------------
 
     def removal(self) -> list[Step]:
-        """Return every statement that takes VENUS out of the schema: triggers first."""
+        """Return every statement that takes VENUS out of the schema: triggers first, the record of it all last."""
         kinds = objects(self._session).kinds
+        self._dictionary.listed()  # what it remembers may be older
         order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
-        ours = sorted((n for n in kinds if _is_own(n, kinds[n])), key=lambda n: (order[kinds[n]], n))
+        ours = sorted(kinds, key=lambda n: (n == ownership.TABLE, order[kinds[n]], n))
         steps = [_run("VENUS", f"{kinds[n].lower()} {n}", ddl.drop(kinds[n], n)) for n in ours]
         given_back = [
             _run(f"{owner}.{name}", "columns", inline.drop_columns(owner, name))
@@ -284,14 +320,6 @@ class Installer:
         ]
         behind_triggers = sum(kinds[n] == "TRIGGER" for n in ours)
         return steps[:behind_triggers] + given_back + steps[behind_triggers:]
-
-
-def _is_own(name: str, kind: str) -> bool:
-    if kind == "TRIGGER":
-        return is_trigger(name) or name == names.DDL_TRIGGER
-    own = (overrides.TABLE, "VENUS_CHECKPOINT", "VENUS_BATCH", "VENUS_CAPTURED_TABLE", names.HEARTBEAT, "VENUS_DDL")
-    paper = [table for _, table in inline.TABLES]
-    return name in (*own, *paper, "VENUS_SEQ", "VENUS_LOG") or (kind == "TABLE" and name.startswith("VENUS_L_"))
 
 
 def heartbeat_table(at: Listed) -> Table:
@@ -306,6 +334,12 @@ def heartbeat_table(at: Listed) -> Table:
 
 def _log(table: Table) -> str:
     return names.log_table(table.schema.table_id)
+
+
+def _recorded(table: str, wanted: Seq[tuple[str, str]], here: Objects) -> Step:
+    """Return what records objects as VENUS's, before they are made."""
+    exists = here.owned.recorded and here.owned.ours >= set(wanted)
+    return _run(table, f"record of {len(wanted)} objects", ownership.record(wanted), exists=exists)
 
 
 def _log_step(table: Table, exists: bool) -> Step:

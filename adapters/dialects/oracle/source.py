@@ -126,11 +126,12 @@ class OracleSource:
     def numberings(self) -> list[Numbering]:
         """Return the sequences of the captured schemas."""
         dictionary = self._database()[1]
-        return structure.numberings(self._writer, dictionary.schemas, dictionary.structures)
+        return structure.numberings(self._writer, dictionary.schemas, dictionary.structures, dictionary.is_own)
 
     def other_objects(self) -> list[OtherObject]:
         """Return what the captured schemas hold besides tables and sequences."""
-        return structure.others(self._writer, self._database()[1].schemas)
+        dictionary = self._database()[1]
+        return structure.others(self._writer, dictionary.schemas, dictionary.is_own)
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         """Look for what is missing or cannot be carried."""

@@ -181,7 +181,13 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constr
     )  # fmt: skip
 
 
-def numberings(session: Session, owners: Sequence[str], rows: Callable[[str], SchemaRows]) -> list[Numbering]:
+#: Says whether VENUS has made an object: schema, kind, name.
+IsOwn = Callable[[str, str, str], bool]
+
+
+def numberings(
+    session: Session, owners: Sequence[str], rows: Callable[[str], SchemaRows], is_own: IsOwn
+) -> list[Numbering]:
     """Return the sequences of these schemas, and which columns they number."""
     found = []
     for owner in owners:
@@ -195,6 +201,8 @@ def numberings(session: Session, owners: Sequence[str], rows: Callable[[str], Sc
             for column, generation, sequence in identities:
                 numbered[sequence] = (table, column, generation == "ALWAYS")
         for name, value, step, low, high, cycle in session.rows(statement("structure", "sequences"), {"owner": owner}):
+            if is_own(owner, "SEQUENCE", str(name)):
+                continue
             table, column, always = numbered.get(name, ("", "", False))
             found.append(
                 Numbering(
@@ -205,10 +213,11 @@ def numberings(session: Session, owners: Sequence[str], rows: Callable[[str], Sc
     return found
 
 
-def others(session: Session, owners: Sequence[str]) -> list[OtherObject]:
+def others(session: Session, owners: Sequence[str], is_own: IsOwn) -> list[OtherObject]:
     """Return what these schemas hold besides tables and sequences."""
     return [
         OtherObject(kind=str(kind).lower(), name=f"{owner}.{name}")
         for owner in owners
         for kind, name in session.rows(statement("structure", "others"), {"owner": owner})
+        if not is_own(owner, str(kind), str(name))
     ]

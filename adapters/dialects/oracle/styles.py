@@ -25,8 +25,3 @@ def as_installed(table: Keyed, table_id: int, present: Collection[str]) -> Keyed
     if table.style is Style.ROWS and names.trigger(names.COMPOUND_LETTER, table_id) in present:
         return replace(table, style=Style.COMPOUND)
     return table
-
-
-def is_trigger(name: str) -> bool:
-    """Whether a name is that of a trigger of VENUS's on a table."""
-    return any(name.startswith(f"VENUS_{letter}_") for letter in (*names.TRIGGER_LETTERS, names.COMPOUND_LETTER))

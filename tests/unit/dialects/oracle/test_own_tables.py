@@ -10,7 +10,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
 from tests.support.oracle_scripts import FOLDER
-from venus.adapters.dialects.oracle import ddl
+from venus.adapters.dialects.oracle import ddl, ownership
 from venus.adapters.dialects.oracle.versions import VERSIONS
 from venus.migrations.versions import source_0001_tables as migration
 
@@ -19,7 +19,7 @@ _COLUMN = re.compile(r"^\s+(\w+)\s+[A-Z].*?( NOT NULL)?,?\s*$", re.MULTILINE)
 #: Where a log is consumed up to: Oracle's is consumed row by row.
 _NOT_AT_ORACLE = {("VENUS_CAPTURED_TABLE", "LOG_THROUGH")}
 #: What only Oracle has.
-_ONLY_AT_ORACLE = {"VENUS_DDL"}
+_ONLY_AT_ORACLE = {"VENUS_DDL", "VENUS_OWNED"}
 
 
 def columns(text: str) -> dict[str, list[tuple[str, bool]]]:
@@ -41,7 +41,8 @@ def rendered() -> str:
 
 
 def test_the_script_makes_the_tables_of_the_migrations() -> None:
-    made = columns("\n".join(m.sql for m in ddl.own_objects(VERSIONS[-1], cluster=False)))
+    own = [ownership.own_table(), *ddl.own_objects(VERSIONS[-1], cluster=False)]
+    made = columns("\n".join(m.sql for m in own))
     assert made.keys() >= _ONLY_AT_ORACLE
     assert {table: c for table, c in made.items() if table not in _ONLY_AT_ORACLE} == columns(rendered())
     assert len(made["VENUS_CAPTURED_TABLE"]) > 10

@@ -102,16 +102,19 @@ def test_sequences_and_the_columns_that_they_number() -> None:
         ["GOODS_SEQ", "141", "1", "1", "9999", "N"],
         ["ISEQ$$_7", "21", "1", "1", "9999", "N"],
         ["TICKETS", "105", "5", "1", "9999", "Y"],
+        ["VENUS_ORDER_SEQ", "7", "1", "1", "9999", "N"],
+        ["VENUS_SEQ", "7", "1", "1", "9999", "N"],
     ]
     module = Module(answers={"SELECT S.SEQUENCE_NAME": [Answer(types=[double.VARCHAR] * 6, rows=sequences)]})
     session = Session(ModuleDriver("db/shop", double.Error, module, module.connect))
 
-    found = numberings(session, ["APP"], lambda _: ROWS)
+    found = numberings(session, ["APP"], lambda _: ROWS, lambda *of: of == ("APP", "SEQUENCE", "VENUS_SEQ"))
 
     assert [(n.name, n.table, n.column, n.next_value, n.always) for n in found] == [
         ("GOODS_SEQ", "GOODS", "NO", 141, False),
         ("ISEQ$$_7", "GOODS", "ID", 21, True),
         ("TICKETS", "", "", 105, False),
+        ("VENUS_ORDER_SEQ", "", "", 7, False),
     ]
     assert found[2] == Numbering(
         namespace="APP", name="TICKETS", next_value=105, increment=5, minimum=1, maximum=9999, cycle=True

@@ -1,0 +1,115 @@
+"""What VENUS has made at a source, as its installation recorded it. A name says nothing: applications use any.
+
+The record is a table, VENUS_OWNED. Installations that are older have their registry instead: it numbers the log tables
+and the triggers, and tells VENUS's fixed names from the application's by its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle import names
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.ddl import Made
+from venus.adapters.dialects.oracle.names import literal, quoted
+from venus.adapters.dialects.oracle.statements import statement
+from venus.errors import Refused, SourceError
+
+TABLE = "VENUS_OWNED"
+REGISTRY = "VENUS_CAPTURED_TABLE"
+#: What every installation has, and what only some have.
+FIXED = (
+    ("TABLE", REGISTRY), ("TABLE", "VENUS_CHECKPOINT"), ("TABLE", "VENUS_BATCH"), ("TABLE", names.HEARTBEAT),
+    ("TABLE", "VENUS_DDL"), ("TABLE", "VENUS_TYPE_MAP"), ("TABLE", "VENUS_TABLE_LOG"), ("TABLE", "VENUS_POLLED"),
+    ("SEQUENCE", "VENUS_SEQ"), ("VIEW", "VENUS_LOG"), ("TRIGGER", names.DDL_TRIGGER),
+)  # fmt: skip
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """The objects of one schema whose names begin like VENUS's, as (kind, name)."""
+
+    ours: frozenset[Key]
+    foreign: frozenset[Key] = frozenset()
+    #: Whether VENUS_OWNED itself is there and says so.
+    recorded: bool = True
+
+    def has(self, name: str, kind: str = "TABLE") -> bool:
+        """Whether VENUS has made this object."""
+        return (kind, name) in self.ours
+
+    def refuse_taken(self, wanted: Iterable[Key]) -> None:
+        """Raise Refused if somebody else has one of the names that VENUS is about to use."""
+        for _, name in sorted(self.taken(wanted)):
+            hint = "rename it, or install VENUS as a user with a schema of its own"
+            raise Refused(f"{name} is there and not VENUS's: its installation has not made it", hint=hint)
+
+    def taken(self, wanted: Iterable[Key]) -> set[Key]:
+        """Return the names that somebody else has; triggers have a name space of their own."""
+        theirs = {(kind == "TRIGGER", name) for kind, name in self.foreign}
+        return {(kind, name) for kind, name in wanted if (kind == "TRIGGER", name) in theirs}
+
+
+def read(session: Session) -> Owned:
+    """Look at the user's own schema."""
+    there = {
+        (str(kind), str(name))
+        for name, kind, _ in session.rows(statement("dictionary", "own_objects"))
+        if kind in ("TABLE", "VIEW", "SEQUENCE", "TRIGGER", "SYNONYM")
+    }
+    record = _recorded(session, "") if ("TABLE", TABLE) in there else None
+    ours = record or (_of_registry(session, "") if ("TABLE", REGISTRY) in there else frozenset())
+    if record is not None:
+        ours |= {("TABLE", TABLE)}
+    return Owned(ours=ours & there, foreign=frozenset(there - ours), recorded=bool(record))
+
+
+def elsewhere(session: Session, owner: str, tables: Iterable[str]) -> frozenset[str]:
+    """Return the tables of another schema that an installation of VENUS there has made."""
+    schema, there = f"{quoted(owner)}.", set(tables)
+    try:
+        found = (_recorded(session, schema) if TABLE in there else None) or (
+            _of_registry(session, schema) if REGISTRY in there else frozenset()
+        )
+    except SourceError:  # not to be read by this user, who could not capture them either
+        return frozenset()
+    return frozenset(name for kind, name in found | {("TABLE", TABLE)} if kind == "TABLE") if found else frozenset()
+
+
+def _recorded(session: Session, schema: str) -> frozenset[Key] | None:
+    """Return the record, None if the table of this name is not it."""
+    try:
+        rows = session.rows(statement("ownership", "recorded", schema=schema))
+    except SchemaChanged:
+        return None
+    return frozenset((str(kind), str(name)) for kind, name in rows)
+
+
+def _of_registry(session: Session, schema: str) -> frozenset[Key]:
+    try:
+        rows = session.rows(statement("ownership", "registered", schema=schema))
+    except SchemaChanged:
+        return frozenset()
+    return frozenset(FIXED) | {key for table_id, *_ in rows for key in of_table(int(table_id))}
+
+
+def of_table(table_id: int) -> Iterator[Key]:
+    """Yield what may be made for one captured table."""
+    yield "TABLE", names.log_table(table_id)
+    for letter in (*names.TRIGGER_LETTERS, names.COMPOUND_LETTER):
+        yield "TRIGGER", names.trigger(letter, table_id)
+
+
+def own_table() -> Made:
+    """Return the table that keeps the record."""
+    return Made(kind="TABLE", name=TABLE, sql=statement("ownership", "table"))
+
+
+def record(keys: Iterable[Key], *, adopted: bool = False) -> str:
+    """Return the statement that records objects before they are made; `adopted`: they are there already."""
+    rows = " UNION ALL ".join(statement("ownership", "row", kind=literal(k), name=literal(n)) for k, n in keys)
+    return statement("ownership", "adopt" if adopted else "record", rows=rows)
