@@ -201,6 +201,25 @@ def test_a_unique_index_over_not_null_columns_is_a_key(place: Place, app: Applic
     assert set(follower.rows("coded")) == {("1", "b"), ("1", "c")}
 
 
+def test_a_table_that_is_named_like_ours_is_the_applications(place: Place, app: Application, source: Source) -> None:
+    t = place.types
+    log, history = (
+        ("VENUS_L_00002", "VENUS_L_HISTORY") if place.dialect == "oracle" else ("venus_l_00002", "venus_l_00007")
+    )
+    for name in (log, history):
+        do(app, f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY)", f"INSERT INTO {name} VALUES (7)")
+    before = place.dump()
+    source.install(["*"], [])
+    assert {r.schema.name for r in source.registered() if not r.schema.is_heartbeat} == {log, history}
+    follower = Follower(source)
+    follower.drain()
+    do(app, f"INSERT INTO {log} VALUES (8)")
+    follower.drain()
+    assert set(follower.rows(log)) == {("7",), ("8",)}
+    source.uninstall()
+    assert place.dump() == before
+
+
 @pytest.mark.usefixtures("tables")
 def test_names_that_venus_makes_are_short(source: Source) -> None:
     for step in source.install_plan(["*"], []):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.mysql import structure as structures
 from venus.adapters.dialects.mysql.connection import Connection, Row
-from venus.adapters.dialects.mysql.names import HEARTBEAT, OWN_TABLE, literal, quoted
+from venus.adapters.dialects.mysql.names import HEARTBEAT, is_own_table, literal, quoted
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared, key_problem, logical
 from venus.adapters.dialects.patterns import Patterns
@@ -98,7 +98,7 @@ class Dictionary:
         return [
             t
             for t in self.tables.values()
-            if not OWN_TABLE.fullmatch(t.name)
+            if not is_own_table(t.name, t.comment)
             and included.match(*(names := spellings(t.database, t.name)))
             and not excluded.match(*names)
         ]
@@ -112,7 +112,7 @@ def spellings(database: str, name: str) -> tuple[str, str]:
 def table_names(connection: Connection) -> list[str]:
     """Return the application's tables, also what cannot be captured."""
     parts = {"database": literal(connection.address.database)}
-    return [r[0] for r in connection.rows(statement("dictionary", "tables", **parts)) if not OWN_TABLE.fullmatch(r[0])]
+    return [r[0] for r in connection.rows(statement("dictionary", "tables", **parts)) if not is_own_table(r[0], r[3])]
 
 
 def read(connection: Connection, *, zero_dates_null: bool) -> Dictionary:

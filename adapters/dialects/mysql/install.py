@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.mysql import names, registry, triggers
 from venus.adapters.dialects.mysql.cascades import Path, reaching
 from venus.adapters.dialects.mysql.check import blocking
-from venus.adapters.dialects.mysql.connection import Connection, LockTimeout
+from venus.adapters.dialects.mysql.connection import Connection, LockTimeout, Row
 from venus.adapters.dialects.mysql.dictionary import Dictionary, Table, heartbeat, read
 from venus.adapters.dialects.mysql.names import literal, quoted
 from venus.adapters.dialects.mysql.registry import Registered
@@ -45,6 +46,13 @@ class Present:
     triggers: dict[str, tuple[str, str, str, str]]  # by name, as Trigger.definition has it
     others: frozenset[str]
     registered: dict[str, Registered]  # by name of the table
+    taken: frozenset[int] = frozenset()  # numbers in names of the application's that are like ours
+
+    def free(self, table_id: int) -> int:
+        """Return the next number whose log table and triggers would have names that nobody else has."""
+        while table_id in self.taken:
+            table_id += 1
+        return table_id
 
     @classmethod
     def read(cls, connection: Connection) -> Present:
@@ -54,9 +62,12 @@ class Present:
         tables = {r[1]: r[2] for r in rows if r[0] == "table"}
         known = registry.tables(connection) if "venus_captured_table" in tables else []
         return cls(
-            logs={n: c for n, c in tables.items() if names.LOG_TABLE.fullmatch(n)},
-            triggers={r[1]: (r[2], r[3], r[4], r[5]) for r in rows if r[0] == "trigger"},
-            others=frozenset(n for n in tables if not names.LOG_TABLE.fullmatch(n)),
+            logs={n: c for n, c in tables.items() if names.is_log(n, c)},
+            triggers={
+                r[1]: (r[2], r[3], r[4], r[5]) for r in rows if r[0] == "trigger" and names.is_own_trigger(r[1], r[2])
+            },
+            others=frozenset(n for n, c in tables.items() if names.OWN_TABLE.fullmatch(n)),
+            taken=frozenset(_foreign_numbers(rows)),
             registered={k.schema.name: k for k in known},
         )
 
@@ -66,6 +77,14 @@ class Present:
         lacking = [t.name for t in wanted if self.triggers.get(t.name) != t.definition]
         log = names.log_table(table_id)
         return lacking + ([log] if self.logs.get(log) != triggers.key_description(table) else [])
+
+
+def _foreign_numbers(rows: Seq[Row]) -> Iterator[int]:
+    for kind, name, text, *_ in rows:
+        found = (names.LOG_TABLE if kind == "table" else names.TRIGGER).fullmatch(name)
+        is_ours = names.is_log(name, text) if kind == "table" else names.is_own_trigger(name, text)
+        if found and not is_ours:
+            yield int(found[1])
 
 
 # -- plans -------------------------------------------------------------------------------------------------------
@@ -115,11 +134,11 @@ def _table_steps(
     chosen |= {n: dictionary.tables[n] for n in present.registered if n in dictionary.tables}
     chosen[names.HEARTBEAT] = dictionary.tables.get(names.HEARTBEAT, heartbeat(database))
     paths, _ = reaching(dictionary.references, set(chosen))
-    next_id = max((k.table_id for k in present.registered.values()), default=0) + 1
+    next_id = present.free(max((k.table_id for k in present.registered.values()), default=0) + 1)
     for name in sorted(chosen, key=lambda n: (n != names.HEARTBEAT, n)):
         known = present.registered.get(name)
         table_id = known.table_id if known else next_id
-        next_id += known is None
+        next_id = next_id if known else present.free(next_id + 1)
         if chosen[name].key and not chosen[name].unsupported:
             steps += table_steps(chosen[name], table_id, present, [p for p in paths if p.child == name])
     return steps
@@ -178,7 +197,7 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
     database = connection.address.database
     places = {k.table_id: k.schema.qualified for k in present.registered.values()}
     steps = []
-    for name in sorted(n for n in present.triggers if names.TRIGGER.fullmatch(n)):
+    for name in sorted(present.triggers):
         table = places.get(int(name.split("_")[2]), f"{database}.{present.triggers[name][1]}")
         steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger(database, name)))
     for name in [*sorted(present.logs), *([names.MARKS] if names.MARKS in present.others else [])]:

@@ -14,8 +14,10 @@ PREFIX = "venus_"
 HEARTBEAT = "venus_heartbeat"
 #: Remembers by which number InnoDB knew each captured table: TRUNCATE gives it another one.
 MARKS = "venus_innodb_table"
-OWN_TABLE = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version|innodb_table|l_\d{5,})")
-LOG_TABLE = re.compile(r"venus_l_\d{5,}")
+OWN_TABLE = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version|innodb_table)")
+LOG_TABLE = re.compile(r"venus_l_(\d{5,})")
+#: The comment that a log table is made with begins so; the name alone would be a guess.
+_LOG_COMMENT = re.compile(r"k1 \w")
 TRIGGER = re.compile(r"venus_[iudxyz]_(\d{5,})(_[0-9a-f]{8})?")
 
 
@@ -36,6 +38,22 @@ def literal(value: str | int | bytes | None) -> str:
 def log_table(table_id: int) -> str:
     """Return where the keys of changed rows of a table wait."""
     return f"{PREFIX}l_{table_id:05}"
+
+
+def is_log(name: str, comment: str) -> bool:
+    """Whether a table is a log that VENUS has made."""
+    return bool(LOG_TABLE.fullmatch(name) and _LOG_COMMENT.match(comment))
+
+
+def is_own_table(name: str, comment: str) -> bool:
+    """Whether VENUS has made a table."""
+    return bool(OWN_TABLE.fullmatch(name)) or is_log(name, comment)
+
+
+def is_own_trigger(name: str, body: str) -> bool:
+    """Whether VENUS has made a trigger: it writes into the log of the number in its name."""
+    found = TRIGGER.fullmatch(name)
+    return found is not None and f".{log_table(int(found[1]))} (" in body
 
 
 def log_keys(count: int) -> list[str]:

@@ -252,12 +252,14 @@ def uninstall_plan(connection: Connection) -> list[InstallStep]:
         present = Present.read(connection)
         places = {table_id: f"{n}.{t}" for (n, t), table_id in present.table_ids.items()}
         steps = []
-        for function in sorted(present.functions):
+        # the schema may have been there before, with functions and tables that are not ours
+        ours = {names.log_table(i) for i in places} | {f for i in places for f in names.functions(i)}
+        for function in sorted(f for f in present.functions if f"{names.OWN_SCHEMA}.{f}" in ours):
             name = f"{names.OWN_SCHEMA}.{function}"
             table = places.get(int(function[2:]), "") if function[2:].isdigit() else ""
             sql = f"DROP FUNCTION {name}() CASCADE"
             steps.append(InstallStep(table=table, what=f"function {name} and its triggers", sql=sql))
-        for log in sorted(present.logs):
+        for log in sorted(log for log in present.logs if f"{names.OWN_SCHEMA}.{log}" in ours):
             name = f"{names.OWN_SCHEMA}.{log}"
             table = places.get(int(log[2:]), "")
             steps.append(InstallStep(table=table, what=f"log table {name}", sql=f"DROP TABLE {name}"))

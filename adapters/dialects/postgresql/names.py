@@ -45,6 +45,11 @@ def partition_function(table_id: int) -> str:
     return f"{OWN_SCHEMA}.p_{table_id:05}"
 
 
+def functions(table_id: int) -> tuple[str, str]:
+    """Return every function that may be made for a table."""
+    return function(table_id), partition_function(table_id)
+
+
 def trigger(event: str, table_id: int) -> str:
     """Return a trigger: i, u, d per statement, r per row, t and b after and before TRUNCATE, p of a partition."""
     return f"venus_{event}_{table_id:05}"

@@ -6,7 +6,6 @@ Everything that capture needs of a table is in `Found`: the schema that travels,
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.dialects.patterns import Patterns
-from venus.adapters.dialects.sqlite import structure
+from venus.adapters.dialects.sqlite import ownership, structure
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.defaults import portable_default
 from venus.adapters.dialects.sqlite.expressions import index_terms, index_where
@@ -27,7 +26,6 @@ from venus.model import Column, ForeignKey, LogicalType, TableSchema
 Rows = list[tuple[Any, ...]]
 
 NAMESPACE = "main"
-_OWN = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version|l_\d{5,})")
 HEARTBEAT = "venus_heartbeat"
 #: SQLite's own; a list of those in use would name the application's too.
 _COLLATIONS = {"BINARY", "NOCASE", "RTRIM"}
@@ -92,7 +90,8 @@ def chosen(names: Seq[str], include: Seq[str], exclude: Seq[str]) -> list[str]:
 def table_names(connection: sqlite3.Connection) -> tuple[list[str], list[Skipped]]:
     """Return the application's tables, and what there is besides."""
     rows = connection.execute(statement("dictionary", "tables")).fetchall()
-    application = [row for row in rows if not _OWN.fullmatch(row[0])]
+    own = ownership.read(connection)
+    application = [row for row in rows if not own.has(row[0])]
     names = sorted(name for name, kind, *_ in application if kind == "table")
     return names, [Skipped(name=name, kind=kind) for name, kind, *_ in sorted(application) if kind != "table"]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.sqlite import registry
+from venus.adapters.dialects.sqlite import ownership, registry
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.dictionary import (
     HEARTBEAT,
@@ -29,7 +30,6 @@ from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.sqlite.triggers import Made, capture_objects, log_table
 
 _CREATES = re.compile(r"(CREATE|DROP) (TABLE|TRIGGER) \"?(\w+)\"?", re.IGNORECASE)
-_CAPTURES = re.compile(r"venus_(?:l|i|k|u|d|iv\d+|uv\d+)_\d{5,}")
 #: Rows are counted up to here; a larger table's size is taken from its row numbers.
 _COUNTED_MAX = 100_000
 
@@ -44,14 +44,22 @@ def install_plan(
     steps = [_own_step(sql) for sql in own_tables]
     for known in captured.values():
         steps += _again(compare(dictionary, known, present), present)
-    next_id = max(captured, default=0) + 1
+    taken_numbers = {ownership.number_in(name) for name in present}
+    next_id = _free(max(captured, default=0) + 1, taken_numbers)
     taken = {c.schema.name for c in captured.values()}
     for name in [HEARTBEAT, *chosen(table_names(connection)[0], include, exclude)]:
         if name not in taken:
             found = dictionary.table(name) if name in dictionary else _future_heartbeat(own_tables)
             steps += _first(found, next_id, estimate(connection, found) if name in dictionary else 1)
-            next_id += 1
+            next_id = _free(next_id + 1, taken_numbers)
     return steps
+
+
+def _free(table_id: int, taken: Collection[int | None]) -> int:
+    """Return the next number that is in no name of the application's."""
+    while table_id in taken:
+        table_id += 1
+    return table_id
 
 
 def _own_step(sql: str) -> InstallStep:
@@ -132,7 +140,8 @@ def uninstall_plan(connection: sqlite3.Connection, own_tables: Seq[str]) -> list
     names = {}
     if registry.installed(connection):
         names = {t.schema.table_id: t.schema.qualified for t in registry.read_tables(connection).values()}
-    ours = {name: table for name, (table, _) in objects(connection).items() if _CAPTURES.fullmatch(name)}
+    own = ownership.read(connection)
+    ours = {name: table for name, (table, _) in objects(connection).items() if own.has_numbered(name)}
     triggers = [n for n in ours if not n.startswith("venus_l_")]
     steps = []
     for block, kind, found in (("drop_trigger", "trigger", triggers), ("drop_table", "log", set(ours) - set(triggers))):

@@ -14,6 +14,7 @@ from typing import Any
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.portable import Fact, NotPortableError, carry_check, portable, portable_term
+from venus.adapters.dialects.sqlite import ownership
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.expressions import check_texts, index_terms, index_where
 from venus.adapters.dialects.sqlite.statements import statement
@@ -22,7 +23,6 @@ from venus.model import Check, Index, Kind, LeftOut, TableSchema
 _DIALECT = "sqlite"
 _NO_ACTION = ("NO ACTION", "RESTRICT")
 #: What an index of ours looks like: VENUS's triggers and tables are no part of the application.
-_OWN = "venus_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +154,5 @@ def numberings(connection: sqlite3.Connection, schemas: Seq[TableSchema]) -> lis
 
 def others(connection: sqlite3.Connection) -> list[OtherObject]:
     """Return the application's views and triggers."""
-    return [
-        OtherObject(kind=kind, name=name) for kind, name, _ in _rows(connection, "others") if not name.startswith(_OWN)
-    ]
+    own = ownership.read(connection)
+    return [OtherObject(kind=kind, name=name) for kind, name, _ in _rows(connection, "others") if not own.has(name)]

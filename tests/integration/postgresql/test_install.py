@@ -211,3 +211,14 @@ def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(
     finally:
         sql("ROLLBACK")
         impatient.close()
+
+
+def test_uninstall_leaves_what_others_have_in_the_schema(sql: Sql, source: PostgresSource) -> None:
+    sql("CREATE SCHEMA venus")
+    sql("CREATE FUNCTION venus.total() RETURNS int LANGUAGE sql AS 'SELECT 42'")
+    sql("CREATE TABLE venus.l_00077 (id int PRIMARY KEY)")
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    source.install(["*"], [])
+    source.uninstall()
+    assert sql("SELECT venus.total()") == [(42,)]
+    assert sql("SELECT count(*) FROM venus.l_00077") == [(0,)]
