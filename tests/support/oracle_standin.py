@@ -36,7 +36,10 @@ ADAPTATIONS = (
     (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
     # the views of who blocks are one made by hand, and there only where a test makes it
     (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),
-    (r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION)\b", rf"\1 {DICTIONARY}.\2"),
+    (
+        r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION|REDACTION_POLICIES)\b",
+        rf"\1 {DICTIONARY}.\2",
+    ),
     (r" WHERE ROWNUM <= (\d+)\) T$", r" LIMIT \1) T"),
     (r"\nDISABLE\n(DECLARE|BEGIN)", r"\n\1"),
     (r" DROP \(RECORDID, ISDELETED, SEQUENCE\)$", " DROP RECORDID, DROP ISDELETED, DROP SEQUENCE"),
@@ -65,7 +68,7 @@ PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREAT
 
 #: What tests write into the dictionary.
 _FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
-           "ALL_TAB_IDENTITY_COLS")  # fmt: skip
+           "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES")  # fmt: skip
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {

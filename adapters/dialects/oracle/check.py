@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from zlib import crc32
 
-from venus.adapters.dialects.oracle import ddl, sampling
+from venus.adapters.dialects.oracle import ddl, sampling, visibility
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.overrides import wanted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
+from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.model import Finding
 
 _ALWAYS = ("CREATE TABLE", "CREATE SEQUENCE", "CREATE TRIGGER", "CREATE VIEW")
@@ -45,14 +46,16 @@ def check(
         yield Finding(where="TRUNCATE", message=message, remedy="set venus_watch=database in [source] url")
     yield from sampling.room_findings(session)
     yield from sampling.blocker_findings(session, dictionary.user)
+    listed = dictionary.listed()
+    yield from visibility.unknown_findings(dictionary.visibility, dictionary.user)
     seen: set[str] = set()
     asked: set[str] = set()
     may_measure = bool(session.rows(statement("dictionary", "lob_package")))
-    for at in chosen(dictionary.listed(), include, exclude):
+    for at in chosen(listed, include, exclude):
         table = dictionary.table(at, as_inline=options.inline)
         if not may_measure and any(r.mapping.located for r in table.readings.values()):
             yield _no_lob_package(table, dictionary.user)
-        yield from _table(table, version)
+        yield from _table(table, version, dictionary.visibility)
         yield from sampling.rows_findings(session, table, dictionary.user)
         seen |= {c.name.upper() for c in table.schema.columns}
         asked |= wanted(options.type_map, at.owner, at.name).keys()
@@ -79,10 +82,13 @@ def _privileges(user: str, granted: set[str], *, foreign: bool, options: Options
             )
 
 
-def _table(table: Table, version: Version) -> Iterator[Finding]:
+def _table(table: Table, version: Version, visible: Visibility) -> Iterator[Finding]:
     where = table.schema.qualified
+    ways = {h.message: h.remedy for h in visible.of(table.listed.owner, table.listed.name)}
     for reason in table.refused:
-        remedy = _choices(table, version) if reason == NO_KEY else "exclude the table in [source] exclude"
+        remedy = (
+            _choices(table, version) if reason == NO_KEY else ways.get(reason, "exclude the table in [source] exclude")
+        )
         yield Finding(where=where, message=reason, remedy=remedy, blocks=True)
     for remark in table.remarks:
         yield Finding(where=where, message=remark)

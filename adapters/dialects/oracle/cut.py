@@ -18,12 +18,26 @@ from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.inline import Polled
-from venus.adapters.dialects.oracle.reading import Access, fill_from, key_of, portions, sections_of
+from venus.adapters.dialects.oracle.reading import (
+    DELETED,
+    Access,
+    fill_from,
+    key_for_people,
+    key_of,
+    portions,
+    sections_of,
+    vanished,
+)
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.changes import TableChanges, marker
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
 
+#: Why a table has to be read again of which a row is gone that nobody has deleted. It is not sent as a deletion.
+VANISHED = (
+    "row {key} was changed and is not there now, and nobody has deleted it: hidden from VENUS's user by a policy"
+    " (`venus check` names it), or removed without a trigger (TRUNCATE, a partition, FLASHBACK TABLE): read it again"
+)
 #: Numbers bound in one trip of the exact delete.
 DELETE_ROWS = 10_000
 
@@ -72,6 +86,7 @@ class OracleCut:
         self._fills = fills
         self._halts = halts
         self._read = False
+        self._vanished: dict[int, str] = {}
 
     @property
     def captured_at_us(self) -> int:
@@ -89,17 +104,19 @@ class OracleCut:
             if (place := claim.place) is None:
                 continue
             try:
-                yield from self._changes(claim.access, place, rows_max=rows_max, bytes_max=bytes_max)
+                yield from self._changes(claim, place, rows_max=rows_max, bytes_max=bytes_max)
             except UnfitRow as why:
                 raise self._halts.halt(schema, claim.extent, why) from why
         self._read = True
 
-    def _changes(
-        self, access: Access, place: dict[str, int], *, rows_max: int, bytes_max: int
-    ) -> Iterator[TableChanges]:
+    def _changes(self, claim: Claim, place: dict[str, int], *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        access = claim.access
         # one that is left in the middle would still hold the session's cursor
         with closing(self._reader.stream(access.changes_sql, place, access.piece)) as pieces:
             for portion in portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max):
+                if not claim.truncated and (lost := vanished(portion)):
+                    self._vanished.setdefault(access.layout.schema.table_id, key_for_people(access, lost[0]))
+                    portion = [row for row in portion if row[-2] or row[-1] == DELETED]
                 yield from sections_of(portion, access, bytes_max=bytes_max)
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
@@ -152,6 +169,8 @@ class OracleCut:
                 binds = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no}
                 self._writer.run(statement("registry", "advance"), binds)
             self._forget_log()
+            for table_id, key in self._vanished.items():
+                registry.missed(self._writer, table_id, VANISHED.format(key=key))
             for fill in fills:
                 if fill.table_id in self._fills:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)

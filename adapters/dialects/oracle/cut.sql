@@ -9,10 +9,11 @@ SET TRANSACTION READ ONLY
 SELECT {table_id} AS TABLE_ID, SEQ FROM {log}
 
 -- changes --
--- One row for each key that the log names: the key, the row if it is there, whether it is, whether only INSERTs were
--- noted.
+-- One row for each key that the log names: the key, the row if it is there, whether it is, and what was noted: 0 with a
+-- deletion, 1 only INSERTs, 2 neither. A row that is not there though nobody has deleted it is hidden, or was removed
+-- without a trigger.
 SELECT {log_key}, {others}CASE WHEN T.{first_key} IS NULL THEN 0 ELSE 1 END, G.FRESH{lobs}
-  FROM (SELECT {keys}, CASE WHEN MIN(OP) = 'I' AND MAX(OP) = 'I' THEN 1 ELSE 0 END AS FRESH
+  FROM (SELECT {keys}, CASE WHEN MIN(OP) = 'D' THEN 0 WHEN MAX(OP) = 'I' THEN 1 ELSE 2 END AS FRESH
           FROM {log} WHERE SEQ <= :hi GROUP BY {keys}) G
   LEFT JOIN {table} T ON {joined}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from venus.adapters.dialects.oracle import inline, overrides, ownership, structure
+from venus.adapters.dialects.oracle import inline, overrides, ownership, structure, visibility
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.names import HEARTBEAT
@@ -16,6 +16,7 @@ from venus.adapters.dialects.oracle.overrides import USUAL, Recorded, overridden
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping
 from venus.adapters.dialects.oracle.versions import Version
+from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.errors import ConfigError, UnsupportedType
 from venus.model import Column, TableSchema
@@ -107,13 +108,14 @@ class Dictionary:
         self._inline: frozenset[tuple[str, str]] | None = None
         self._recorded: list[Recorded] | None = None
         self._owned: ownership.Owned | None = None
+        self._visibility: Visibility | None = None
         self.type_map: Map[str, str] = NOTHING  # of the configuration
         self.asked: Map[str, str] = NOTHING  # of this command: goes before what is recorded
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
         self._structures.clear()
-        self._inline = self._recorded = self._owned = None
+        self._inline = self._recorded = self._owned = self._visibility = None
         found = []
         for owner in dict.fromkeys((*self.schemas, self.user)):
             rows = self._session.rows(statement("dictionary", "tables"), {"owner": owner})
@@ -130,6 +132,13 @@ class Dictionary:
         if self._owned is None:
             self._owned = ownership.read(self._session)
         return self._owned
+
+    @property
+    def visibility(self) -> Visibility:
+        """What is hidden from this user; as it was when the tables were listed."""
+        if self._visibility is None:
+            self._visibility = visibility.read(self._session, self.schemas, self.user)
+        return self._visibility
 
     def is_own(self, owner: str, kind: str, name: str) -> bool:
         """Whether VENUS has made an object in the user's own schema."""
@@ -186,6 +195,8 @@ class Dictionary:
             found = replace(found, keyed=replace(found.keyed, style=Style.INLINE))
         if as_inline and not has_columns and own:
             found = replace(found, refused=(*found.refused, f"it has a column {own[0]} of its own"))
+        hidden = tuple(h.message for h in self.visibility.of(listed.owner, listed.name))
+        found = replace(found, refused=(*found.refused, *hidden))
         return replace(found, schema=structure.completed(found.schema, self.structures(listed.owner)))
 
     def to_record(self, included: Seq[Listed]) -> list[Recorded]:

@@ -36,6 +36,9 @@ WIDE_PIECE_ROWS = 16
 #: What a value without a length of its own counts.
 VALUE_BYTES = 10
 
+#: What a row says of its log rows: see cut.sql.
+DELETED, ONLY_INSERTS = 0, 1
+
 #: Reads a LOB of this length by its locator.
 ReadLob = Callable[[Any, int], Any]
 
@@ -176,6 +179,11 @@ def _too_large(access: Access, row: Row, nbytes: int) -> UnfitRow:
     return UnfitRow(f"row {key_for_people(access, row)}: {too_large(nbytes)}")
 
 
+def vanished(rows: list[Row]) -> list[Row]:
+    """Return the rows that are not there though nobody has deleted them."""
+    return [row for row in rows if not row[-2] and row[-1] != DELETED]
+
+
 def key_for_people(access: Access, row: Row) -> str:
     """Name a row."""
     names = (c.name for c in access.layout.columns)
@@ -225,7 +233,7 @@ def _section(access: Access, rows: list[Row], *, deleted: bool) -> TableChanges:
         record_ids=record_ids,
         rows=packed,
         is_deleted=np.full(len(rows), deleted, dtype=np.bool_),
-        inserts_only=not deleted and all(columns[-1]),
+        inserts_only=not deleted and all(noted == ONLY_INSERTS for noted in columns[-1]),
     )
 
 

@@ -79,6 +79,11 @@ def set_state(session: Session, table_id: int, state: str, reason: str) -> int:
     return session.run(statement("registry", "set_state"), binds)
 
 
+def missed(session: Session, table_id: int, reason: str) -> None:
+    """Mark a table RESYNC, unless it is being read again already."""
+    session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:500]})
+
+
 def state_of(row: Row) -> SourceState:
     """Make the checkpoint row readable."""
     return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))

@@ -24,6 +24,11 @@ UPDATE VENUS_CAPTURED_TABLE SET SCHEMA_WIRE = :schema_wire, FINGERPRINT = :finge
 -- set_state --
 UPDATE VENUS_CAPTURED_TABLE SET STATE = :state, REASON = :reason WHERE TABLE_ID = :table_id
 
+-- missed --
+-- Unless a sweep is under way, which finds what is gone.
+UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason
+ WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND (FILL_DONE = 1 OR SWEEP_FROM = 0)
+
 -- restart_fill --
 -- What was shipped before has lower Sequences: a sweep finds the rows that are gone. Nothing shipped, nothing to sweep.
 UPDATE VENUS_CAPTURED_TABLE

@@ -48,6 +48,7 @@ class OracleReader(ReadsRows):
         self._writer = Session(driver)
         self._source = source
         self._accesses: dict[int, Access] = {}
+        self._refused: dict[int, str] = {}
 
     def close(self) -> None:
         self._session.close()
@@ -69,6 +70,8 @@ class OracleReader(ReadsRows):
         table_id = subject.schema.table_id
         if table_id not in self._accesses:
             self._accesses = self._read_dictionary()
+        if reason := self._refused.get(table_id):
+            raise Refused(f"{subject.schema.qualified}: {reason}", hint="`venus check` names the way out")
         access = self._accesses.get(table_id)
         if access is None or access.layout.schema.version != subject.schema.version:
             self._accesses.clear()
@@ -82,7 +85,9 @@ class OracleReader(ReadsRows):
         for table_id, captured in registry.read_tables(self._session).items():
             at = listed.get((captured.schema.namespace, captured.schema.name))
             table = dictionary.table(at, captured.schema, captured.number_max) if at else None
-            if table is not None and fingerprint(table.schema) == fingerprint(captured.schema):
+            if table is not None and table.refused:
+                self._refused[table_id] = table.refused[0]
+            elif table is not None and fingerprint(table.schema) == fingerprint(captured.schema):
                 found[table_id] = access_to(table)
         return found
 

@@ -19,5 +19,5 @@ SELECT K FROM (SELECT {key} AS K, ROW_NUMBER() OVER (ORDER BY {key}) AS N, COUNT
 SELECT DISTINCT {keys} FROM {log} G WHERE {where}
 
 -- touch --
--- As if the application had changed these rows: the next cut reads them as they are.
-INSERT INTO {log} (SEQ, OP, {keys}) VALUES (VENUS_SEQ.NEXTVAL, 'U', {values})
+-- As if the application had changed these rows: the next cut reads them as they are. D, because some may be gone.
+INSERT INTO {log} (SEQ, OP, {keys}) VALUES (VENUS_SEQ.NEXTVAL, 'D', {values})

@@ -1,0 +1,104 @@
+"""What hides rows or values from the user that reads them: policies, Data Redaction, row archival.
+
+A row that capture does not see looks deleted, and a masked value looks like data. So a table is refused while any of
+this applies to it, and the installation says what gives full sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.statements import statement
+from venus.errors import SourceError
+from venus.model import Finding
+
+SEES_ROWS, SEES_VALUES = "EXEMPT ACCESS POLICY", "EXEMPT REDACTION POLICY"
+ARCHIVE_STATE = "ORA_ARCHIVE_STATE"
+_EXCLUDE = "exclude the table in [source] exclude"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """Why not everything of a table can be seen, and the way out."""
+
+    message: str
+    remedy: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Visibility:
+    """What is hidden in the captured schemas, by (owner, table)."""
+
+    hidden: dict[tuple[str, str], list[Hidden]] = field(default_factory=dict)
+    archived: set[tuple[str, str]] = field(default_factory=set)
+    #: Whether this user can see if values are masked.
+    knows_redactions: bool = True
+
+    def of(self, owner: str, name: str) -> list[Hidden]:
+        """Return what is hidden of one table."""
+        return self.hidden.get((owner, name), [])
+
+
+def read(session: Session, owners: Iterable[str], user: str) -> Visibility:
+    """Ask the dictionary."""
+    granted = {str(row[0]) for row in session.rows(statement("dictionary", "privileges"))}
+    found = Visibility()
+    for owner in owners:
+        binds = {"owner": owner}
+        if SEES_ROWS not in granted:
+            for table, policy in session.rows(statement("visibility", "policies"), binds):
+                found.hidden.setdefault((owner, table), []).append(_policy(str(policy), user))
+        if SEES_VALUES not in granted:
+            masked = _redactions(session, owner)
+            found.knows_redactions = found.knows_redactions and masked is not None
+            for table, policy in masked or ():
+                found.hidden.setdefault((owner, table), []).append(_redaction(policy, user))
+        found.archived |= {(owner, str(table)) for (table,) in session.rows(statement("visibility", "archival"), binds)}
+    for owner, table in found.archived:
+        found.hidden.setdefault((owner, table), []).append(_archival())
+    return found
+
+
+def _redactions(session: Session, owner: str) -> list[tuple[str, str]] | None:
+    try:
+        rows: Seq[Seq[object]] = session.rows(statement("visibility", "redactions"), {"owner": owner})
+    except (SourceError, SchemaChanged):
+        return None
+    return [(str(table), str(policy)) for table, policy in rows]
+
+
+def _policy(policy: str, user: str) -> Hidden:
+    return Hidden(
+        message=f"policy {policy} may hide rows from {user}, and they would look deleted",
+        remedy=f"GRANT {SEES_ROWS} TO {quoted(user)}; -- or {_EXCLUDE}",
+    )
+
+
+def _redaction(policy: str, user: str) -> Hidden:
+    return Hidden(
+        message=f"redaction policy {policy} may mask values for {user}, and the masks would travel as data",
+        remedy=f"GRANT {SEES_VALUES} TO {quoted(user)}; -- or {_EXCLUDE}",
+    )
+
+
+def _archival() -> Hidden:
+    return Hidden(
+        message="it has ROW ARCHIVAL: rows that the application archives are hidden, and would look deleted",
+        remedy=f"ALTER TABLE ... NO ROW ARCHIVAL; -- or {_EXCLUDE}",
+    )
+
+
+def unknown_findings(found: Visibility, user: str) -> Iterator[Finding]:
+    """Say what cannot be known."""
+    if not found.knows_redactions:
+        remedy = f"GRANT {SEES_VALUES} TO {quoted(user)};"
+        yield Finding(
+            where="privileges",
+            message=f"whether Data Redaction masks values for {user} cannot be seen",
+            remedy=f"{remedy} -- or GRANT SELECT ON SYS.REDACTION_POLICIES TO {quoted(user)};",
+        )

@@ -1,0 +1,138 @@
+"""Rows and values that VENUS's user does not see: a table is refused by name, and nothing becomes a deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.mariadb import MariaServer
+from venus.adapters.dialects.oracle.source import OracleSource
+from venus.errors import Refused
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def item(application: Any, source: OracleSource) -> Follower:
+    application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
+    application.execute("""INSERT INTO "ITEM" VALUES (1, 'a'), (2, 'b'), (3, 'c')""")
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    return follower
+
+
+def state(source: OracleSource) -> tuple[str, str]:
+    return next((t.state, t.reason) for t in source.registered() if t.schema.name == "ITEM")
+
+
+def unseen(application: Any, sql: str) -> None:
+    """Let a statement be one that fires no trigger for deletions."""
+    application.execute("SHOW CREATE TRIGGER VENUS_D_00002")
+    made = application.fetchall()[0][2]
+    application.execute("DROP TRIGGER VENUS_D_00002")
+    application.execute(sql)
+    application.execute(made)
+
+
+def test_a_row_that_vanishes_without_a_deletion_is_not_sent_as_one(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
+    application.execute("""INSERT INTO "ITEM" VALUES (4, 'd'), (5, 'e')""")
+    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" IN (2, 4)')
+    item.drain()
+    assert {key: row["V"] for key, row in item.rows("ITEM").items()} == {
+        ("1",): "x", ("2",): "b", ("3",): "x", ("5",): "e",
+    }  # fmt: skip
+    now, reason = state(source)
+    assert now == "RESYNC"
+    assert "row ID=2 was changed" in reason or "row ID=4 was changed" in reason
+    assert "nobody has deleted it" in reason
+
+
+def test_reading_the_table_again_ends_it(item: Follower, application: Any, source: OracleSource) -> None:
+    application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
+    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
+    item.drain()
+    source.restart_fill(2)
+    item.drain()
+    assert set(item.rows("ITEM")) == {("1",), ("3",)}
+    assert state(source) == ("ACTIVE", "")
+
+
+def test_a_sweep_that_is_under_way_is_not_disturbed_by_one(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
+    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
+    source.restart_fill(2)
+    item.drain()
+    assert set(item.rows("ITEM")) == {("1",), ("3",)}
+    assert state(source) == ("ACTIVE", "")
+
+
+def test_rows_that_are_deleted_are_still_deletions(item: Follower, application: Any, source: OracleSource) -> None:
+    application.execute("""UPDATE "ITEM" SET "V" = 'x' WHERE "ID" = 1""")
+    application.execute('DELETE FROM "ITEM" WHERE "ID" < 3')
+    application.execute("""INSERT INTO "ITEM" VALUES (7, 'd')""")
+    application.execute('DELETE FROM "ITEM" WHERE "ID" = 7')
+    item.drain()
+    assert set(item.rows("ITEM")) == {("3",)}
+    assert state(source) == ("ACTIVE", "")
+
+
+@pytest.mark.parametrize(
+    ("view", "values", "grant", "said"),
+    [
+        ("ALL_POLICIES", "('APP', 'ITEM', 'BY_BRANCH', 'YES', 'YES')", "EXEMPT ACCESS POLICY", "policy BY_BRANCH"),
+        ("REDACTION_POLICIES", "('APP', 'ITEM', 'CARDS', 'YES')", "EXEMPT REDACTION POLICY", "redaction policy CARDS"),
+    ],
+)  # fmt: skip
+def test_a_table_under_a_policy_is_refused_until_the_user_is_exempt(
+    view: str, values: str, grant: str, said: str, application: Any, source: OracleSource
+) -> None:
+    application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY)')
+    application.execute(f"INSERT INTO DICTIONARY.{view} VALUES {values}")
+    (found,) = [f for f in source.check(["*"], []) if f.blocks]
+    assert said in found.message
+    assert f'GRANT {grant} TO "APP";' in found.remedy
+    with pytest.raises(Refused, match=said):
+        source.install(["*"], [])
+    application.execute(f"INSERT INTO DICTIONARY.SESSION_PRIVS VALUES ('{grant}')")
+    assert [f for f in source.check(["*"], []) if f.blocks] == []
+    source.install(["*"], [])
+
+
+def test_a_policy_that_comes_later_is_noticed_and_nothing_is_read_under_it(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    application.execute("INSERT INTO DICTIONARY.ALL_POLICIES VALUES ('APP', 'ITEM', 'BY_BRANCH', 'YES', 'YES')")
+    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')  # as the policy would show it
+    source.refresh_schemas()
+    now, reason = state(source)
+    assert (now, "policy BY_BRANCH" in reason) == ("RESYNC", True)
+    source.restart_fill(2)
+    item.drain()
+    assert set(item.rows("ITEM")) == {("1",), ("2",), ("3",)}
+    assert state(source)[0] == "RESYNC"
+    application.execute("INSERT INTO DICTIONARY.SESSION_PRIVS VALUES ('EXEMPT ACCESS POLICY')")
+    source.refresh_schemas()
+    source.restart_fill(2)
+    item.drain()
+    assert set(item.rows("ITEM")) == {("1",), ("3",)}
+    assert state(source) == ("ACTIVE", "")
+
+
+def test_who_cannot_see_redactions_is_told(
+    application: Any, source: OracleSource, mariadb_oracle_server: MariaServer
+) -> None:
+    mariadb_oracle_server.execute("RENAME TABLE REDACTION_POLICIES TO NOT_GRANTED", "DICTIONARY")
+    try:
+        (found,) = [f for f in source.check(["*"], []) if "Data Redaction" in f.message]
+    finally:
+        mariadb_oracle_server.execute("RENAME TABLE NOT_GRANTED TO REDACTION_POLICIES", "DICTIONARY")
+    assert not found.blocks
+    assert "GRANT EXEMPT REDACTION POLICY" in found.remedy
