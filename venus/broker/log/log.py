@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from venus.broker.log.entry import Entry, decode
-from venus.replication.terms import TermCache
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
+from venus.replication.terms import TermCache
 
 
 @dataclass(slots=True, eq=False)

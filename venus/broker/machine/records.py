@@ -10,7 +10,6 @@ from typing import Any
 
 from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
-from venus.replication.terms import TermCache
 from venus.broker.machine import half
 from venus.broker.machine.business import Business, Materialised, TableFigures
 from venus.broker.machine.consumers import Consumer
@@ -21,6 +20,7 @@ from venus.broker.store import keys
 from venus.broker.store.files import damaged
 from venus.broker.store.rocks import Batch, Store
 from venus.model import Verdict
+from venus.replication.terms import TermCache
 from venus.rpc.limits import NUMBER_MAX
 
 _HALF = struct.Struct(">QQIQqQ")
