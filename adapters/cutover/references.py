@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from venus.adapters.targets.postgresql.cutmark import sql
 from venus.adapters.targets.postgresql.database import transaction
 from venus.adapters.targets.postgresql.naming import Placed, quoted
-from venus.adapters.targets.postgresql.schema.ddl import Names, Reference, checks, indexes, references
+from venus.adapters.targets.postgresql.schema.constraints import Names, Reference, checks, indexes, references
 from venus.adapters.targets.postgresql.session import Session
 from venus.errors import TargetError
 

@@ -11,11 +11,13 @@ from venus.adapters.targets.parquet.files import Writer, change_schema, changes_
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.layout import folder_name
 from venus.adapters.targets.parquet.manifest import Base, ChangeFile, LakeTable, Manifest
+from venus.adapters.under.cuts import piece_of
+from venus.adapters.under.heartbeats import heartbeat_of
 from venus.codec.arrowrows import Misfit, Shape
-from venus.codec.batch import Batch, decode
+from venus.codec.batch import Batch
 from venus.codec.changes import TableChanges
 from venus.errors import ProtocolError
-from venus.model import ChangeKind, TableSchema
+from venus.model import TableSchema
 from venus.wire import broker_pb2
 
 
@@ -48,9 +50,7 @@ class Gathering:
             return  # a replay
         if increment.base_offset != manifest.offset:
             raise ProtocolError(f"increment {increment.base_offset} does not follow offset {manifest.offset}")
-        batch = decode(increment.body)
-        if max(batch.count, 1) != increment.count:
-            raise ProtocolError(f"increment {increment.base_offset} has {batch.count} changes, not {increment.count}")
+        batch = piece_of(increment).batch
         self.began = self.began or time.monotonic()
         for schema in batch.schemas:
             self._meet(schema)
@@ -92,7 +92,7 @@ class Gathering:
         schema = self.manifest.schema(section.table_id, section.schema_version)
         if schema.is_heartbeat:
             self.manifest.rows_other += section.count
-            self.manifest.heartbeat_us = beat_at(section, schema) or self.manifest.heartbeat_us
+            self.manifest.heartbeat_us = heartbeat_of(section, schema) or self.manifest.heartbeat_us
             return
         table = self.manifest.tables[section.table_id]
         table.rows_applied += section.count
@@ -129,11 +129,3 @@ class Gathering:
         """Throw everything away."""
         for writer in self._writers.values():
             writer.abandon()
-
-
-def beat_at(section: TableChanges, schema: TableSchema) -> int:
-    """Return the source's clock in the heartbeat row, Unix microseconds, 0 if it has none."""
-    if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
-        return 0
-    values = Shape.of(schema, ["beat_at"]).arrays(section.record_ids, section.rows, schema)[0]
-    return int(values[-1].as_py() or 0)

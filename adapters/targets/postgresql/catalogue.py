@@ -89,6 +89,16 @@ class Catalogue:
         """Return the version that a table at the target has."""
         return self.schema(table_id, self.tables[table_id].schema_version)
 
+    def dependants(self, table_id: int) -> list[str]:
+        """Return the tables whose foreign keys lead to this one."""
+        me = self.newest(table_id)
+        others = [self.newest(other) for other in self.tables if other != table_id]
+        return sorted(
+            other.qualified
+            for other in others
+            if any((fk.referred_namespace, fk.referred_table) == (me.namespace, me.name) for fk in other.foreign_keys)
+        )
+
     def sql(self, target: PostgresTarget, table_id: int, version: int) -> RowSql:
         """Return the statements for a table version; asked for every section, hence kept."""
         key = (table_id, version)

@@ -15,7 +15,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, place
-from venus.adapters.targets.postgresql.schema import own_types as owntypes
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
@@ -178,8 +177,6 @@ class PostgresTarget:
 
     def put_schema(self, session: Session, schema: TableSchema) -> None:
         """Keep a table version: a batch names it only once."""
-        if schema.types and any(t.table_id == schema.table_id for t in self.tables(session)):
-            owntypes.add_labels(self.place(schema), lambda: self.connect("labels"))
         wire = schemas_codec.to_wire(schema).SerializeToString()
         self.own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
 

@@ -7,35 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, place_all, quoted
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema import own_types as owntypes
-from venus.adapters.targets.postgresql.schema.ddl import own_types, type_sql
+from venus.adapters.targets.postgresql.schema.ddl import own_types
+from venus.adapters.targets.postgresql.schema.missing import Obstacle, missing_types
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused, VenusError
-from venus.model import Finding, Kind, LogicalType, TableSchema
-
-#: How what is left out names it.
-_TYPE = "type of column"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
-    """One reason why a load would be refused."""
-
-    where: str
-    message: str
-    remedy: str
-
-    @property
-    def line(self) -> str:
-        """One line for people."""
-        return f"{self.where} {self.message}: {self.remedy}"
+from venus.model import Finding, TableSchema
 
 
 def obstacles(target: PostgresTarget, session: Session, schemas: Iterable[TableSchema]) -> list[Obstacle]:
@@ -94,45 +77,6 @@ def refuse_unfit(target: PostgresTarget, schemas: Iterable[TableSchema]) -> None
 
 
 # -- types ---------------------------------------------------------------------------------------------------------
-
-
-def missing_types(session: Session, placed: Sequence[Placed], target: str) -> list[Obstacle]:
-    """Return a line for each column of a type that is neither here nor made by VENUS; one query for all tables."""
-    wanted = [(one, column, name) for one in placed for column, name in _foreign_types(one)]
-    spelled = sorted({name for _, _, name in wanted})
-    if not spelled:
-        return []
-    missing = {name for (name,) in session.rows(statement("dictionary", "missing_types"), {"types": spelled})}
-    return [
-        Obstacle(
-            where=f"{one.schema.qualified}.{column}",
-            message=f"is of type {name}, which target {target} does not have",
-            remedy=_remedy(one.schema, column),
-        )
-        for one, column, name in wanted
-        if name in missing
-    ]
-
-
-def _foreign_types(placed: Placed) -> Iterator[tuple[str, str]]:
-    """Yield (column, type) where only a PostgreSQL that happens to have the type can take the column."""
-    made = placed.type_names
-    for column in placed.schema.columns:
-        innermost = _innermost(column.type)
-        if innermost.kind is Kind.NATIVE and innermost.name not in made:
-            yield column.name, type_sql(innermost, made)
-
-
-def _innermost(kind: LogicalType) -> LogicalType:
-    while kind.kind is Kind.ARRAY and kind.element is not None:
-        kind = kind.element
-    return kind
-
-
-def _remedy(schema: TableSchema, column: str) -> str:
-    told = [left.reason for left in schema.left_out if (left.what, left.name) == (_TYPE, column)]
-    way = told[0] if told else "the target's PostgreSQL is older than the source's: upgrade it"
-    return f"{way}; or exclude the table"
 
 
 def _types_that_differ(session: Session, placed: Sequence[Placed]) -> Iterator[Obstacle]:

@@ -32,7 +32,7 @@ from tests.support.feed import (
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.apply.oneshot import _Shot
 from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.control import (
     pause,
     progress,
@@ -242,7 +242,7 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
     way: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply=WAYS[way])
-    _loses(monkeypatch, _Shot if way == "at once" else Writer, result=True)
+    _loses(monkeypatch, _Shot if way == "at once" else ApplyTransaction, result=True)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(1, "o", 1, table=2))
         caught_up(database, feed.broker)
@@ -280,7 +280,7 @@ def test_a_held_change_that_is_not_met_again_is_noticed(
         feed.cut(put(1, "first", 1))
         feed.cut(put(2, "second", 2), put(3, "third", 2))
         closes(settings, feed, database)
-        _loses(monkeypatch, Writer, result=None, nth=2)
+        _loses(monkeypatch, ApplyTransaction, result=None, nth=2)
         resume(settings, "a", ["items"])
         returned(settings)
         assert progress(settings, "a").unaccounted == 2

@@ -30,7 +30,7 @@ from tests.support.feed import (
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
-from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
@@ -351,7 +351,7 @@ def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDe
         disturb()
         with pytest.raises(Superseded):
             apply_at_once(target, session, known, pieces, defer_constraints=False)
-        writer = Writer(target, session, known, Verdicts(), start=pieces[0].start, defer_constraints=False)
+        writer = ApplyTransaction(target, session, known, Verdicts(), start=pieces[0].start, defer_constraints=False)
         with pytest.raises(Superseded):
             writer.begin()
         session.close()

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.support.feed import INT, TEXT, column, items, refers, settings_for, table
-from venus.adapters.targets.postgresql.evolve import step, widens
 from venus.adapters.targets.postgresql.naming import Placed, place, place_all
-from venus.adapters.targets.postgresql.schema.ddl import ddl, type_sql
+from venus.adapters.targets.postgresql.schema.ddl import type_sql
+from venus.adapters.targets.postgresql.schema.ddl_file import convert
+from venus.adapters.targets.postgresql.schema.evolve import step, widens
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, differences
 from venus.config import Settings
 from venus.errors import Refused
@@ -61,7 +62,7 @@ def test_types_are_spelled_as_the_dictionary_spells_them(kind: LogicalType, spel
 def test_the_whole_of_a_small_database(settings: Settings) -> None:
     parent = replace(items(), indexes=(Index(name="by_label", columns=("label",)),), comment="it's")
     child = refers(table(2, 'li"nes', column(1, "id", INT, identity=True), column(2, "item", INT)), "item", parent)
-    assert ddl([parent, child], settings, "a") == [
+    assert convert([parent, child], settings, "a").statements == [
         'CREATE SCHEMA IF NOT EXISTS "shop"',
         'CREATE TABLE "shop"."items" (\n    "id" bigint NOT NULL,\n    "label" text,\n    "amount" bigint\n)',
         "COMMENT ON TABLE \"shop\".\"items\" IS 'it''s'",
@@ -81,7 +82,7 @@ def test_index_names_that_are_taken_or_too_long_get_another(settings: Settings) 
     same = Index(name="same", columns=("label",))
     first = replace(items(), indexes=(same, Index(name="sqlite_autoindex_items_1", columns=("amount",), unique=True)))
     second = replace(items(2, long), indexes=(same, Index(name="y" * 64, columns=("amount",))))
-    made = [s for s in ddl([first, second], settings, "a") if " INDEX " in s]
+    made = [s for s in convert([first, second], settings, "a").statements if " INDEX " in s]
     names = [s.split('"')[1] for s in made]
     assert names[:2] == ["same", "items_amount_key"]
     assert len(set(names)) == 4
@@ -99,7 +100,7 @@ def test_what_a_table_is_besides_its_rows(settings: Settings) -> None:
         ),
         checks=(Check(name="FAIR", sql='"PRICE" > 0'), Check(name="FAIR2", sql="true")),
     )  # fmt: skip
-    assert ddl([goods], settings, "a")[1:] == [
+    assert convert([goods], settings, "a").statements[1:] == [
         'CREATE SEQUENCE "shop"."goods_id_seq"',
         'CREATE TABLE "shop"."goods" (\n    "id" numeric(20,0) DEFAULT nextval(\'"shop"."goods_id_seq"\'::regclass) '
         'NOT NULL,\n    "price" bigint\n)',

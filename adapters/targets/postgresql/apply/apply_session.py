@@ -14,7 +14,7 @@ from venus.adapters.targets.postgresql.apply.held import HeldTables
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.apply.report import Loop
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
 from venus.adapters.targets.postgresql.rows.merging import MergeWhole
@@ -194,11 +194,11 @@ class ApplySession:
             return
         while True:
             try:
-                writer = self._writer(cuts[0].start)
-                writer.begin()
+                transaction = self._transaction(cuts[0].start)
+                transaction.begin()
                 for piece in pieces:
-                    writer.add(piece)
-                self._finish(writer, cuts[-1], sum(c.rows for c in cuts))
+                    transaction.add(piece)
+                self._finish(transaction, cuts[-1], sum(c.rows for c in cuts))
             except RowsRefused as refused:
                 self._session.rollback()
                 self._reload()
@@ -212,22 +212,22 @@ class ApplySession:
 
     def _stream_cut(self) -> bool:
         """Apply a cut that is larger than memory allows, or not decided yet, while it arrives."""
-        writer = self._writer(self._catalogue.position.offset, frozenset(self._loop.whole))
+        transaction = self._transaction(self._catalogue.position.offset, frozenset(self._loop.whole))
         last: Piece | None = None
         rows = 0
         heard = time.monotonic()
         try:
-            writer.begin()
+            transaction.begin()
             while not self._loop.stopped:
                 if last is None or not last.batch.cut_end:
                     for piece in self._assembler.open_pieces():
-                        writer.add(piece)
+                        transaction.add(piece)
                         rows += piece.batch.count
                         last = piece
                         if piece.batch.cut_end:
-                            writer.flush()
+                            transaction.flush()
                 if last is not None and last.batch.cut_end and last.decided:
-                    self._finish(writer, Cut(number=last.batch.cut, pieces=[last]), rows)
+                    self._finish(transaction, Cut(number=last.batch.cut, pieces=[last]), rows)
                     return True
                 heard = self._hear(heard)
         except RowsRefused as refused:
@@ -251,20 +251,20 @@ class ApplySession:
             raise Hesitate(f"nothing was heard of it for {DECISION_WAIT_S:g} s")
         return heard
 
-    def _writer(self, start: int, whole: frozenset[int] | None = None) -> Writer:
-        return Writer(
+    def _transaction(self, start: int, whole: frozenset[int] | None = None) -> ApplyTransaction:
+        return ApplyTransaction(
             self._target, self._session, self._catalogue, self._loop.verdicts, start=start,
             defer_constraints=self._defer, whole=whole,
         )  # fmt: skip
 
-    def _finish(self, writer: Writer, cut: Cut, rows: int) -> None:
+    def _finish(self, transaction: ApplyTransaction, cut: Cut, rows: int) -> None:
         last = cut.pieces[-1]
-        writer.finish(
+        transaction.finish(
             lambda: advance_text(
-                self._target, self._session, self._catalogue, last, writer.heartbeat_us, writer.other
+                self._target, self._session, self._catalogue, last, transaction.heartbeat_us, transaction.other
             )
         )  # fmt: skip
-        self._done(cut, rows, reload=writer.changed)
+        self._done(cut, rows, reload=transaction.changed)
 
     def _judge(self, refused: RowsRefused) -> None:
         self._loop.verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")

@@ -10,7 +10,7 @@ import logging
 from functools import partial
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import ACTIVE, PostgresTarget
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Verdicts
@@ -76,15 +76,15 @@ class CatchUp:
         end = cuts[-1].end
         changed = False
         while True:
-            writer = Writer(
+            transaction = ApplyTransaction(
                 self._target, self._session, catalogue, verdicts, start=cuts[0].start,
                 defer_constraints=defer_constraints, only=self.table_id,
             )  # fmt: skip
             try:
-                writer.begin()
+                transaction.begin()
                 for piece in pieces_of(cuts):
-                    writer.add(piece)
-                writer.finish(partial(self._end_text, end, halted=bool(verdicts.halts)))
+                    transaction.add(piece)
+                transaction.finish(partial(self._end_text, end, halted=bool(verdicts.halts)))
             except RowsRefused as refused:
                 self._session.rollback()
                 changed = True
@@ -94,7 +94,7 @@ class CatchUp:
                 verdicts.add(refused, quarantine=self._target.config.on_error == "quarantine")
                 continue
             self._held_from = end
-            return changed or writer.changed
+            return changed or transaction.changed
 
     def _one_by_one(self, catalogue: Catalogue, cuts: list[Cut], *, defer_constraints: bool) -> bool:
         """Apply cuts alone, up to the first one that changes what is known of the table."""
@@ -111,11 +111,11 @@ class CatchUp:
     def _joined(self, catalogue: Catalogue) -> bool:
         """Let the table follow the stream again, from exactly the applied offset on."""
         state = catalogue.tables[self.table_id]
-        writer = Writer(
+        transaction = ApplyTransaction(
             self._target, self._session, catalogue, Verdicts(), start=catalogue.position.offset,
             defer_constraints=False, only=self.table_id,
         )  # fmt: skip
-        writer.begin()
+        transaction.begin()
         self._target.set_state(self._session, self.table_id, ACTIVE)
         self._target.own(self._session, "clear_halted", table_id=self.table_id)
         self._session.run("COMMIT")

@@ -10,7 +10,7 @@ import logging
 
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.catchup import CatchUp
-from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
@@ -85,10 +85,10 @@ class HeldTables:
 
     def _halt(self, session: Session, catalogue: Catalogue, states: list[TableState]) -> None:
         """Halt tables in one transaction; `held_from` stays, as what is held is counted from there."""
-        writer = Writer(
+        transaction = ApplyTransaction(
             self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False
         )  # fmt: skip
-        writer.begin()
+        transaction.begin()
         for state in states:
             reason = self._reason(state)
             self._target.set_state(session, state.table_id, HALTED, held_from=state.held_from, reason=reason)

@@ -1,7 +1,7 @@
 """A small group of cuts in one round trip: BEGIN, the applied offset, keyed statements, COMMIT in one string.
 
 This is the way of a trickle, where a round trip is most of the latency. Whatever is unusual (a marker, a new schema
-version, a parked key, a refusal) is left to `Writer`; nothing has happened then.
+version, a parked key, a refusal) is left to `ApplyTransaction`; nothing has happened then.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from venus.adapters.targets.postgresql.apply.counts import Counts
-from venus.adapters.targets.postgresql.apply.writer import heartbeat_of
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.rows.keyed import keyed_text
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.under.cuts import Piece
 from venus.adapters.under.fold import Rows, joined, net, rows_of
+from venus.adapters.under.heartbeats import heartbeat_of
 from venus.codec.changes import TableChanges
-from venus.codec.layout import Layout
 from venus.errors import TargetError
 from venus.model import ChangeKind
 
@@ -69,7 +68,7 @@ class _Shot:
         catalogue, table_id = self._catalogue, section.table_id
         schema = catalogue.schema(table_id, section.schema_version)
         if schema.is_heartbeat:
-            self._heartbeat_us = heartbeat_of(section, Layout.of(schema)) or self._heartbeat_us
+            self._heartbeat_us = heartbeat_of(section, schema) or self._heartbeat_us
             self._counts.other += section.count
             return True
         if not catalogue.follows(table_id):

@@ -1,4 +1,4 @@
-"""Records which keys of a table are touched by changes, in the transactions that apply them.
+"""Begins and ends the records of which keys of a table are touched by changes, in the transactions that apply them.
 
 Two things need to know: the end of a sweep (the re-read of a whole source table), after which keys that were not met
 are gone, and a resync, for which touched keys are newer than its snapshot. The record is durable, so both outlive a
@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.rows.keyed import key_values
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Session
-from venus.adapters.under.fold import Rows, net
-from venus.codec.layout import Layout
 
 
 class Recording:
@@ -48,11 +45,3 @@ class Recording:
         if not self._catalogue.records(table_id):
             self._session.run(sql.text("drop_touched"))
         self.changed = True
-
-    def touch(self, rows: Rows, sql: RowSql, layout: Layout) -> None:
-        """Take note of keys whose changes wait in quarantine: they exist at the source all the same."""
-        if not self._catalogue.records(layout.schema.table_id):
-            return
-        last = int(rows.offsets[-1])
-        values = key_values(self._session, layout, net(rows).record_ids, (last,))
-        self._session.run(sql.text("touch_values", values=values))

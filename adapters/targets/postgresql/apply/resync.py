@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from venus.adapters.targets.postgresql import evolve
-from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import (
     ACCOUNT,
@@ -27,7 +26,9 @@ from venus.adapters.targets.postgresql.database import (
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_full
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.rowsql import RowSql
+from venus.adapters.targets.postgresql.schema import evolve
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
+from venus.adapters.targets.postgresql.schema.following import keep_version
 from venus.adapters.targets.postgresql.schema.own_types import settled
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.codec import schema as schemas_codec
@@ -152,18 +153,18 @@ class Resyncs:
                 changed |= self._look(session, catalogue, state)
         return changed
 
-    def _writer(self, session: Session, catalogue: Catalogue, table_id: int) -> Writer:
-        return Writer(
+    def _transaction(self, session: Session, catalogue: Catalogue, table_id: int) -> ApplyTransaction:
+        return ApplyTransaction(
             self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False,
             only=table_id,
         )  # fmt: skip
 
     def _begin(self, session: Session, catalogue: Catalogue, state: TableState) -> None:
         """Record touched keys from exactly the applied offset on."""
-        writer = self._writer(session, catalogue, state.table_id)
+        transaction = self._transaction(session, catalogue, state.table_id)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
-        writer.begin()
-        writer.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
+        transaction.begin()
+        transaction.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
         session.run("COMMIT")
 
     def _look(self, session: Session, catalogue: Catalogue, state: TableState) -> bool:
@@ -191,8 +192,8 @@ class Resyncs:
     def _replace(
         self, session: Session, catalogue: Catalogue, state: TableState, cut: int, schema: TableSchema
     ) -> None:
-        writer = self._writer(session, catalogue, state.table_id)
-        writer.begin()
+        transaction = self._transaction(session, catalogue, state.table_id)
+        transaction.begin()
         self._evolve(session, catalogue, state, schema)
         placed = self._target.place(schema)
         sql = RowSql(placed, self._target.group)
@@ -205,7 +206,7 @@ class Resyncs:
         if state.state != ACTIVE:
             self._hold(session, state, cut)
         self._target.own(session, "end_held", table_id=state.table_id)
-        writer.recording.stop(state.table_id, RESYNC, sql)
+        transaction.recording.stop(state.table_id, RESYNC, sql)
         self._target.own(session, "settle_account")
         session.run(f"{sql.text('drop_side')}; COMMIT")
 
@@ -220,7 +221,7 @@ class Resyncs:
             raise TargetError(step.refused)
         for text in step.statements:
             session.run(text)
-        self._target.put_schema(session, schema)
+        keep_version(self._target, session, schema)
         remarks = "; ".join(step.remarks)
         self._target.own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
 
@@ -237,12 +238,12 @@ class Resyncs:
         logger.error("resync of %s failed: %s", state.source_name, why)
         self._loads.pop(state.table_id, None)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
-        writer = self._writer(session, catalogue, state.table_id)
-        writer.begin()
+        transaction = self._transaction(session, catalogue, state.table_id)
+        transaction.begin()
         reason = f"resync failed: {why}"
         self._target.set_state(session, state.table_id, state.state, held_from=state.held_from, reason=reason)
         self._target.own(session, "end_held", table_id=state.table_id)
         self._target.own(session, "end_sweep", table_id=0, purpose=ACCOUNT)
-        writer.recording.stop(state.table_id, RESYNC, sql)
+        transaction.recording.stop(state.table_id, RESYNC, sql)
         session.run(f"{sql.text('drop_side')}; COMMIT")
         return True

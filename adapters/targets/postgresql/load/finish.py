@@ -10,15 +10,8 @@ from collections.abc import Sequence
 
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.ddl import (
-    Names,
-    add_key,
-    checks,
-    foreign_keys,
-    indexes,
-    is_counted,
-    is_identity,
-)
+from venus.adapters.targets.postgresql.schema.constraints import Names, add_key, checks, foreign_keys, indexes
+from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import TargetError

@@ -7,9 +7,9 @@ import uuid
 from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.database import LOADING, PostgresTarget, transaction
-from venus.adapters.targets.postgresql.evolve import prepare_table
 from venus.adapters.targets.postgresql.naming import Placed, place_all
 from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.schema.tables import prepare_table
 from venus.adapters.targets.postgresql.session import Session
 from venus.codec import schema as schemas_codec
 from venus.errors import Refused, SnapshotExpired, Unavailable, VenusError

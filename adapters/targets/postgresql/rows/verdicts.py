@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.errors import TargetError
 
 #: More refused rows of one table in one group of cuts than this are no bad rows but a bad table.
@@ -34,6 +35,16 @@ class RowsRefused(TargetError):
         self.reason = reason
         #: Empty: the table as a whole cannot be applied to.
         self.suspects = suspects
+
+
+def guarded(session: Session, table_id: int, text: str) -> None:
+    """Run a statement about a whole table; if it fails, the table halts (RowsRefused)."""
+    try:
+        session.run(text)
+    except TargetError as error:
+        if session.closed or isinstance(error, Superseded):
+            raise
+        raise RowsRefused(table_id, str(error), []) from error
 
 
 @dataclass(slots=True)

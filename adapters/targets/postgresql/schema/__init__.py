@@ -1,1 +1,1 @@
-"""What tables look like at the target: DDL, the application's own types, tables that were there before."""
+"""DDL: how tables are made and follow the source, the application's own types, tables that were there before."""

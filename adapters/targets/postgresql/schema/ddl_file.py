@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.targets.postgresql.naming import Placed, place_all
-from venus.adapters.targets.postgresql.schema import ddl
+from venus.adapters.targets.postgresql.schema.constraints import (
+    Names,
+    add_key,
+    checks,
+    foreign_keys,
+    indexes,
+    references,
+)
+from venus.adapters.targets.postgresql.schema.ddl import create_table, create_type, namespaces, own_types
 from venus.config import Settings
 from venus.model import TableSchema
 
@@ -78,17 +86,33 @@ def convert(
 ) -> Conversion:
     """Return what target `target` gets of these tables. Raises Refused if names collide."""
     placed = place_all(schemas, settings, target)
-    names = ddl.Names(placed)
+    names = Names(placed)
     for one in placed:  # names are given in the order of `sections`
-        ddl.indexes(one, names)
-    references = [r for one in placed for r in ddl.references(one, placed, names)]
-    acting = [r for r in references if r.key.on_delete or r.key.on_update]
+        indexes(one, names)
+    keys = [r for one in placed for r in references(one, placed, names)]
+    acting = [r for r in keys if r.key.on_delete or r.key.on_update]
     return Conversion(
         target=target,
-        sections=tuple(ddl.sections(placed)),
+        sections=tuple(sections(placed)),
         remarks=(*remarks(placed), *_others(others)),
         later=(*(s for r in acting for s in (r.drop, r.add(acting=True), r.validate)), *_free(numberings)),
     )
+
+
+def sections(placed: Sequence[Placed]) -> list[tuple[str, list[str]]]:
+    """Return (title, statements) of each part, in the order in which they are run; no part is empty."""
+    names = Names(placed)
+    parts = [
+        ("Schemas", namespaces(placed)),
+        ("Types", [create_type(one, own) for one, own in own_types(placed)]),
+        ("Tables", [s for one in placed for s in create_table(one)]),
+        ("Keys", [add_key(one) for one in placed]),
+        ("Indexes and unique constraints", [s for one in placed for s in indexes(one, names)]),
+        ("Checks", [s for one in placed for pair in checks(one, names) for s in pair]),
+        ("Foreign keys; their actions have been executed at the source as long as VENUS applies",
+         [s for one in placed for pair in foreign_keys(one, placed, names) for s in pair]),
+    ]  # fmt: skip
+    return [part for part in parts if part[1]]
 
 
 def remarks(placed: Sequence[Placed]) -> list[Remark]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from venus.adapters.targets.postgresql.apply.writer import heartbeat_of
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
 from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.under.cuts import Piece, piece_of
 from venus.adapters.under.fold import Rows, joined, net, rows_of
+from venus.adapters.under.heartbeats import heartbeat_of
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import keys_to_copy, to_copy
 from venus.codec.layout import Layout
@@ -140,7 +140,7 @@ class _Gathered:
         heartbeat = task.heartbeats.get((section.table_id, section.schema_version))
         if heartbeat is not None:
             self._other += last - first
-            self._heartbeat_us = heartbeat_of(section, Layout.of(heartbeat)) or self._heartbeat_us
+            self._heartbeat_us = heartbeat_of(section, heartbeat) or self._heartbeat_us
             return
         placed = task.tables.get(section.table_id)
         if placed is None or placed.schema.version != section.schema_version or section.kind is not ChangeKind.CHANGES:

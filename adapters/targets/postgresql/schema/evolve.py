@@ -1,4 +1,4 @@
-"""Follows a table of the source from one schema version to the next, as far as PostgreSQL can without losing anything.
+"""The way of a table from one schema version to the next, as far as PostgreSQL can without losing anything. Pure.
 
 A new column is added, a dropped one is kept at the target and may be NULL from then on, a type is widened. Everything
 else halts the table with a reason; resync or a decision of the operator goes on from there (features 2.14).
@@ -9,32 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.database import ACTIVE, HALTED, PostgresTarget
-from venus.adapters.targets.postgresql.fitness import missing_types
 from venus.adapters.targets.postgresql.naming import Placed, literal
-from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.ddl import (
-    Names,
-    add_key,
-    checks,
-    column_sql,
-    counter_after,
-    counter_before,
-    create_table,
-    indexes,
-    namespaces,
-    type_sql,
-)
-from venus.adapters.targets.postgresql.schema.own_types import (
-    add_labels,
-    create_if_missing,
-    enum_differences,
-    labels_refused,
-    make_types,
-)
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.schema.ddl import column_sql, counter_after, counter_before, type_sql
+from venus.adapters.targets.postgresql.schema.own_types import create_if_missing, labels_refused
 from venus.adapters.targets.postgresql.statements import statement
-from venus.errors import Refused
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 
@@ -156,52 +134,4 @@ def widens(before: LogicalType, after: LogicalType) -> bool:
             return True
         case (Kind.TIMESTAMP, Kind.TIMESTAMP) | (Kind.TIMESTAMPTZ, Kind.TIMESTAMPTZ):
             return not after.precision or before.precision <= after.precision
-    return False
-
-
-def new_table(target: PostgresTarget, session: Session, schema: TableSchema, offset: int) -> None:
-    """Create a table that the stream brings; its rows follow in the stream. One that cannot be had is halted."""
-    placed = target.place(schema)
-    try:
-        created = prepare_table(target, session, placed)
-    except Refused as refused:
-        target.put_table(session, placed, HALTED, offset, created=False)
-        reason = "; ".join(str(refused).split("\n"))
-        target.set_state(session, schema.table_id, HALTED, held_from=offset, reason=reason)
-        return
-    target.put_table(session, placed, ACTIVE, offset, created=created)
-    if created:
-        session.run(add_key(placed))
-        names = Names([placed])
-        for text in [*indexes(placed, names), *(s for pair in checks(placed, names) for s in pair)]:
-            session.run(text)
-
-
-def prepare_table(target: PostgresTarget, session: Session, placed: Placed, *, own: bool = False) -> bool:
-    """Create a table, or take one that is there by the rule `on_existing`; return whether it was created.
-
-    `own` = this target's from before: its rows are the caller's affair, and a load may not have come to its key.
-    Raises Refused with a line per difference.
-    """
-    if own:
-        add_labels(placed, lambda: target.connect("labels"))
-    there = existing.read(session, placed)
-    if there is None:
-        if missing := missing_types(session, [placed], target.name):
-            raise Refused("\n".join(o.line for o in missing), hint="then start again")
-        for text in namespaces([placed]):
-            session.run(text)
-        make_types(session, placed)
-        for text in create_table(placed):
-            session.run(text)
-        return True
-    found = enum_differences(session, placed)
-    found += [line for line in existing.differences(placed, there) if not (own and existing.NO_KEY in line)]
-    if found:
-        raise Refused("\n".join(found), hint=existing.HINT)
-    rule = target.config.on_existing
-    if not own and rule == "truncate":
-        existing.empty(session, placed, target.config.empty_by)
-    elif not own and rule == "refuse" and existing.has_rows(session, placed):
-        raise Refused(f"{placed.qualified} has rows already", hint=existing.empty_hint(target.name))
     return False

@@ -1,0 +1,195 @@
+"""One target transaction: whole cuts, and the applied offset with them (VENUS 3.4).
+
+What a cut brings takes three ways. New table versions go to `schema/following.py` and what concerns a whole table to
+`markers.py`; both act behind everything that came before. Changes go to `writer.py`, which knows neither. What the
+target refuses ends the transaction with `RowsRefused`; the caller decides and tries again with a verdict, which is then
+carried out in the same transaction as everything else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from venus.adapters.targets.postgresql.apply.counts import Counts
+from venus.adapters.targets.postgresql.apply.markers import Markers
+from venus.adapters.targets.postgresql.apply.parking import Parking
+from venus.adapters.targets.postgresql.apply.recording import Recording
+from venus.adapters.targets.postgresql.apply.writer import Writer
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import HALTED, PostgresTarget
+from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Verdicts
+from venus.adapters.targets.postgresql.schema.following import SchemaChanges
+from venus.adapters.targets.postgresql.session import Refusal, Session, Superseded
+from venus.adapters.under.cuts import Piece
+from venus.adapters.under.heartbeats import heartbeat_of
+from venus.codec.changes import TableChanges
+from venus.model import ChangeKind, TableSchema
+
+logger = logging.getLogger(__name__)
+
+
+class ApplyTransaction:
+    """Applies pieces in one transaction.
+
+    `only` = catch up this one table and leave the applied offset alone. `whole` = the tables of which a cut must not be
+    merged piece by piece, None = all.
+    """
+
+    def __init__(
+        self,
+        target: PostgresTarget,
+        session: Session,
+        catalogue: Catalogue,
+        verdicts: Verdicts,
+        *,
+        start: int,
+        defer_constraints: bool,
+        only: int | None = None,
+        whole: frozenset[int] | None = None,
+    ) -> None:
+        self._target = target
+        self._session = session
+        self._catalogue = catalogue
+        self._verdicts = verdicts
+        self._start = start
+        self._only = only
+        self._defer = defer_constraints
+        self._halted: set[int] = set()
+        self.heartbeat_us: int | None = None
+        self.recording = Recording(target, session, catalogue)
+        self._counts = Counts(catalogue)
+        self._parking = Parking(target, session, catalogue, verdicts, self._counts)
+        self._schemas = SchemaChanges(target, session, catalogue, start)
+        self._markers = Markers(target, session, catalogue, self.recording)
+        self._writer = Writer(
+            target, session, catalogue, self._counts, self._parking, start=start, catching_up=only is not None,
+            whole=whole,
+        )  # fmt: skip
+
+    @property
+    def other(self) -> int:
+        """How many offsets of this transaction belong to no table."""
+        return self._counts.other
+
+    @property
+    def changed(self) -> bool:
+        """Whether the catalogue in memory is behind what this transaction has written."""
+        return bool(self._verdicts) or self._schemas.changed or self.recording.changed
+
+    def begin(self) -> None:
+        """Open the transaction, as the only one who applies."""
+        defer = "SET CONSTRAINTS ALL DEFERRED; " if self._defer else ""
+        text = f"BEGIN; {defer}{self._target.own_text(self._session, 'hold_position')}"
+        found = self._session.row(text)
+        position = self._catalogue.position
+        if found != (position.offset, position.control):
+            raise Superseded("another process has changed the state of this target")
+        for table_id, reason in self._verdicts.halts.items():
+            self._halt(table_id, reason)
+
+    def add(self, piece: Piece) -> None:
+        """Take the next increment."""
+        for schema in piece.batch.schemas:
+            self._meet(schema)
+        self._counts.met(piece)
+        offset = piece.start
+        for section in piece.batch.sections:
+            self._section(section, offset, piece)
+            offset += section.count
+        self._writer.make_room()
+
+    def flush(self) -> None:
+        """Write everything that has come."""
+        self._writer.flush()
+
+    def finish(self, end: Callable[[], str]) -> None:
+        """Write everything, then `end`'s statement, and commit."""
+        self.flush()
+        if self._defer:
+            self._check_constraints()
+        self._session.run("; ".join([*self._counts.texts(self._target, self._session), end(), "COMMIT"]))
+
+    # -- schema changes, in front of the rows ----------------------------------------------------------------------
+
+    def _meet(self, schema: TableSchema) -> None:
+        """Take a table version that an increment describes."""
+        self._schemas.keep(schema)
+        if self._only is not None or schema.is_heartbeat or schema.table_id in self._halted:
+            return
+        known = self._catalogue.tables.get(schema.table_id)
+        if known is None:
+            self._schemas.create(schema)
+        elif self._catalogue.follows(schema.table_id) and schema.version > known.schema_version:
+            self._evolve(schema)
+
+    def _evolve(self, schema: TableSchema) -> None:
+        self._writer.flush_table(schema.table_id)
+        self._schemas.evolve(schema)
+
+    # -- sections --------------------------------------------------------------------------------------------------
+
+    def _section(self, section: TableChanges, offset: int, piece: Piece) -> None:
+        table_id = section.table_id
+        if self._only is not None and table_id != self._only:
+            return
+        schema = self._catalogue.schema(table_id, section.schema_version)
+        if schema.is_heartbeat:
+            self.heartbeat_us = heartbeat_of(section, schema) or self.heartbeat_us
+            self._counts.other += section.count
+            return
+        if table_id in self._halted or (self._only is None and not self._catalogue.follows(table_id)):
+            self._hold(section, offset, piece, schema)
+            return
+        if self._only is not None:
+            self._counts.of(table_id).held -= section.count
+        if section.schema_version != self._catalogue.tables[table_id].schema_version:
+            self._evolve(schema)  # its version was met while the table was held
+        if section.kind is ChangeKind.CHANGES:
+            self._writer.add(section, offset, piece, schema)
+        else:
+            self._marker(section, offset)
+
+    def _hold(self, section: TableChanges, offset: int, piece: Piece, schema: TableSchema) -> None:
+        """Leave a change to the table's catching up."""
+        if section.table_id in self._halted:
+            self._parking.keep_refused(section, offset, piece, schema)
+        if self._only is None:  # else it is held already
+            self._counts.held(section, offset)
+
+    def _marker(self, section: TableChanges, offset: int) -> None:
+        """Do what concerns the whole table, behind everything before it."""
+        table_id = section.table_id
+        sql = self._catalogue.sql(self._target, table_id, section.schema_version)
+        self._counts.of(table_id).applied += section.count
+        if section.kind is ChangeKind.TRUNCATE:
+            self._writer.overtake(table_id)
+            self._markers.truncate(table_id, sql)
+            self._parking.emptied(table_id, offset)
+            return
+        self._writer.flush_table(table_id)
+        if section.kind is ChangeKind.SWEEP_BEGIN:
+            self._markers.begin_sweep(table_id, offset, sql)
+        else:
+            self._markers.end_sweep(table_id, sql)
+
+    # -- what the target refuses -----------------------------------------------------------------------------------
+
+    def _halt(self, table_id: int, reason: str) -> None:
+        state = self._catalogue.tables[table_id]
+        dependants = self._catalogue.dependants(table_id)
+        if dependants:
+            reason += f" (referred to by {', '.join(dependants)})"
+        self._target.set_state(self._session, table_id, HALTED, held_from=self._start, reason=reason)
+        self._halted.add(table_id)
+        logger.error("table %s is halted at offset %s: %s", state.source_name, self._start, reason)
+
+    def _check_constraints(self) -> None:
+        try:
+            self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
+        except Refusal as refusal:
+            by_name = {(t.namespace, t.name): t.table_id for t in self._catalogue.tables.values()}
+            table_id = by_name.get(refusal.table)
+            if table_id is None:
+                raise
+            raise RowsRefused(table_id, refusal.summary, []) from refusal

@@ -1,0 +1,121 @@
+"""Keys, indexes, checks and foreign keys of a table as PostgreSQL statements. Pure: no database is asked (VENUS 3.4).
+
+A full load makes them behind the rows, because building an index once is cheaper than keeping it up row by row.
+Foreign keys carry no actions while VENUS applies: the source has executed them, and their effects arrive as changes of
+their own. The cut-over adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from venus.adapters.targets.postgresql.naming import Placed, fitted, quoted
+from venus.model import Check, ForeignKey, Index
+
+
+def add_key(placed: Placed) -> str:
+    """Return the primary key: the key of capture, whatever the source calls it."""
+    return f"ALTER TABLE {placed.sql} ADD PRIMARY KEY ({placed.key})"
+
+
+class Names:
+    """Hands out names of indexes and constraints; relations of one PostgreSQL schema share a name space."""
+
+    def __init__(self, placed: Iterable[Placed]) -> None:
+        self._taken: set[tuple[str, str]] = set()
+        for one in placed:
+            self._taken |= {(one.namespace, one.name), (one.namespace, f"{one.name}_pkey")}
+
+    def take(self, placed: Placed, wanted: str, parts: Sequence[str], suffix: str, *, local: bool = False) -> str:
+        """Return the source's own name if it is free, else one made of table and columns.
+
+        `local` = it shares its name space with the constraints of its table only.
+        """
+        space = f"{placed.namespace}.{placed.name}" if local else placed.namespace
+        name = placed.fold(wanted)
+        if not name or name.startswith("sqlite_"):
+            name = fitted("_".join((placed.name, *parts, suffix)))
+        number = 1
+        while (space, name) in self._taken:
+            number += 1
+            name = fitted("_".join((placed.name, *parts, f"{suffix}{number}")))
+        self._taken.add((space, name))
+        return name
+
+
+def indexes(placed: Placed, names: Names) -> list[str]:
+    """Return the secondary indexes and unique constraints."""
+    return [
+        _index_sql(placed, index, names)
+        for index in placed.schema.indexes
+        if index.definition or index.columns != placed.schema.key
+    ]
+
+
+def _index_sql(placed: Placed, index: Index, names: Names) -> str:
+    name = quoted(names.take(placed, index.name, index.columns, "key" if index.unique else "idx"))
+    if index.constraint:
+        return f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} UNIQUE ({placed.columns(index.columns)})"
+    terms = placed.rewritten(index.definition) or f"({placed.columns(index.columns)})"
+    return f"CREATE {'UNIQUE ' if index.unique else ''}INDEX {name} ON {placed.sql} {terms}"
+
+
+def checks(placed: Placed, names: Names) -> list[tuple[str, str]]:
+    """Return (add, validate) for each check constraint."""
+    return [_check_sql(placed, check, names) for check in placed.schema.checks]
+
+
+def _check_sql(placed: Placed, check: Check, names: Names) -> tuple[str, str]:
+    name = quoted(names.take(placed, check.name, (), "check", local=True))
+    add = f"ALTER TABLE {placed.sql} ADD CONSTRAINT {name} CHECK ({placed.rewritten(check.sql)}) NOT VALID"
+    return add, f"ALTER TABLE {placed.sql} VALIDATE CONSTRAINT {name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A foreign key whose two ends are at this target."""
+
+    placed: Placed
+    referred: Placed
+    key: ForeignKey
+    name: str
+
+    def add(self, *, acting: bool) -> str:
+        """Return the statement that adds it, not valid yet; `acting` = with the source's actions."""
+        actions = ""
+        if acting:
+            actions += f" ON DELETE {self.key.on_delete}" if self.key.on_delete else ""
+            actions += f" ON UPDATE {self.key.on_update}" if self.key.on_update else ""
+        columns = self.referred.columns(self.key.referred_columns or self.referred.schema.key)
+        return (
+            f"ALTER TABLE {self.placed.sql} ADD CONSTRAINT {quoted(self.name)} FOREIGN KEY "
+            f"({self.placed.columns(self.key.columns)}) REFERENCES {self.referred.sql} ({columns}){actions} "
+            "DEFERRABLE INITIALLY IMMEDIATE NOT VALID"
+        )
+
+    @property
+    def validate(self) -> str:
+        """The statement that checks every row of it."""
+        return f"ALTER TABLE {self.placed.sql} VALIDATE CONSTRAINT {quoted(self.name)}"
+
+    @property
+    def drop(self) -> str:
+        """The statement that removes it, if it is there."""
+        return f"ALTER TABLE {self.placed.sql} DROP CONSTRAINT IF EXISTS {quoted(self.name)}"
+
+
+def references(placed: Placed, everything: Sequence[Placed], names: Names) -> list[Reference]:
+    """Return the foreign keys whose other end is at this target."""
+    by_name = {(one.schema.namespace, one.schema.name): one for one in everything}
+    found = [(fk, by_name.get((fk.referred_namespace, fk.referred_table))) for fk in placed.schema.foreign_keys]
+    return [
+        Reference(placed=placed, referred=other, key=fk, name=names.take(placed, fk.name, fk.columns, "fkey"))
+        for fk, other in found
+        if other is not None
+    ]
+
+
+def foreign_keys(placed: Placed, everything: Sequence[Placed], names: Names) -> list[tuple[str, str]]:
+    """Return (add, validate) for each of them, as it is while VENUS applies."""
+    return [(r.add(acting=False), r.validate) for r in references(placed, everything, names)]

@@ -1,0 +1,72 @@
+"""Schema changes that the stream brings: a step of its own in front of the rows, in the same transaction (VENUS 3.4).
+
+The rows that came before a change must be in the table before it is carried out; the caller sees to that. Behind it,
+rows are written by the new version's statements. What cannot be followed halts the table.
+"""
+
+from __future__ import annotations
+
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, guarded
+from venus.adapters.targets.postgresql.schema import evolve
+from venus.adapters.targets.postgresql.schema.own_types import add_labels
+from venus.adapters.targets.postgresql.schema.tables import new_table
+from venus.adapters.targets.postgresql.session import Session
+from venus.model import TableSchema
+
+
+def keep_version(target: PostgresTarget, session: Session, schema: TableSchema) -> None:
+    """Keep a table version: a batch names it only once. Labels that its enums lack are added before, durably."""
+    if schema.types and any(t.table_id == schema.table_id for t in target.tables(session)):
+        add_labels(target.place(schema), lambda: target.connect("labels"))
+    target.put_schema(session, schema)
+
+
+class SchemaChanges:
+    """The schema changes of one transaction, which starts at offset `start`."""
+
+    def __init__(self, target: PostgresTarget, session: Session, catalogue: Catalogue, start: int) -> None:
+        self._target = target
+        self._session = session
+        self._catalogue = catalogue
+        self._start = start
+        #: Whether anything was done that the rest of the process has not read.
+        self.changed = False
+
+    def keep(self, schema: TableSchema) -> None:
+        """Keep a table version, unless this target has met it."""
+        key = (schema.table_id, schema.version)
+        if key in self._catalogue.schemas:
+            return
+        keep_version(self._target, self._session, schema)
+        self._catalogue.schemas[key] = schema
+        self.changed = True
+
+    def create(self, schema: TableSchema) -> None:
+        """Make a table that the target does not have; one that cannot be had is halted."""
+        new_table(self._target, self._session, schema, self._start)
+        self._look_again()
+
+    def evolve(self, schema: TableSchema) -> None:
+        """Bring a table to this version. Raises RowsRefused with the reason if that cannot be done."""
+        table_id = schema.table_id
+        known = self._catalogue.tables[table_id]
+        if schema.version < known.schema_version:
+            raise RowsRefused(
+                table_id, f"a change of schema version {schema.version} came behind {known.schema_version}", []
+            )
+        old = self._catalogue.schema(table_id, known.schema_version)
+        step = evolve.step(self._target.place(old), self._target.place(schema))
+        if step.refused:
+            raise RowsRefused(table_id, step.refused, [])
+        for text in step.statements:
+            guarded(self._session, table_id, text)
+        self._target.own(
+            self._session, "set_version", table_id=table_id, version=schema.version, reason="; ".join(step.remarks)
+        )
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._catalogue.tables = {t.table_id: t for t in self._target.tables(self._session)}
+        self.changed = True
