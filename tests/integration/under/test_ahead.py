@@ -27,7 +27,7 @@ from tests.support.feed import (
     wait_for,
 )  # fmt: skip
 from tests.support.real_broker import RealBroker
-from venus.adapters.targets.postgresql.apply import apply_session as session
+from venus.adapters.targets.postgresql.apply import stream
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.codec.batch import Batch, digest, encode
 from venus.config import Settings
@@ -180,7 +180,7 @@ def test_what_locks_or_alters_a_table_waits_for_the_decision(
 def test_a_silent_producer_does_not_hold_locks_at_the_target(
     database: str, real: Undecided, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "DECISION_WAIT_S", 0.2)
+    monkeypatch.setattr(stream, "DECISION_WAIT_S", 0.2)
     settings = loaded(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 1500, "late"))

@@ -14,23 +14,19 @@ from venus.adapters.targets.postgresql.apply.held import HeldTables
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.apply.report import Loop
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
+from venus.adapters.targets.postgresql.apply.stream import IDLE_S, Stream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
 from venus.adapters.targets.postgresql.rows.merging import MergeWhole
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused
 from venus.adapters.targets.postgresql.session import Superseded
-from venus.adapters.under.cuts import Assembler, Cut, Hesitate, Piece, Withdrawn, pieces_of
-from venus.errors import Diverged, Refused
-from venus.rpc.subscriber import Subscriber
+from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
+from venus.errors import Refused
 
 logger = logging.getLogger(__name__)
 
-#: How long a quiet loop waits before it looks at what operators have asked for.
-IDLE_S = 0.5
 LOCK_WAIT_S = 30.0
-#: A transaction with changes that are not decided is kept open so long after the last word about them.
-DECISION_WAIT_S = 5.0
 #: How often the counters are added up and compared with the applied offset.
 ACCOUNT_S = 1.0
 
@@ -42,14 +38,13 @@ class ApplySession:
         self._loop = loop
         self._target = target
         self._session = self._target.connect()
-        self._subscriber: Subscriber | None = None
+        self._opened: Stream | None = None
         self._held = HeldTables(self._target)
         self._resyncs = Resyncs(self._target)
         self._defer = False
         self._looked = 0.0
         self._accounted = 0.0
         self._unaccounted: int | None = None
-        self._told = (0, 0)
 
     def __enter__(self) -> ApplySession:
         return self
@@ -57,8 +52,8 @@ class ApplySession:
     def __exit__(self, *_: object) -> None:
         self._held.forget()
         self._resyncs.close()
-        if self._subscriber is not None:
-            self._subscriber.close()
+        if self._opened is not None:
+            self._opened.close()
         self._session.close()
 
     def run(self) -> bool:
@@ -70,7 +65,8 @@ class ApplySession:
             if self._wait_while_paused():
                 continue
             try:
-                if self._receive() and not self._apply():
+                busy = self._held.active or self._resyncs.active
+                if self._stream.receive(busy=busy) and not self._apply():
                     return True
             except Withdrawn:
                 self._session.rollback()
@@ -84,7 +80,7 @@ class ApplySession:
                 self._loop.hesitate(str(reason))
                 return True
             self._tend()
-            if self._loop.goes_ahead and not self._ahead and not self._assembler.rows:
+            if self._loop.goes_ahead and not self._stream.ahead and not self._stream.cuts.rows:
                 return True
         return False
 
@@ -111,35 +107,25 @@ class ApplySession:
         self._catalogue = catalogues.read(self._target, self._session)
         if self._defer:
             refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
-        if self._subscriber is not None:
-            self._subscriber.report(self._catalogue.condition())
+        if self._opened is not None:
+            self._opened.report(self._catalogue)
 
     def _subscribe(self) -> None:
-        settings = self._target.settings.apply
-        position = self._catalogue.position
-        self._assembler = Assembler(position.offset)
-        self._ahead = self._loop.goes_ahead
-        self._subscriber = Subscriber(
-            self._target.broker, self._target.business, self._target.group, credit_bytes=settings.credit_bytes,
-            ahead=self._ahead,
-        )  # fmt: skip
-        try:
-            opened = self._subscriber.open(position.offset, position.epoch, kept=self._catalogue.kept())
-        except Diverged as error:
-            raise type(error)(
-                f"target {self._target.name}: {error}", hint=f"load it anew: venus migrate --target {self._target.name}"
-            ) from error
-        if self._held.begin(self._session, self._catalogue, opened.log_start):
+        self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
+        log_start = self._opened.open(self._catalogue)
+        if self._held.begin(self._session, self._catalogue, log_start):
             self._reload()
         self._acknowledge()
-        self._subscriber.report(self._catalogue.condition())
-        self._loop.begun(position.offset)
+        self._opened.report(self._catalogue)
+        self._loop.begun(self._catalogue.position.offset)
+
+    @property
+    def _stream(self) -> Stream:
+        assert self._opened is not None
+        return self._opened
 
     def _acknowledge(self, unaccounted: int | None = None) -> None:
-        assert self._subscriber is not None
-        self._told = self._positions()
-        offset, kept = self._told
-        self._subscriber.acknowledge(offset, kept=kept, unaccounted=unaccounted)
+        self._stream.acknowledge(*self._positions(), unaccounted)
 
     def _positions(self) -> tuple[int, int]:
         """Return what is applied, and from where on the broker must keep the queue."""
@@ -155,26 +141,11 @@ class ApplySession:
         self._reload_if_superseded()
         return True
 
-    def _receive(self) -> bool:
-        """Take what has arrived; return whether something can be applied."""
-        assert self._subscriber is not None
-        assembler, rows_max = self._assembler, self._target.settings.apply.cut_group_rows_max
-        busy = self._held.active or self._resyncs.active
-        timeout_s = 0.0 if assembler.has_complete else 0.01 if busy else IDLE_S
-        while assembler.rows < rows_max:
-            increments = self._subscriber.increments(timeout_s)
-            for increment in increments:
-                assembler.arrive(increment)
-            if not increments or not assembler.has_complete:
-                break
-            timeout_s = 0.0
-        return assembler.has_complete or assembler.open_rows >= rows_max
-
     def _apply(self) -> bool:
         """Apply what is there; False = the stream must be opened again."""
         try:
-            if self._assembler.has_complete:
-                self._apply_group(self._assembler.group(self._target.settings.apply.cut_group_rows_max))
+            if self._stream.cuts.has_complete:
+                self._apply_group(self._stream.cuts.group(self._target.settings.apply.cut_group_rows_max))
                 return True
             return self._stream_cut()
         except Superseded:
@@ -220,7 +191,7 @@ class ApplySession:
             transaction.begin()
             while not self._loop.stopped:
                 if last is None or not last.batch.cut_end:
-                    for piece in self._assembler.open_pieces():
+                    for piece in self._stream.cuts.open_pieces():
                         transaction.add(piece)
                         rows += piece.batch.count
                         last = piece
@@ -229,27 +200,15 @@ class ApplySession:
                 if last is not None and last.batch.cut_end and last.decided:
                     self._finish(transaction, Cut(number=last.batch.cut, pieces=[last]), rows)
                     return True
-                heard = self._hear(heard)
+                heard = self._stream.hear(heard)
         except RowsRefused as refused:
-            if self._assembler.ahead:
+            if self._stream.cuts.ahead:
                 raise Hesitate(f"the target refuses a row of it: {refused}") from refused
             self._session.rollback()
             self._judge(refused)
             return False
         self._session.rollback()
         return True
-
-    def _hear(self, heard: float) -> float:
-        """Take what arrives next; return when something arrived last. A silent producer must not hold our locks."""
-        assert self._subscriber is not None
-        increments = self._subscriber.increments(IDLE_S)
-        for increment in increments:
-            self._assembler.arrive(increment)
-        if increments:
-            return time.monotonic()
-        if self._assembler.ahead and time.monotonic() - heard > DECISION_WAIT_S:
-            raise Hesitate(f"nothing was heard of it for {DECISION_WAIT_S:g} s")
-        return heard
 
     def _transaction(self, start: int, whole: frozenset[int] | None = None) -> ApplyTransaction:
         return ApplyTransaction(
@@ -281,14 +240,13 @@ class ApplySession:
 
     def _tend(self) -> None:
         """Catch up tables, go on with resyncs, see what operators want, report."""
-        assert self._subscriber is not None
-        if not self._assembler.has_complete:
+        if not self._stream.cuts.has_complete:
             self._reload_if_superseded()
         if self._held.step(self._session, self._catalogue, defer_constraints=self._defer):
             self._reload()
         self._tend_resyncs()
         self._account()
-        if self._told != self._positions():
+        if not self._stream.told(*self._positions()):
             self._acknowledge()  # a table follows again: nothing is kept for it any more, also on a quiet queue
         self._loop.tell(self._catalogue.held())
 

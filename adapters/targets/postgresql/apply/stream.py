@@ -1,0 +1,85 @@
+"""The stream from the broker that an apply session follows: increments come in, whole cuts go out (VENUS 3.4)."""
+
+from __future__ import annotations
+
+import time
+
+from venus.adapters.targets.postgresql.catalogue import Catalogue
+from venus.adapters.targets.postgresql.database import PostgresTarget
+from venus.adapters.under.cuts import Assembler, Hesitate
+from venus.errors import Diverged
+from venus.rpc.subscriber import Subscriber
+
+#: How long a quiet stream is listened to before its session looks at what operators have asked for.
+IDLE_S = 0.5
+#: A transaction with changes that are not decided is kept open so long after the last word about them.
+DECISION_WAIT_S = 5.0
+
+
+class Stream:
+    """One stream, from the target's applied offset on. `ahead` = also what is not decided yet."""
+
+    def __init__(self, target: PostgresTarget, catalogue: Catalogue, *, ahead: bool) -> None:
+        settings = target.settings.apply
+        self._target = target
+        self._rows_max = settings.cut_group_rows_max
+        self._told = (0, 0)
+        self.ahead = ahead
+        self.cuts = Assembler(catalogue.position.offset)
+        self._subscriber = Subscriber(
+            target.broker, target.business, target.group, credit_bytes=settings.credit_bytes, ahead=ahead
+        )
+
+    def open(self, catalogue: Catalogue) -> int:
+        """Open it; return where the queue begins. Raises Diverged with the way out."""
+        position = catalogue.position
+        try:
+            return self._subscriber.open(position.offset, position.epoch, kept=catalogue.kept()).log_start
+        except Diverged as error:
+            name = self._target.name
+            raise type(error)(f"target {name}: {error}", hint=f"load it anew: venus migrate --target {name}") from error
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._subscriber.close()
+
+    # -- what the broker is told -----------------------------------------------------------------------------------
+
+    def report(self, catalogue: Catalogue) -> None:
+        """Tell how the tables stand."""
+        self._subscriber.report(catalogue.condition())
+
+    def acknowledge(self, applied: int, kept: int, unaccounted: int | None = None) -> None:
+        """Tell what is applied, and from where on the broker must keep the queue."""
+        self._told = applied, kept
+        self._subscriber.acknowledge(applied, kept=kept, unaccounted=unaccounted)
+
+    def told(self, applied: int, kept: int) -> bool:
+        """Whether the broker has heard that already."""
+        return self._told == (applied, kept)
+
+    # -- what comes ------------------------------------------------------------------------------------------------
+
+    def receive(self, *, busy: bool) -> bool:
+        """Take what has arrived; return whether something can be applied. `busy` = there is something else to do."""
+        cuts = self.cuts
+        timeout_s = 0.0 if cuts.has_complete else 0.01 if busy else IDLE_S
+        while cuts.rows < self._rows_max:
+            increments = self._subscriber.increments(timeout_s)
+            for increment in increments:
+                cuts.arrive(increment)
+            if not increments or not cuts.has_complete:
+                break
+            timeout_s = 0.0
+        return cuts.has_complete or cuts.open_rows >= self._rows_max
+
+    def hear(self, heard: float) -> float:
+        """Take what arrives next; return when something arrived last. A silent producer must not hold our locks."""
+        increments = self._subscriber.increments(IDLE_S)
+        for increment in increments:
+            self.cuts.arrive(increment)
+        if increments:
+            return time.monotonic()
+        if self.cuts.ahead and time.monotonic() - heard > DECISION_WAIT_S:
+            raise Hesitate(f"nothing was heard of it for {DECISION_WAIT_S:g} s")
+        return heard
