@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from venus.adapters.cutover.counters import Counter
 from venus.adapters.cutover.hashing import TableHash
-from venus.adapters.cutover.references import Found
+from venus.adapters.targets.cutting import Counter, Reference
 
 HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
@@ -50,7 +49,7 @@ def document(
     *,
     head: dict[str, Any],
     tables: Sequence[Compared],
-    foreign_keys: Sequence[Found],
+    foreign_keys: Sequence[Reference],
     counters: Sequence[Counter],
     left_out: Sequence[str],
 ) -> dict[str, Any]:

@@ -11,13 +11,11 @@ from typing import Self
 
 from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.hashing import TableHash
-from venus.adapters.cutover.legs import Speller, Table, captured, full_hash, quiet_cut, source_hash, target_hash
+from venus.adapters.cutover.legs import Table, captured, full_hash, quiet_cut, source_hash, target_hash
 from venus.adapters.dialects.contract import Source
-from venus.adapters.targets.postgresql.cutmark import sql
-from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.naming import Placed
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.cutting import CutoverTarget, Speller, TableThere
 from venus.codec import schema as schemas_codec
+from venus.config import Settings
 from venus.errors import SnapshotExpired
 from venus.model import TableSchema
 from venus.rpc.snapshots import Snapshots
@@ -28,13 +26,12 @@ Report = Callable[[str, int, int], None]
 class Comparing:
     """An open snapshot of the full data, and the three readings of each table beside it."""
 
-    def __init__(self, target: PostgresTarget, session: Session, source: Source, report: Report) -> None:
+    def __init__(self, target: CutoverTarget, source: Source, settings: Settings, group: str, report: Report) -> None:
         self._target = target
-        self._session = session
         self._source = source
         self._report = report
-        self._snapshots = Snapshots(target.broker)
-        self.snapshot = self._snapshots.open(target.business, splits=1, holder=f"cut-over of {target.group}")
+        self._snapshots = Snapshots(settings.broker.address or settings.broker.listen)
+        self.snapshot = self._snapshots.open(settings.business.name, splits=1, holder=f"cut-over of {group}")
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +44,7 @@ class Comparing:
         finally:
             self._snapshots.close()
 
-    def compare(self, placed: Sequence[Placed]) -> list[Compared]:
+    def compare(self, there: Sequence[TableThere]) -> list[Compared]:
         """Compare all tables. Raises NotAtRest if changes still wait at the source."""
         versions: dict[int, tuple[TableSchema, ...]] = {}
         for wire in self.snapshot.schemas:
@@ -56,7 +53,7 @@ class Comparing:
         for schema in captured(self._source).values():  # a version that no row has come with yet
             if all(s.version != schema.version for s in versions.get(schema.table_id, ())):
                 versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
-        tables = {p.schema.table_id: Table(p, versions.get(p.schema.table_id, (p.schema,))) for p in placed}
+        tables = {t.schema.table_id: Table(t, versions.get(t.schema.table_id, (t.schema,))) for t in there}
         cut = quiet_cut(self._source, tables)
         try:
             source = {t: source_hash(cut, table, self._tell("source"), None) for t, table in tables.items()}
@@ -82,16 +79,13 @@ class Comparing:
 
     def _of_target(self, tables: dict[int, Table]) -> dict[int, TableHash]:
         """Read the target in one snapshot of its own."""
-        self._session.run(sql("begin_reading"))
-        try:
-            return {t: target_hash(self._session, table, self._tell("target")) for t, table in tables.items()}
-        finally:
-            self._session.rollback()
+        with self._target.reading():
+            return {t: target_hash(self._target, table, self._tell("target")) for t, table in tables.items()}
 
     def _spelled(self, table: Table) -> Compared:
         """Compare a table once more, the values of the other sides as the target would write them."""
         tables = {table.schema.table_id: table}
-        with Speller(self._session, table) as speller:
+        with self._target.spelling(table.schema.table_id) as speller:
             full = self._full(table, speller)
             cut = quiet_cut(self._source, tables)
             try:
@@ -105,5 +99,5 @@ def _compared(
     table: Table, source: TableHash, full: TableHash, target: TableHash, *, spelled: bool = False
 ) -> Compared:
     return Compared(
-        table=table.name, target_table=table.placed.qualified, source=source, full=full, target=target, spelled=spelled
+        table=table.name, target_table=table.there.name, source=source, full=full, target=target, spelled=spelled
     )

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from venus.adapters.cutover.hashing import TableHash, laid_out
 from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source
-from venus.adapters.targets.postgresql.cutmark import sql
-from venus.adapters.targets.postgresql.naming import Placed
-from venus.adapters.targets.postgresql.rows.rowcopy import copy_rows
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.cutting import CutoverTarget, Speller, TableThere
 from venus.codec.changes import TableChanges
-from venus.codec.copytext import from_copy
-from venus.codec.layout import Layout
+from venus.codec.packed import Packed
 from venus.errors import SourceError, Unavailable, VenusError
 from venus.model import Sequence, TableSchema
 from venus.rpc.snapshots import Snapshots
@@ -26,14 +22,11 @@ from venus.wire import broker_pb2
 
 _CHUNK_ROWS = 20_000
 _CHUNK_BYTES = 4 << 20
-_SPELLER = "venus_speller"
 #: How often a snapshot of the source is tried again in which something still waits.
 _QUIET_TRIES = 100
 _QUIET_PAUSE_S = 0.1
 
 Progress = Callable[[str, int], None]
-#: What becomes of a section on its way into the hash.
-Spell = Callable[[TableChanges, TableSchema], TableChanges]
 
 
 class NotAtRest(Unavailable):
@@ -44,54 +37,29 @@ class NotAtRest(Unavailable):
 class Table:
     """A table with every version that the broker knows of it."""
 
-    placed: Placed
+    there: TableThere
     versions: tuple[TableSchema, ...]
 
     @property
     def schema(self) -> TableSchema:
         """The newest version."""
-        return self.placed.schema
+        return self.there.schema
 
     @property
     def name(self) -> str:
         """For people."""
         return self.schema.qualified
 
-
-@dataclass(slots=True)
-class Speller:
-    """Writes rows as the target stores them: by a table of the same types that has no constraint."""
-
-    session: Session
-    table: Table
-    buffer: list[bytes] = field(default_factory=list)
-
-    def __enter__(self) -> Speller:
-        placed = self.table.placed
-        self.session.run(sql("create_speller", speller=_SPELLER, columns=placed.wire_columns, table=placed.sql))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.session.rollback()
-        self.session.run(sql("drop_speller", speller=_SPELLER))
-
-    def spelled(self, section: TableChanges) -> TableChanges:
-        """Return the rows as the target writes them, in the newest version."""
-        table = self.table
-        schema = next(s for s in table.versions if s.version == section.schema_version)
-        copy_rows(self.session, _SPELLER, table.placed, section, schema)
-        columns = table.placed.wire_columns
-        text = self.session.copy_out(sql("copy_rows", columns=columns, table=_SPELLER))
-        self.session.run(sql("empty_speller", speller=_SPELLER))
-        ids, rows, gone = from_copy(text, Layout.of(table.schema), flagged=False)
-        return replace(section, record_ids=ids, rows=rows, is_deleted=gone, schema_version=table.schema.version)
+    def version(self, number: int) -> TableSchema:
+        """Return one of its versions."""
+        return next(s for s in self.versions if s.version == number)
 
 
 def _hashed(sections: Iterator[TableChanges], table: Table, progress: Progress, speller: Speller | None) -> TableHash:
     found = TableHash()
     for section in sections:
         if section.count:
-            shown = speller.spelled(section) if speller else section
+            shown = speller.spelled(section, table.version(section.schema_version)) if speller else section
             found.add(*laid_out(shown, table.versions, table.schema))
             progress(table.name, found.rows)
     return found
@@ -100,40 +68,16 @@ def _hashed(sections: Iterator[TableChanges], table: Table, progress: Progress, 
 # -- the target ------------------------------------------------------------------------------------------------------
 
 
-class _Lines:
-    """What COPY is written into: whole lines are hashed whenever enough have come together."""
+def target_hash(target: CutoverTarget, table: Table, progress: Progress) -> TableHash:
+    """Read the table at the target, in the snapshot of the caller's `reading`."""
+    found = TableHash()
 
-    def __init__(self, table: Table, progress: Progress) -> None:
-        self.found = TableHash()
-        self._table = table
-        self._layout = Layout.of(table.schema)
-        self._progress = progress
-        self._parts: list[bytes] = []
-        self._size = 0
+    def take(record_ids: Packed, rows: Packed) -> None:
+        found.add(record_ids, rows)
+        progress(table.name, found.rows)
 
-    def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
-        self._size += len(data)
-        if self._size >= _CHUNK_BYTES:
-            self.flush()
-        return len(data)
-
-    def flush(self) -> None:
-        text = b"".join(self._parts)
-        end = text.rfind(b"\n") + 1
-        if end:
-            ids, rows, _ = from_copy(text[:end], self._layout, flagged=False)
-            self.found.add(ids, rows)
-            self._progress(self._table.name, self.found.rows)
-        self._parts, self._size = [text[end:]], len(text) - end
-
-
-def target_hash(session: Session, table: Table, progress: Progress) -> TableHash:
-    """Read the table at the target, in the caller's transaction."""
-    lines = _Lines(table, progress)
-    session.copy_to(sql("copy_rows", columns=table.placed.wire_columns, table=table.placed.rows_sql), lines)
-    lines.flush()
-    return lines.found
+    target.read(table.schema.table_id, take)
+    return found
 
 
 # -- the full data ---------------------------------------------------------------------------------------------------

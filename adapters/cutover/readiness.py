@@ -6,38 +6,19 @@ everything else is a line that says what is wrong and which command mends it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.targets.postgresql.database import (
-    ACTIVE,
-    CATCHUP,
-    HALTED,
-    LOADING,
-    PAUSED,
-    RESYNC,
-    Position,
-    PostgresTarget,
-)
-from venus.adapters.targets.postgresql.database import TableState as TargetTable
-from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.cutting import Block, CutoverTarget
+from venus.adapters.targets.views import TargetTable, TargetView
+from venus.conditions import RESYNCING
 from venus.rpc.admin import Admin
 
 #: A transaction at the source that is open for longer than this is told of.
 _OPEN_S = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Something that forbids the cut-over."""
-
-    what: str
-    remedy: str = ""
-
-    @property
-    def line(self) -> str:
-        """For people."""
-        return f"{self.what}: {self.remedy}" if self.remedy else self.what
+#: States of a table that is on its way back by itself.
+_CATCHING_UP = ("CATCHUP", RESYNCING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +44,21 @@ class Readiness:
     next_offset: int
     committed: dict[int, int]  # table -> changes that the broker has committed, ever
     applied: bool  # whether an under adapter is connected for this target
-    position: Position | None
-    tables: tuple[TargetTable, ...]
-    open_quarantine: int
-    unaccounted: int
-    resyncing: tuple[str, ...] = ()
+    at_target: TargetView
     alarms: tuple[str, ...] = field(default=())
 
     @property
     def counters(self) -> dict[str, int]:
-        """How many changes of each table have passed the target's offset: it stands still if the table does."""
-        return {t.source_name: t.rows_applied + t.rows_quarantined + t.rows_skipped + t.rows_held for t in self.tables}
+        """How many changes of each table have passed the target's offset."""
+        return counters_of(self.at_target.tables)
 
 
-def look(source: Source, admin: Admin, target: PostgresTarget, session: Session) -> Readiness:
+def counters_of(tables: Iterable[TargetTable]) -> dict[str, int]:
+    """Return how many changes of each table have passed the target's offset: it stands still if the table does."""
+    return {t.name: t.rows_applied + t.quarantined + t.skipped + t.held for t in tables}
+
+
+def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> Readiness:
     """Ask source, broker and target, one after the other."""
     backlog = source.backlog()
     tables = tuple(
@@ -87,50 +69,43 @@ def look(source: Source, admin: Admin, target: PostgresTarget, session: Session)
         for t in source.registered()
         if not t.schema.is_heartbeat
     )  # fmt: skip
-    status = admin.status(target.business)
-    own = next((b for b in status.businesses if b.business == target.business), None)
-    installed = target.installed(session)
-    states = tuple(target.tables(session)) if installed else ()
-    sweeps = target.own_rows(session, "sweeps") if installed else []
-    resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
+    status = admin.status(business)
+    own = next((b for b in status.businesses if b.business == business), None)
+    view = target.look()
     return Readiness(
-        target=target.name,
+        target=view.name,
         source=tables,
         producer=own.producer if own else "",
         halves=len(own.halves) if own else 0,
         next_offset=own.next_offset if own else 0,
         committed={t.table_id: t.committed_changes for t in own.tables} if own else {},
-        applied=any(c.connected for c in own.consumers if c.group == target.group) if own else False,
-        position=target.position(session) if installed else None,
-        tables=states,
-        open_quarantine=int(target.own_rows(session, "count_open")[0][0]) if installed else 0,
-        unaccounted=(target.unaccounted(session) or 0) if installed else 0,
-        resyncing=tuple(t.source_name for t in states if t.table_id in resyncing),
+        applied=any(c.connected for c in own.consumers if c.group == view.group) if own else False,
+        at_target=view,
         alarms=(*status.alarms, *(own.alarms if own else ())),
     )
 
 
 def blocks(readiness: Readiness) -> list[Block]:
     """Return what does not pass by itself. Pure."""
-    at = f"--target {readiness.target}"
-    if readiness.position is None:
+    at, view = f"--target {readiness.target}", readiness.at_target
+    if not view.loaded:
         return [Block(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
     found = [b for t in readiness.source if (b := _source_block(t))]
-    captured, there = {t.name for t in readiness.source}, {t.source_name for t in readiness.tables}
+    captured, there = {t.name for t in readiness.source}, {t.name for t in view.tables}
     found += [
         Block(what=f"{name} is captured and not at the target", remedy=f"start `venus sync`, or venus migrate {at}")
         for name in sorted(captured - there)
     ]
     found += [Block(what=f"broker: {alarm}", remedy="venus status") for alarm in readiness.alarms]
-    if readiness.position.paused:
+    if view.paused:
         found.append(Block(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
-    found += [b for t in readiness.tables if (b := _table_block(t, at))]
-    if readiness.open_quarantine:
-        what = f"{readiness.open_quarantine:,} refused changes wait in quarantine"
+    found += [b for t in view.tables if (b := _table_block(t, at))]
+    if view.open_quarantine:
+        what = f"{view.open_quarantine:,} refused changes wait in quarantine"
         remedy = f"venus quarantine list {at}, then venus quarantine retry, or skip --reason"
         found.append(Block(what=what, remedy=remedy))
-    if readiness.unaccounted:
-        what = f"{readiness.unaccounted:,} changes are unaccounted for"
+    if view.unaccounted_rows:
+        what = f"{view.unaccounted_rows:,} changes are unaccounted for"
         found.append(Block(what=what, remedy=f"venus resync --all {at}"))
     return found + _missing_processes(readiness)
 
@@ -147,13 +122,13 @@ def _source_block(table: SourceTable) -> Block | None:
 def _table_block(table: TargetTable, at: str) -> Block | None:
     why = f" ({table.reason})" if table.reason else ""
     remedies = {
-        HALTED: f"venus quarantine list {at} shows the row; fix it, then venus quarantine retry",
-        PAUSED: f"venus resume {table.source_name} {at}",
-        LOADING: f"venus migrate {at} goes on with the load",
+        "HALTED": f"venus quarantine list {at} shows the row; fix it, then venus quarantine retry",
+        "PAUSED": f"venus resume {table.name} {at}",
+        "LOADING": f"venus migrate {at} goes on with the load",
     }
     if table.state not in remedies:
         return None
-    return Block(what=f"{table.source_name} is {table.state} at the target{why}", remedy=remedies[table.state])
+    return Block(what=f"{table.name} is {table.state} at the target{why}", remedy=remedies[table.state])
 
 
 def _missing_processes(readiness: Readiness) -> list[Block]:
@@ -161,7 +136,7 @@ def _missing_processes(readiness: Readiness) -> list[Block]:
     found = []
     if not readiness.producer and (readiness.halves or any(t.log_rows or not t.fill_done for t in readiness.source)):
         found.append(Block(what="changes wait at the source and nobody captures them", remedy="start `venus sync`"))
-    behind = readiness.position is not None and readiness.position.offset < readiness.next_offset
+    behind = readiness.at_target.loaded and readiness.at_target.offset < readiness.next_offset
     if not readiness.applied and behind:
         what = "changes wait at the broker and nobody applies them"
         found.append(Block(what=what, remedy=f"start `venus sync --apply-only --target {readiness.target}`"))
@@ -181,14 +156,10 @@ def pending(readiness: Readiness) -> list[Block]:
     if readiness.halves:
         what = f"{readiness.halves} batches are undecided at the broker"
         found.append(Block(what=what, remedy="venus half list, if that stays"))
-    position = readiness.position
-    if position is not None and position.offset < readiness.next_offset:
-        found.append(Block(what=f"the target is {readiness.next_offset - position.offset:,} changes behind the broker"))
-    found += [
-        Block(what=f"{t.source_name} catches up at the target")
-        for t in readiness.tables
-        if t.state == CATCHUP or (t.source_name in readiness.resyncing and t.state == ACTIVE)
-    ]
+    view = readiness.at_target
+    if view.loaded and view.offset < readiness.next_offset:
+        found.append(Block(what=f"the target is {readiness.next_offset - view.offset:,} changes behind the broker"))
+    found += [Block(what=f"{t.name} catches up at the target") for t in view.tables if t.state in _CATCHING_UP]
     return found
 
 

@@ -25,6 +25,7 @@ from venus.model import Finding, TableSchema
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
+    from venus.adapters.targets.cutting import CutoverTarget
     from venus.adapters.targets.verifying import LoadedTable, TargetReader
 
 
@@ -51,7 +52,7 @@ WITHOUT = {
     "loads_by_runner": "Spark is not what loads it",
     "follows_by_runner": "Spark is not what writes to it",
     "verifies": "only databases can be compared",
-    "cuts_over": "only a database can be cut over",
+    "cuts_over": "an application cannot use it as its database, so it cannot be cut over",
 }
 
 
@@ -287,4 +288,10 @@ class Target(Protocol):
 
     def open_reader(self) -> TargetReader:
         """Open a session that is compared (capability `verifies`)."""
+        ...
+
+    # -- cut-over ------------------------------------------------------------------------------------------------------
+
+    def cutover(self) -> AbstractContextManager[CutoverTarget]:
+        """Open a session by which the target becomes the application's own database (capability `cuts_over`)."""
         ...

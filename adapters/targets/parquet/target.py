@@ -36,6 +36,7 @@ from venus.suggest import table_named
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
+    from venus.adapters.targets.cutting import CutoverTarget
     from venus.adapters.targets.verifying import LoadedTable, TargetReader
 
 CAPABILITIES = Capabilities(
@@ -164,6 +165,11 @@ class Parquet:
 
     def open_reader(self) -> TargetReader:
         self._lacks("verifies")
+
+    # -- cut-over ------------------------------------------------------------------------------------------------------
+
+    def cutover(self) -> AbstractContextManager[CutoverTarget]:
+        self._lacks("cuts_over")
 
 
 def names_of(qualified: str) -> tuple[str, ...]:

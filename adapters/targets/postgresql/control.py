@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
+from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql import cutmark
 from venus.adapters.targets.postgresql.command import command, matching, one_session
 from venus.adapters.targets.postgresql.database import (
@@ -21,6 +22,7 @@ from venus.adapters.targets.postgresql.database import (
 )
 from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
+from venus.adapters.targets.postgresql.session import Session
 from venus.config import Settings
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "RetryReport",
     "pause",
     "progress",
+    "progress_of",
     "quarantine_list",
     "quarantine_retry",
     "quarantine_skip",
@@ -47,34 +50,39 @@ class Progress:
     position: Position | None
     tables: tuple[TableState, ...]
     open_quarantine: int
-    constraints: str
+    constraints: str = ""
     #: Changes below the applied offset that are neither applied nor quarantined, skipped or held.
     unaccounted: int = 0
     #: Tables that are being made equal to the full data.
     resyncing: tuple[str, ...] = ()
     #: Since when the target is the application's own.
-    cut_over: cutmark.Mark | None = None
+    cut_over: Mark | None = None
 
 
 def progress(settings: Settings, name: str) -> Progress:
     """Say how far a target is; works before it was loaded, too."""
     target = PostgresTarget(settings, name)
     with one_session(target) as session:
-        installed = target.installed(session)
-        tables = tuple(target.tables(session)) if installed else ()
-        sweeps = target.own_rows(session, "sweeps") if installed else []
-        resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
-        return Progress(
-            target=name,
-            group=target.group,
-            position=target.position(session) if installed else None,
-            tables=tables,
-            open_quarantine=int(target.own_rows(session, "count_open")[0][0]) if installed else 0,
-            unaccounted=(target.unaccounted(session) or 0) if installed else 0,
-            constraints=REPLICA if may_be_replica(session) else DEFERRED,
-            resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
-            cut_over=cutmark.read(target, session),
-        )
+        found = progress_of(target, session)
+        return replace(found, constraints=REPLICA if may_be_replica(session) else DEFERRED)
+
+
+def progress_of(target: PostgresTarget, session: Session) -> Progress:
+    """Say the same in a session that goes on; nothing of it is changed, so that `constraints` is not known."""
+    installed = target.installed(session)
+    tables = tuple(target.tables(session)) if installed else ()
+    sweeps = target.own_rows(session, "sweeps") if installed else []
+    resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
+    return Progress(
+        target=target.name,
+        group=target.group,
+        position=target.position(session) if installed else None,
+        tables=tables,
+        open_quarantine=int(target.own_rows(session, "count_open")[0][0]) if installed else 0,
+        unaccounted=(target.unaccounted(session) or 0) if installed else 0,
+        resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
+        cut_over=cutmark.read(target, session),
+    )
 
 
 def table_states(settings: Settings, name: str) -> list[TableState]:

@@ -6,30 +6,16 @@ The mark and `paused` are set in one transaction with the applied offset held, s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
+from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import Refused
 
-CUT = "CUT"  # marked; foreign keys and the like are being put in force
-DONE = "DONE"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A cut-over as the target remembers it."""
-
-    state: str
-    sequence: int
-    offset: int
-    certificate: dict[str, Any]
-    marked_at: datetime
-    done_at: datetime | None
+#: The other state is CUT: marked, and foreign keys and the like are being put in force.
+_DONE = "DONE"
 
 
 def sql(name: str, **names: str) -> str:
@@ -45,7 +31,7 @@ def read(target: PostgresTarget, session: Session) -> Mark | None:
         return None
     state, sequence, offset, certificate, marked_at, done_at = row
     return Mark(
-        state=state, sequence=sequence, offset=offset, certificate=json.loads(certificate), marked_at=marked_at,
+        done=state == _DONE, sequence=sequence, offset=offset, certificate=json.loads(certificate), marked_at=marked_at,
         done_at=done_at,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.contract import (
@@ -38,6 +38,7 @@ from venus.suggest import table_named
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.running import Runner
+    from venus.adapters.targets.cutting import CutoverTarget
     from venus.adapters.targets.verifying import LoadedTable, TargetReader
 
 CAPABILITIES = Capabilities(
@@ -157,6 +158,13 @@ class Postgresql:
         from venus.adapters.targets.postgresql.verify import PostgresTargetReader
 
         return PostgresTargetReader(self._target)
+
+    # -- cut-over ------------------------------------------------------------------------------------------------------
+
+    def cutover(self) -> AbstractContextManager[CutoverTarget]:
+        from venus.adapters.targets.postgresql.cutover.session import open_cutover
+
+        return open_cutover(self._target)
 
 
 class PostgresQuarantine:

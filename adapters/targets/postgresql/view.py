@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql.control import Progress
-from venus.adapters.targets.postgresql.cutmark import Mark
 from venus.adapters.targets.postgresql.database import Position, TableState
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 
@@ -34,11 +34,12 @@ def _loaded(found: Progress, position: Position, now_us: int) -> TargetView:
         note=position.note,
         cut_over=f"{found.cut_over.marked_at:%Y-%m-%d %H:%M:%S} UTC" if found.cut_over else "",
         committed_at_cut=committed_at_cut(found.cut_over),
-        tables=tuple(_table(t, resyncing=t.source_name in found.resyncing) for t in found.tables),
+        tables=tuple(table(t, resyncing=t.source_name in found.resyncing) for t in found.tables),
     )
 
 
-def _table(found: TableState, *, resyncing: bool) -> TargetTable:
+def table(found: TableState, *, resyncing: bool = False) -> TargetTable:
+    """Return one table of them."""
     return TargetTable(
         table_id=found.table_id,
         name=found.source_name,

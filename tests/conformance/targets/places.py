@@ -80,7 +80,8 @@ class PostgresPlace:
         return rows_at(settings.targets[self.name].url.get_secret_value(), schema)
 
     def damage(self, settings: Settings, schema: TableSchema) -> None:
-        query(self.url, f'DELETE FROM "{schema.namespace}"."{schema.name}"')
+        away = "SET session_replication_role = replica; "  # foreign keys would notice
+        query(self.url, f'{away}DELETE FROM "{schema.namespace}"."{schema.name}"')
 
     @contextmanager
     def victim(self, broker: str) -> Iterator[Killed]:

@@ -17,12 +17,11 @@ import pytest
 from tests.support.feed import query
 from tests.support.postgres import libpq
 from tests.support.whole_way import WholeWay
-from venus.adapters.cutover import references
-from venus.adapters.cutover import run as cutting
-from venus.adapters.cutover.counters import set_counters
 from venus.adapters.cutover.readiness import Readiness, look
 from venus.adapters.cutover.run import Wish, cutover
 from venus.adapters.targets.postgresql.control import resume
+from venus.adapters.targets.postgresql.cutover import references
+from venus.adapters.targets.postgresql.cutover.session import PostgresCutover
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.errors import Refused
 from venus.rpc.admin import Admin
@@ -98,11 +97,13 @@ def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay
 def test_a_row_that_arrives_during_the_comparison_forbids_it(
     way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(*arguments: Any) -> Any:
-        app.execute("INSERT INTO parent VALUES (3, 'late')")
-        return set_counters(*arguments)
+    set_counters = PostgresCutover.set_counters
 
-    monkeypatch.setattr("venus.adapters.cutover.run.set_counters", late)
+    def late(self: PostgresCutover, *arguments: Any) -> Any:
+        app.execute("INSERT INTO parent VALUES (3, 'late')")
+        return set_counters(self, *arguments)
+
+    monkeypatch.setattr(PostgresCutover, "set_counters", late)
     with pytest.raises(Refused, match=r"main\.parent: 1 changes arrived meanwhile"):
         cutover(way.settings, "main", wish())
     assert not marked(way)
@@ -111,14 +112,14 @@ def test_a_row_that_arrives_during_the_comparison_forbids_it(
 def test_a_row_that_arrives_right_before_the_mark_forbids_it(
     way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = cutting._Cutover._mark
+    put_mark = PostgresCutover.put_mark
 
-    def late(self: Any, *arguments: Any) -> None:
+    def late(self: PostgresCutover, *arguments: Any) -> None:
         app.execute("INSERT INTO parent VALUES (3, 'late')")
         way.caught_up()
-        mark(self, *arguments)
+        put_mark(self, *arguments)
 
-    monkeypatch.setattr(cutting._Cutover, "_mark", late)
+    monkeypatch.setattr(PostgresCutover, "put_mark", late)
     with pytest.raises(Refused, match=r"main\.parent: 1 changes arrived meanwhile"):
         cutover(way.settings, "main", wish())
     assert not marked(way)

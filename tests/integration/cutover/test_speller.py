@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.feed import query
 from venus.adapters.cutover.hashing import TableHash
-from venus.adapters.cutover.legs import Speller, Table, target_hash
+from venus.adapters.targets.postgresql.cutover.reading import PostgresSpeller, read_rows
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.session import Session
 from venus.codec.changes import TableChanges
@@ -45,15 +45,15 @@ def test_other_spellings_of_the_same_rows_have_the_same_hash(database: str) -> N
     section = TableChanges(
         table_id=1, schema_version=1, record_ids=ids, rows=rows, is_deleted=np.zeros(2, dtype=np.bool_)
     )
-    table = Table(Placed(schema=SCHEMA, namespace="public", name="goods"), (SCHEMA,))
-    plain, spelled = TableHash(), TableHash()
+    placed = Placed(schema=SCHEMA, namespace="public", name="goods")
+    plain, spelled, wanted = TableHash(), TableHash(), TableHash()
     plain.add(ids, rows)
     with closing(Session(database, application="test")) as session:
-        wanted = target_hash(session, table, lambda *_: None)
-        with Speller(session, table) as speller:
-            shown = speller.spelled(section)
+        read_rows(session, placed, wanted.add)
+        with PostgresSpeller(session, placed) as speller:
+            shown = speller.spelled(section, SCHEMA)
             spelled.add(shown.record_ids, shown.rows)
-        with Speller(session, table):
+        with PostgresSpeller(session, placed):
             pass  # what it makes is gone when it ends
 
     assert spelled == wanted

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from venus.adapters.cutover.counters import next_number
 from venus.adapters.cutover.hashing import TableHash, laid_out
 from venus.adapters.cutover.readiness import Readiness, SourceTable, blocks, moved, pending
-from venus.adapters.targets.postgresql.database import Position, TableState
+from venus.adapters.targets.postgresql.cutover.counters import next_number
+from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.changes import TableChanges
 from venus.codec.columns import from_columns, to_columns
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
-from venus.model import Column, Kind, LogicalType, Offset, TableSchema
+from venus.model import Column, Kind, LogicalType, TableSchema
 
 TEXT = LogicalType(kind=Kind.TEXT)
 
 AT_SOURCE = SourceTable(name="s.t", state="ACTIVE", reason="", fill_done=True, log_rows=0, blocked_s=0)
-AT_TARGET = TableState(
-    table_id=1, schema_version=1, namespace="s", name="t", source_name="s.t", state="ACTIVE", held_from=None, reason="",
-    rows_applied=5, rows_quarantined=0, rows_skipped=0, rows_held=0, counted_from=Offset(0), created=True,
-)  # fmt: skip
+AT_TARGET = TargetTable(table_id=1, name="s.t", state="ACTIVE", rows_applied=5)
+VIEW = TargetView(name="a", group="main/a", loaded=True, offset=7, applied_sequence=9, tables=(AT_TARGET,))
 READY = Readiness(
     target="a", source=(AT_SOURCE,), producer="p", halves=0, next_offset=7, committed={1: 5}, applied=True,
-    position=Position(offset=Offset(7), epoch=1, last_sequence=9, control=0, paused=False), tables=(AT_TARGET,),
-    open_quarantine=0, unaccounted=0,
+    at_target=VIEW,
 )  # fmt: skip
 BEHIND = replace(READY, next_offset=9)
+
+
+def at_target(**changed: Any) -> Readiness:
+    """Return what is ready but for the target, where something else is true."""
+    return replace(READY, at_target=replace(VIEW, **changed))
+
+
+def table(**changed: Any) -> Readiness:
+    """Return what is ready but for the one table at the target."""
+    return at_target(tables=(replace(AT_TARGET, **changed),))
 
 
 def test_nothing_forbids_it_when_all_is_well() -> None:
@@ -41,16 +49,16 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("readiness", "said", "remedy"),
     [
-        (replace(READY, position=None), "has not been loaded", "venus migrate --target a"),
+        (at_target(loaded=False), "has not been loaded", "venus migrate --target a"),
         (replace(READY, source=(replace(AT_SOURCE, state="RESYNC"),)), "missed changes", "venus resync s.t"),
         (replace(READY, source=(replace(AT_SOURCE, state="PAUSED"),)), "PAUSED at the source", "venus resume s.t"),
-        (replace(READY, tables=()), "not at the target", "venus sync"),
-        (replace(READY, tables=(replace(AT_TARGET, state="HALTED", reason="no"),)), "HALTED at the target (no)", "q"),
-        (replace(READY, tables=(replace(AT_TARGET, state="PAUSED"),)), "PAUSED", "venus resume s.t --target a"),
-        (replace(READY, tables=(replace(AT_TARGET, state="LOADING"),)), "LOADING", "venus migrate --target a"),
-        (replace(READY, position=replace(READY.position, paused=True)), "paused", "venus resume --target a"),  # type: ignore[type-var]
-        (replace(READY, open_quarantine=2), "2 refused changes", "venus quarantine list --target a"),
-        (replace(READY, unaccounted=3), "unaccounted", "venus resync --all --target a"),
+        (at_target(tables=()), "not at the target", "venus sync"),
+        (table(state="HALTED", reason="no"), "HALTED at the target (no)", "q"),
+        (table(state="PAUSED"), "PAUSED", "venus resume s.t --target a"),
+        (table(state="LOADING"), "LOADING", "venus migrate --target a"),
+        (at_target(paused=True), "paused", "venus resume --target a"),
+        (at_target(open_quarantine=2), "2 refused changes", "venus quarantine list --target a"),
+        (at_target(unaccounted_rows=3), "unaccounted", "venus resync --all --target a"),
         (replace(READY, alarms=("smoke",)), "smoke", "venus status"),
         (replace(READY, producer="", source=(replace(AT_SOURCE, log_rows=1),)), "nobody captures", "venus sync"),
         (replace(BEHIND, applied=False), "nobody applies", "--apply-only --target a"),
@@ -70,8 +78,8 @@ def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readine
         (replace(READY, source=(replace(AT_SOURCE, blocked_s=60),)), "a transaction is open at the source for 60 s"),
         (replace(READY, halves=1), "1 batches are undecided"),
         (BEHIND, "2 changes behind the broker"),
-        (replace(READY, tables=(replace(AT_TARGET, state="CATCHUP"),)), "catches up"),
-        (replace(READY, resyncing=("s.t",)), "catches up"),
+        (table(state="CATCHUP"), "catches up"),
+        (table(state="RESYNCING"), "catches up"),
     ],
 )
 def test_what_passes_by_itself_is_waited_for(readiness: Readiness, said: str) -> None:
@@ -81,7 +89,7 @@ def test_what_passes_by_itself_is_waited_for(readiness: Readiness, said: str) ->
 
 def test_a_table_that_moves_is_named_with_how_much() -> None:
     assert [b.what for b in moved({"s.t": 5, "s.u": 1}, {"s.t": 8, "s.u": 1})] == ["s.t: 3 changes arrived meanwhile"]
-    held = replace(READY, tables=(replace(AT_TARGET, rows_held=2, rows_skipped=1, rows_quarantined=1),))
+    held = table(held=2, skipped=1, quarantined=1)
     assert moved(READY.counters, held.counters)
 
 

@@ -7,9 +7,9 @@ Setting a counter changes no row and may be repeated: VENUS brings its numbers a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from venus.adapters.dialects.contract import Numbering
+from venus.adapters.targets.cutting import Counter
 from venus.adapters.targets.postgresql.cutmark import sql
 from venus.adapters.targets.postgresql.naming import Placed, fitted, folded, placed_namespace, quoted
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
@@ -18,17 +18,6 @@ from venus.errors import Refused, TargetError
 from venus.model import Column
 
 _BIGINT_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counter:
-    """A counter at the target as it was set."""
-
-    sequence: str
-    next_value: int
-    step: int
-    table: str = ""
-    column: str = ""
 
 
 def next_number(smallest: int | None, largest: int | None, source_next: int | None, step: int) -> int:
@@ -116,3 +105,9 @@ def always(placed: Sequence[Placed], numberings: Iterable[Numbering]) -> list[tu
         for c in one.schema.columns
         if is_identity(c) and (one.schema.namespace, one.schema.name, c.name) in strict
     ]
+
+
+def set_always(session: Session, created: Sequence[Placed], numberings: Sequence[Numbering], *, how: str) -> None:
+    """Let identities be what they are at the source (`ALWAYS`), or what VENUS needs (`BY DEFAULT`)."""
+    for placed, column in always(created, numberings):
+        session.run(sql("set_generated", table=placed.sql, column=column, how=how))

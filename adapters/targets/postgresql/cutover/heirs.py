@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from venus.adapters.cutover.readiness import Block
+from venus.adapters.targets.cutting import Block
 from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement

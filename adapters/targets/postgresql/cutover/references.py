@@ -7,7 +7,7 @@ that came since: the rows themselves are asked. What is put in force afterwards 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from venus.adapters.targets.postgresql.cutmark import sql
@@ -91,7 +91,7 @@ def _with_orphans(session: Session, found: Found) -> Found:
 
 
 def put_in_force(
-    session: Session, there: Sequence[Found], owed: Sequence[Reference], invalid: set[str], *, acting: bool
+    session: Session, there: Sequence[Found], owed: Sequence[Reference], invalid: Collection[str], *, acting: bool
 ) -> list[str]:
     """Make VENUS's foreign keys anew, with (or without) the source's actions, and have PostgreSQL check every row.
 

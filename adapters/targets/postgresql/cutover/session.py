@@ -1,0 +1,142 @@
+"""A PostgreSQL database that is to become the application's own: what adapters/cutover asks of it, in one session."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from typing import Any
+
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.targets.cutting import Block, Counter, Mark, Reference, TableThere, TakeRows
+from venus.adapters.targets.postgresql import cutmark
+from venus.adapters.targets.postgresql.control import progress_of
+from venus.adapters.targets.postgresql.cutmark import sql
+from venus.adapters.targets.postgresql.cutover import heirs, references
+from venus.adapters.targets.postgresql.cutover.counters import set_always, set_counters
+from venus.adapters.targets.postgresql.cutover.reading import PostgresSpeller, read_rows
+from venus.adapters.targets.postgresql.database import PostgresTarget, transaction
+from venus.adapters.targets.postgresql.naming import Placed
+from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.view import table, view
+from venus.adapters.targets.views import TargetTable, TargetView
+from venus.errors import Refused
+
+
+@contextmanager
+def open_cutover(target: PostgresTarget) -> Iterator[PostgresCutover]:
+    """Open the session; an open transaction is abandoned at the end."""
+    session = target.connect("cutover")
+    try:
+        yield PostgresCutover(target, session)
+    finally:
+        session.rollback()
+        session.close()
+
+
+class PostgresCutover:
+    """One session."""
+
+    def __init__(self, target: PostgresTarget, session: Session) -> None:
+        self._target = target
+        self._session = session
+        #: Every table, and whether VENUS has made it.
+        self._placed: dict[int, tuple[Placed, bool]] = {}
+
+    def prepare(self) -> None:
+        name = self._target.name
+        if not self._target.installed(self._session):
+            raise Refused(f"target {name} has not been loaded yet", hint=f"venus migrate --target {name}")
+        self._target.install()
+
+    def mark(self) -> Mark | None:
+        return cutmark.read(self._target, self._session)
+
+    def look(self) -> TargetView:
+        return view(progress_of(self._target, self._session), time.time_ns() // 1000)
+
+    # -- what is proved --------------------------------------------------------------------------------------------
+
+    def tables(self) -> list[TableThere]:
+        newest = {(s.table_id, s.version): s for s in self._target.schemas(self._session)}
+        self._placed = {
+            t.table_id: (self._target.place(schema), t.created)
+            for t in self._target.tables(self._session)
+            if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
+        }
+        return [TableThere(schema=p.schema, name=p.qualified) for p in self._everything]
+
+    @property
+    def _everything(self) -> list[Placed]:
+        return [placed for placed, _ in self._placed.values()]
+
+    @property
+    def _created(self) -> list[Placed]:
+        return [placed for placed, created in self._placed.values() if created]
+
+    def differences(self) -> list[Block]:
+        return list(heirs.unlike(self._session, self._everything))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        self._session.run(sql("begin_reading"))
+        try:
+            yield
+        finally:
+            self._session.rollback()
+
+    def read(self, table_id: int, take: TakeRows) -> None:
+        read_rows(self._session, self._placed[table_id][0], take)
+
+    def spelling(self, table_id: int) -> PostgresSpeller:
+        return PostgresSpeller(self._session, self._placed[table_id][0])
+
+    def references(self) -> list[Reference]:
+        there = references.present(self._session, self._everything)
+        found = references.asked(self._session, there, references.planned(self._everything, self._created))
+        return [Reference(name=f.name, shown=f.shown, orphans=f.orphans, example=f.example) for f in found]
+
+    def set_counters(self, numberings: Seq[Numbering]) -> list[Counter]:
+        return set_counters(self._session, self._everything, numberings, self._target.config.schema_)
+
+    # -- what is final ---------------------------------------------------------------------------------------------
+
+    def put_mark(self, certificate: dict[str, Any], check: Callable[[Seq[TargetTable]], None]) -> None:
+        target, session = self._target, self._session
+        with transaction(session):
+            session.run("SET LOCAL venus.apply = 'on'")
+            target.own(session, "hold_position")
+            check([table(t) for t in target.tables(session)])
+            values = {"sequence": certificate["sequence"], "offset": certificate["offset"]}
+            session.run(sql("put_mark"), values | {"group": target.group, "certificate": json.dumps(certificate)})
+            target.own(session, "set_paused", paused=True)
+            target.own(session, "raise_control")
+
+    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        warnings = self._put_in_force(invalid, acting=True)
+        set_always(self._session, self._created, numberings, how="ALWAYS")
+        left = references.unvalidated_checks(self._session, self._everything)
+        return warnings + [f"check {name} of {at} has not met every row" for at, name in left]
+
+    def finish_mark(self, certificate: dict[str, Any]) -> None:
+        values = {"group": self._target.group, "certificate": json.dumps(certificate)}
+        self._session.run(sql("finish_mark"), values)
+
+    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
+        self._put_in_force(invalid, acting=False)
+        set_always(self._session, self._created, numberings, how="BY DEFAULT")
+
+    def remove_mark(self) -> None:
+        target, session = self._target, self._session
+        with transaction(session):
+            target.own(session, "hold_position")
+            session.run(sql("remove_mark"), {"group": target.group})
+            target.own(session, "set_paused", paused=False)
+            target.own(session, "raise_control")
+
+    def _put_in_force(self, invalid: Collection[str], *, acting: bool) -> list[str]:
+        there = references.present(self._session, self._everything)
+        owed = references.planned(self._everything, self._created)
+        return references.put_in_force(self._session, there, owed, invalid, acting=acting)

@@ -1,0 +1,257 @@
+"""What a cut-over asks of a target: the same for every kind that can be cut over; any other says that it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.conformance.targets.playing import Stage
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import INT, Change, column, items, put, refers, section, table, wait_for
+from venus.adapters.cutover.hashing import TableHash
+from venus.adapters.cutover.run import Wish, cutover, undo
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.targets.contract import WITHOUT
+from venus.adapters.targets.cutting import CutoverTarget
+from venus.errors import ConfigError, Refused
+from venus.model import TableSchema
+
+pytestmark = pytest.mark.integration
+
+FOUND = {"sequence": 7, "offset": 11, "committed_changes": {"1": 10, "2": 1}, "foreign_keys": [], "tables": []}
+NUMBERED = table(3, "numbered", column(1, "id", INT, identity=True), column(2, "label"))
+
+
+def loaded(stage: Stage) -> Stage:
+    """Load three tables; one of two rows of `others` refers to a row of `items`."""
+    stage.feed.describe(items(), refers(items(2, "others"), "amount", items()), NUMBERED)
+    stage.feed.cut(
+        *(put(i, f"label {i}", i) for i in range(10)), put(1, "refers", 1, table=2), put(41, "numbered", table=3)
+    )
+    stage.target.load()
+    return stage
+
+
+def cannot(stage: Stage) -> bool:
+    """Whether this kind cannot be cut over; then it says so, in one line, before anything is asked of anybody."""
+    target = stage.target
+    if target.capabilities.cuts_over:
+        return False
+    says = f"^target {target.name} is {target.capabilities.kind}: {WITHOUT['cuts_over']}$"
+    with pytest.raises(ConfigError, match=says):
+        target.cutover()
+    for command in (lambda: cutover(stage.settings, target.name, Wish()), lambda: undo(stage.settings, target.name)):
+        with pytest.raises(ConfigError, match=says):
+            command()
+    assert "\n" not in WITHOUT["cuts_over"]
+    return True
+
+
+def hash_of(target: CutoverTarget, schema: TableSchema) -> TableHash:
+    """Read a table at the target."""
+    found = TableHash()
+    with target.reading():
+        target.read(schema.table_id, found.add)
+    return found
+
+
+def model_hash(stage: Stage, schema: TableSchema) -> TableHash:
+    """Return the same of what was written to the broker."""
+    found = TableHash()
+    rows = stage.feed.model[schema.table_id]
+    written = section(schema, [Change(schema.table_id, key, row) for key, row in rows.items()])
+    found.add(written.record_ids, written.rows)
+    return found
+
+
+def unmoved(*_: object) -> None:
+    """Find nothing wrong."""
+
+
+def test_a_target_that_was_never_loaded_is_refused(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    with stage.target.cutover() as target:
+        assert target.mark() is None
+        assert not target.look().loaded
+        with pytest.raises(Refused, match=f"target {stage.target.name} has not been loaded yet"):
+            target.prepare()
+
+
+def test_rows_are_read_as_they_were_written(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    with stage.target.cutover() as target:
+        target.prepare()
+        found = {there.schema.name: there for there in target.tables()}
+        assert set(found) == {"items", "others", "numbered"}
+        assert hash_of(target, items()) == model_hash(stage, items())
+        stage.place.damage(stage.settings, items())
+        assert hash_of(target, items()).rows == 0
+
+
+def test_one_reading_is_one_snapshot(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    with stage.target.cutover() as target:
+        target.tables()
+        first, again = TableHash(), TableHash()
+        with target.reading():
+            target.read(1, first.add)
+            stage.place.damage(stage.settings, items())
+            target.read(1, again.add)
+
+    assert first == again == model_hash(stage, items())
+
+
+def test_rows_are_spelled_as_the_target_stores_them(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    written = section(items(), [put(1, "label 1", "+001"), put(2, "label 2", "2")])
+    plain, spelled = TableHash(), TableHash()
+    plain.add(written.record_ids, written.rows)
+    with stage.target.cutover() as target:
+        target.tables()
+        with target.spelling(1) as speller:
+            shown = speller.spelled(written, items())
+            spelled.add(shown.record_ids, shown.rows)
+        assert hash_of(target, items()) == model_hash(stage, items()), "spelling writes nothing into the table"
+
+    wanted = section(items(), [put(1, "label 1", "1"), put(2, "label 2", "2")])
+    assert plain != spelled
+    assert spelled == TableHash(rows=2, total=_total(wanted.record_ids, wanted.rows))
+
+
+def _total(*rows: Any) -> int:
+    found = TableHash()
+    found.add(*rows)
+    return found.total
+
+
+def test_references_are_checked_row_by_row(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    with stage.target.cutover() as target:
+        target.tables()
+        (whole,) = target.references()
+        stage.place.damage(stage.settings, items())
+        (broken,) = target.references()
+
+    assert (whole.name, whole.orphans) == ("others_fk", 0)
+    assert (broken.name, broken.orphans) == ("others_fk", 1)
+    assert broken.example
+
+
+def test_counters_go_on_behind_the_rows_and_behind_the_source_and_may_be_set_again(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    drawn = Numbering(namespace="shop", table="numbered", column="id", next_value=90)
+    with stage.target.cutover() as target:
+        target.tables()
+        by_rows = target.set_counters([])
+        by_source = target.set_counters([drawn])
+        again = target.set_counters([drawn])
+
+    assert [c.next_value for c in by_rows] == [42]
+    assert [c.next_value for c in by_source] == [90]
+    assert again == by_source
+
+
+def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelivery) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+
+    def moved(tables: object) -> None:
+        raise Refused("something has moved")
+
+    with stage.target.cutover() as target:
+        target.prepare()
+        with pytest.raises(Refused, match="something has moved"):
+            target.put_mark(FOUND, moved)
+        assert target.mark() is None
+    stage.feed.cut(put(1, "goes on", 1))
+    stage.catches_up()
+    stage.equal()
+
+
+def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    seen: dict[str, int] = {}
+    with stage.target.cutover() as target:
+        target.prepare()
+        stage.feed.cut(put(1, "late", 1), put(2, "late", 2))
+        stage.catches_up()
+        target.put_mark(FOUND, lambda tables: seen.update((t.name, t.rows_applied) for t in tables))
+
+    assert seen == {"shop.items": 2, "shop.others": 0, "shop.numbered": 0}
+
+
+def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stage, broker: FakeDelivery) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    with stage.target.cutover() as target:
+        target.prepare()
+        target.tables()
+        target.put_mark(FOUND, unmoved)
+        killed = target.mark()
+        assert target.enforce((), []) == []
+        assert target.enforce((), []) == [], "whoever was killed does it again"
+        target.finish_mark(FOUND | {"warnings": []})
+        done = target.mark()
+    at = stage.target.look()
+    stage.feed.cut(put(1, "must not arrive", 1))
+    with stage.following() as reports:
+        wait_for(lambda: bool(reports), "the loop")
+        refused = [
+            _refusal(lambda: stage.target.load()), _refusal(lambda: stage.target.resume(None)),
+            _refusal(lambda: stage.target.resync(None)),
+        ]  # fmt: skip
+    behind = stage.target.look()
+    with stage.target.cutover() as target:
+        target.tables()
+        target.relax((), [])
+        target.remove_mark()
+        assert target.mark() is None
+
+    assert killed is not None
+    assert (killed.done, killed.sequence, killed.offset, killed.certificate) == (False, 7, 11, FOUND)
+    assert done is not None
+    assert (done.done, done.marked_at, done.certificate["warnings"]) == (True, killed.marked_at, [])
+    assert at.cut_over
+    assert at.committed_at_cut == {1: 10, 2: 1}
+    assert behind.offset == at.offset
+    assert all("the application's own" in text for text in refused)
+    stage.catches_up()
+    stage.equal()
+
+
+def _refusal(command: Any) -> str:
+    with pytest.raises(Refused) as refused:
+        command()
+    return str(refused.value)
+
+
+def test_a_new_version_is_what_is_compared(stage: Stage) -> None:
+    if cannot(stage):
+        return
+    loaded(stage)
+    wider = replace(items(), version=2, columns=(*items().columns, column(4, "extra")))
+    stage.feed.describe(wider)
+    stage.feed.model[1] = {key: (*row, None) for key, row in stage.feed.model[1].items()}
+    stage.feed.cut(put(1, "label", 1, "more"))
+    stage.catches_up()
+    with stage.target.cutover() as target:
+        found = {there.schema.name: there.schema.version for there in target.tables()}
+        assert found == {"items": 2, "others": 1, "numbered": 1}
+        assert hash_of(target, wider) == model_hash(stage, wider)
