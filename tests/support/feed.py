@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import psycopg2
 
+from tests.support.loops import looping
 from tests.support.postgres import libpq
 from venus.adapters.targets.postgresql.apply.loop import ApplyReport, run_apply
 from venus.codec.batch import Batch
@@ -229,37 +229,9 @@ def wait_for(condition: Callable[[], bool], what: str = "it", timeout_s: float =
         time.sleep(0.01)
 
 
-@dataclass
-class Running:
-    """A loop in a thread."""
-
-    stop: threading.Event
-    thread: threading.Thread
-    reports: list[ApplyReport]
-    errors: list[BaseException]
-
-
-@contextmanager
-def following(settings: Settings, name: str) -> Iterator[Running]:
+def following(settings: Settings, name: str) -> AbstractContextManager[list[ApplyReport]]:
     """Run the loop of a target; what it raises is raised here."""
-    running = Running(threading.Event(), threading.Thread(), [], [])
-
-    def run() -> None:
-        try:
-            run_apply(settings, name, running.stop, running.reports.append)
-        except BaseException as error:
-            running.errors.append(error)
-
-    running.thread = threading.Thread(target=run)
-    running.thread.start()
-    try:
-        yield running
-    finally:
-        running.stop.set()
-        running.thread.join(60)
-        assert not running.thread.is_alive()
-    if running.errors:
-        raise running.errors[0]
+    return looping(lambda stop, told: run_apply(settings, name, stop, told))
 
 
 def applied(url: str, group: str = "main/a") -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tests.support.feed import Key, Row, wait_for
+from tests.support.loops import looping
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import LakeReport, run_lake
 from venus.adapters.targets.parquet.load import load_lake
@@ -71,27 +70,9 @@ def history(root: Path, name: str) -> pa.Table:
     return pa.concat_tables(parts, promote_options="default")
 
 
-@contextmanager
-def following(settings: Settings) -> Iterator[list[LakeReport]]:
+def following(settings: Settings) -> AbstractContextManager[list[LakeReport]]:
     """Run the loop; what it raises is raised here."""
-    stop, reports, errors = threading.Event(), list[LakeReport](), list[BaseException]()
-
-    def run() -> None:
-        try:
-            run_lake(settings, "lake", stop, reports.append)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield reports
-    finally:
-        stop.set()
-        thread.join(60)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
+    return looping(lambda stop, told: run_lake(settings, "lake", stop, told))
 
 
 def is_at(settings: Settings, offset: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tests.conformance.targets.places import TargetPlace
 from tests.support.feed import Feed, wait_for
+from tests.support.loops import looping
 from venus.adapters.targets.contract import FollowReport, Target
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable
@@ -29,27 +28,9 @@ class Stage:
         settings = place.settings(broker)
         return cls(place, feed, settings, open_target(settings, place.name))
 
-    @contextmanager
-    def following(self) -> Iterator[list[FollowReport]]:
+    def following(self) -> AbstractContextManager[list[FollowReport]]:
         """Run the loop; what it raises is raised here."""
-        stop, reports, errors = threading.Event(), list[FollowReport](), list[BaseException]()
-
-        def run() -> None:
-            try:
-                self.target.follow(stop, reports.append)
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield reports
-        finally:
-            stop.set()
-            thread.join(60)
-            assert not thread.is_alive()
-        if errors:
-            raise errors[0]
+        return looping(self.target.follow)
 
     def reaches(self, offset: int) -> None:
         """Wait until everything below an offset is applied."""

@@ -110,15 +110,15 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
     schema = unique_label(items()) if indexed else items()
     settings = loaded(real, feed, database, schema)
     before = copy.deepcopy(feed.model[1])
-    with following(settings, "a") as running:
+    with following(settings, "a") as reports:
         half_cut(real, feed, [*large(500, 2500, "new"), *(gone(i) for i in range(100))])
         started(database)
         assert rows_at(database, schema) == before
         assert applied(database) < real.next_offset + 1
-        transactions = max((r.transactions for r in running.reports), default=0)
+        transactions = max((r.transactions for r in reports), default=0)
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
-        wait_for(lambda: max(r.transactions for r in running.reports) == transactions + 1, "the report")
+        wait_for(lambda: max(r.transactions for r in reports) == transactions + 1, "the report")
     assert rows_at(database, schema) == feed.model[1]
 
 

@@ -321,12 +321,12 @@ def test_a_role_without_the_replica_right_defers_constraints(
     url = database.replace("postgres@", "plain@")
     settings = settings_for(broker.address, {"a": url})
     full_sync(settings, "a")
-    with following(settings, "a") as running:
+    with following(settings, "a") as reports:
         feed.cut(gone(1), gone(1, table=2), *(put(i + 1, f"label {i}", i) for i in range(1, 31)))
         feed.cut(put(50, 60, table=2), put(60, "label 60", 1))
         caught_up(database, broker)
     equal(database, feed)
-    assert any("end of each transaction" in r.constraints for r in running.reports)
+    assert any("end of each transaction" in r.constraints for r in reports)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -366,14 +366,14 @@ def _set_offset(database: str) -> None:
 def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = loaded(database, feed, items(), rows=1)
     kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
-    with following(settings, "a") as running:
+    with following(settings, "a") as reports:
         for n in range(5):
             feed.cut(put(1, f"row {n}", n))
             caught_up(database, broker)
             query(database, kill)
         feed.cut(put(1, "last", 9))
         caught_up(database, broker)
-        assert any("terminat" in r.error or "closed" in r.error for r in running.reports)
+        assert any("terminat" in r.error or "closed" in r.error for r in reports)
     equal(database, feed)
 
 

@@ -186,10 +186,10 @@ def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, bro
 def test_a_paused_target_waits_and_resumes(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = loaded(database, feed, items(), rows=2)
     pause(settings, "a")
-    with following(settings, "a") as running:
+    with following(settings, "a") as reports:
         start = applied(database)
         feed.cut(put(1, "waits", 1))
-        wait_for(lambda: len(running.reports) > 0, "a report")
+        wait_for(lambda: len(reports) > 0, "a report")
         assert applied(database) == start
         resume(settings, "a")
         caught_up(database, broker)

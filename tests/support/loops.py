@@ -1,0 +1,33 @@
+"""A target's loop in a thread: what it reports is kept, and what it raises is raised in the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+Told = TypeVar("Told")
+
+
+@contextmanager
+def looping(follow: Callable[[threading.Event, Callable[[Told], None]], None]) -> Iterator[list[Told]]:
+    """Run `follow` until the block ends; give its reports."""
+    stop, reports, errors = threading.Event(), list[Told](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            follow(stop, reports.append)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield reports
+    finally:
+        stop.set()
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
