@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What differs between kinds of targets, by name: code asks these, never `if kind == ...`."""
+    """What differs between kinds of targets, by name: code asks these, never `if kind == ...`. A new kind has none."""
 
     #: What such a target is, in messages: "a PostgreSQL database".
     kind: str
-    pauses_tables: bool  # else it is paused as a whole only
-    quarantines: bool  # it may refuse a row: that row or its table waits, the other tables go on
-    prints_ddl: bool  # what a load would create can be shown before
-    loads_by_runner: bool  # a load's tasks may run elsewhere: on Spark
-    follows_by_runner: bool  # increments may be laid down by tasks that run elsewhere
-    verifies: bool  # its rows can be compared with the source's and the full data's
-    cuts_over: bool  # it can become the application's own database
+    pauses_tables: bool = False  # else it is paused as a whole only
+    quarantines: bool = False  # it may refuse a row: that row or its table waits, the other tables go on
+    prints_ddl: bool = False  # what a load would create can be shown before
+    loads_by_runner: bool = False  # a load's tasks may run elsewhere: on Spark
+    follows_by_runner: bool = False  # increments may be laid down by tasks that run elsewhere
+    verifies: bool = False  # its rows can be compared with the source's and the full data's
+    cuts_over: bool = False  # it can become the application's own database
 
 
 #: What is said of a target that lacks a capability, behind "target NAME is KIND: ".

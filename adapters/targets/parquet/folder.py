@@ -12,30 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from venus.adapters.targets.base import Configured
 from venus.adapters.targets.parquet.layout import Layout, point, publish, remove_hidden, remove_versions, root_of
 from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
-from venus.config import Settings, require_target
+from venus.config import Settings
 from venus.errors import ConfigError, Refused, TargetError
 
 #: What others than the owner may do with a file or folder.
 _OTHERS = 0o077
 
 
-class LakeTarget:
+class LakeTarget(Configured):
     """Target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str) -> None:
-        self.settings = settings
-        self.name = name
-        self.config = require_target(settings, name)
-        self.layout = Layout(root_of(self.config.url.get_secret_value(), f"targets.{name}.url").absolute())
-        self.business = settings.business.name
-        self.group = f"{self.business}/{name}"
-
-    @property
-    def broker(self) -> str:
-        """Where the broker is."""
-        return self.settings.broker.address or self.settings.broker.listen
+        super().__init__(settings, name)
+        self.layout = Layout(root_of(self.url, f"targets.{name}.url").absolute())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -55,9 +47,7 @@ class LakeTarget:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise Refused(
-                f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
-            ) from None
+            raise self.at_work from None
         before = os.umask(denied)  # of the process: the files are PyArrow's
         try:
             yield

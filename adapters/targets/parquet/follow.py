@@ -22,7 +22,7 @@ from venus.adapters.targets.parquet.manifest import Manifest
 from venus.adapters.targets.parquet.refresh import read_again, refresh
 from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Diverged, Refused, VenusError
+from venus.errors import DatabaseUnavailable, Diverged, VenusError
 from venus.rpc.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def _follow(target: LakeTarget, stop: threading.Event, tell: Report) -> bool:
     try:
         manifest = target.recovered()
         if manifest is None:
-            raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
+            raise target.not_loaded
         return _Following(target, manifest, stop, tell).run()
     except OSError as error:  # a full disk, a file system that is away: nothing of the commit is seen
         raise DatabaseUnavailable(f"target {target.name}: {error}", hint="look at the disk") from error

@@ -5,20 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NoReturn
 
+from venus.adapters.targets.base import Lacking
 from venus.adapters.targets.contract import (
     Capabilities,
     Chooser,
     Commanded,
-    Conversion,
     FollowTold,
     LoadProgress,
     LoadReport,
     LoadTold,
-    Quarantine,
-    ScaledApply,
     Target,
     require,
 )
@@ -29,26 +25,11 @@ from venus.adapters.targets.parquet.load import load_lake
 from venus.adapters.targets.parquet.manifest import Manifest
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.config import Settings
-from venus.errors import ConfigError, VenusError
+from venus.errors import VenusError
 from venus.model import Finding, TableSchema
 from venus.suggest import table_named
 
-if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import Numbering, OtherObject
-    from venus.adapters.running import Runner
-    from venus.adapters.targets.cutting import CutoverTarget
-    from venus.adapters.targets.verifying import LoadedTable, TargetReader
-
-CAPABILITIES = Capabilities(
-    kind="a folder of Parquet files",
-    pauses_tables=False,
-    quarantines=False,
-    prints_ddl=False,
-    loads_by_runner=False,
-    follows_by_runner=False,
-    verifies=False,
-    cuts_over=False,
-)
+CAPABILITIES = Capabilities(kind="a folder of Parquet files")
 
 
 def open_target(settings: Settings, name: str) -> Target:
@@ -56,7 +37,7 @@ def open_target(settings: Settings, name: str) -> Target:
     return Parquet(settings, name)
 
 
-class Parquet:
+class Parquet(Lacking):
     """Target `name` of the configuration."""
 
     capabilities = CAPABILITIES
@@ -68,10 +49,6 @@ class Parquet:
     @property
     def _folder(self) -> LakeTarget:
         return LakeTarget(self._settings, self.name)
-
-    def _lacks(self, capability: str) -> NoReturn:
-        require(self, capability)
-        raise AssertionError(capability)
 
     # -- before anything is written ------------------------------------------------------------------------------------
 
@@ -89,9 +66,6 @@ class Parquet:
         with self._folder.locked():
             pass
 
-    def conversion(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> Conversion:
-        self._lacks("prints_ddl")
-
     # -- load and follow -----------------------------------------------------------------------------------------------
 
     def load(self, report: LoadTold | None = None, *, choose: Chooser | None = None) -> LoadReport:
@@ -103,11 +77,6 @@ class Parquet:
 
     def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
         run_lake(self._settings, self.name, stop, report)
-
-    def scaled(
-        self, runner: Runner, stop: threading.Event, report: FollowTold | None = None
-    ) -> AbstractContextManager[ScaledApply]:
-        self._lacks("follows_by_runner")
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
@@ -147,29 +116,11 @@ class Parquet:
             self._folder.ask_resync(one.table_id)
         return Commanded(table=meant, states=dict.fromkeys([t.name for t in chosen], "RESYNCING"))
 
-    def quarantine(self) -> Quarantine:
-        self._lacks("quarantines")
-
     def _manifest(self) -> Manifest:
         found = self._folder.manifest()
         if found is None:
-            raise ConfigError(
-                f"target {self.name} has not been loaded yet", hint=f"run `venus migrate --target {self.name}`"
-            )
+            raise self._folder.not_loaded
         return found
-
-    # -- verification --------------------------------------------------------------------------------------------------
-
-    def loaded_tables(self) -> dict[int, LoadedTable] | None:
-        self._lacks("verifies")
-
-    def open_reader(self) -> TargetReader:
-        self._lacks("verifies")
-
-    # -- cut-over ------------------------------------------------------------------------------------------------------
-
-    def cutover(self) -> AbstractContextManager[CutoverTarget]:
-        self._lacks("cuts_over")
 
 
 def names_of(qualified: str) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ def read(target: PostgresTarget, session: Session) -> Catalogue:
     try:
         position = target.position(session)
         if position is None:
-            raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
+            raise target.not_loaded
         parked: dict[int, dict[bytes, int]] = {}
         for table_id, record_id, offset in target.own_rows(session, "parked_keys"):
             parked.setdefault(table_id, {})[bytes(record_id)] = offset

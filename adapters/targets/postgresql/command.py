@@ -32,16 +32,14 @@ def command(target: PostgresTarget) -> Iterator[tuple[Session, Position]]:
     """One transaction, with the loop outside."""
     with one_session(target) as session:
         if not target.installed(session):
-            raise Refused(f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}")
+            raise target.not_loaded
         with transaction(session):
             session.run("SET LOCAL venus.apply = 'on'")
             refuse_if_cut_over(target, session)
             target.own(session, "hold_position")
             position = target.position(session)
             if position is None:
-                raise Refused(
-                    f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
-                )
+                raise target.not_loaded
             yield session, position
             target.own(session, "raise_control")
 

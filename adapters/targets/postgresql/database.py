@@ -14,12 +14,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from venus.adapters.targets.base import Configured
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed, place
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.codec import schema as schemas_codec
-from venus.config import Settings, require_target
-from venus.errors import ConfigError, Refused
+from venus.config import Settings
+from venus.errors import ConfigError
 from venus.migrations import run as migrations
 from venus.model import Offset, TableSchema
 from venus.wire import change_pb2
@@ -74,26 +75,16 @@ class TableState:
     created: bool
 
 
-class PostgresTarget:
+class PostgresTarget(Configured):
     """Target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str) -> None:
-        self.settings = settings
-        self.name = name
-        self.config = require_target(settings, name)
-        self.url = self.config.url.get_secret_value()
+        super().__init__(settings, name)
         try:
             sa.make_url(self.url)
         except sa.exc.ArgumentError:
             # from None: SQLAlchemy's message repeats the URL
             raise ConfigError(f"targets.{name}.url is no database URL") from None
-        self.business = settings.business.name
-        self.group = f"{self.business}/{name}"
-
-    @property
-    def broker(self) -> str:
-        """Where the broker is."""
-        return self.settings.broker.address or self.settings.broker.listen
 
     def connect(self, purpose: str = "apply") -> Session:
         """Open a session."""
@@ -145,9 +136,7 @@ class PostgresTarget:
     def require_lock(self, session: Session) -> None:
         """Take it or refuse."""
         if not self.lock(session):
-            raise Refused(
-                f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
-            )
+            raise self.at_work
 
     def position(self, session: Session) -> Position | None:
         """Return how far the target is; None = never loaded."""

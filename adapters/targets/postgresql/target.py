@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
 
+from venus.adapters.targets.base import Lacking
 from venus.adapters.targets.contract import (
     Capabilities,
     Chooser,
@@ -58,7 +59,7 @@ def open_target(settings: Settings, name: str) -> Target:
     return Postgresql(settings, name)
 
 
-class Postgresql:
+class Postgresql(Lacking):
     """Target `name` of the configuration."""
 
     capabilities = CAPABILITIES

@@ -17,16 +17,15 @@ from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.apply.stream import IDLE_S, Stream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.database import PostgresTarget
-from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys
 from venus.adapters.targets.postgresql.rows.merging import MergeWhole
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused
 from venus.adapters.targets.postgresql.session import Superseded
+from venus.adapters.targets.postgresql.taking import take
 from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
-from venus.errors import Refused
 
 logger = logging.getLogger(__name__)
 
-LOCK_WAIT_S = 30.0
 #: How often the counters are added up and compared with the applied offset.
 ACCOUNT_S = 1.0
 
@@ -87,19 +86,7 @@ class ApplySession:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     def _take_target(self) -> None:
-        """Be the only one; a killed predecessor's server process may need a moment to notice."""
-        if not self._target.installed(self._session):
-            raise Refused(
-                f"target {self._target.name} has not been loaded yet",
-                hint=f"venus migrate --target {self._target.name}",
-            )
-        end = time.monotonic() + LOCK_WAIT_S
-        while not self._target.lock(self._session):
-            if self._loop.stopped or time.monotonic() > end:
-                self._target.require_lock(self._session)
-            self._loop.wait(0.1)
-        self._session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
-        self._defer = not may_be_replica(self._session)
+        self._defer = not take(self._target, self._session, self._loop.stop)
         self._loop.constraints(DEFERRED if self._defer else REPLICA)
 
     def _reload(self) -> None:

@@ -22,7 +22,6 @@ from venus.adapters.targets.postgresql.naming import Placed
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.view import table, view
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.errors import Refused
 
 
 @contextmanager
@@ -46,9 +45,8 @@ class PostgresCutover:
         self._placed: dict[int, tuple[Placed, bool]] = {}
 
     def prepare(self) -> None:
-        name = self._target.name
         if not self._target.installed(self._session):
-            raise Refused(f"target {name} has not been loaded yet", hint=f"venus migrate --target {name}")
+            raise self._target.not_loaded
         self._target.install()
 
     def mark(self) -> Mark | None:

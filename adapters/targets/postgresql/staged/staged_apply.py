@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,12 +20,13 @@ from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Re
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresTarget
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
-from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica, refuse_acting_foreign_keys
+from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, refuse_acting_foreign_keys
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.targets.postgresql.staged.task import Staged, StageReceipt, StageTask, stage_prefix, stage_range
 from venus.adapters.targets.postgresql.statements import statement
+from venus.adapters.targets.postgresql.taking import take
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, Refused, TargetError, VenusError
+from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
 from venus.rpc.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 #: Fewer offsets than this are not worth a task of their own.
 PIECE_OFFSETS_MIN = 5_000
 PAUSE_S = 0.5
-LOCK_WAIT_S = 30.0
 RETRY_MAX_S = 15.0
 
 
@@ -190,24 +189,13 @@ class _Opened:
         self._target = target
         self.session: Session = target.connect()
         try:
-            self._take(stop)
+            self.defer = not take(target, self.session, stop)
             self.catalogue: Catalogue = catalogues.read(target, self.session)
             if self.defer:
                 refuse_acting_foreign_keys(self.session, target, list(self.catalogue.tables.values()))
         except BaseException:
             self.session.close()
             raise
-
-    def _take(self, stop: threading.Event) -> None:
-        target, name = self._target, self._target.name
-        if not target.installed(self.session):
-            raise Refused(f"target {name} has not been loaded yet", hint=f"venus migrate --target {name}")
-        until = time.monotonic() + LOCK_WAIT_S  # a killed predecessor's server process may need a moment to notice
-        while not target.lock(self.session):
-            if stop.wait(0.1) or time.monotonic() > until:
-                target.require_lock(self.session)
-        self.session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
-        self.defer = not may_be_replica(self.session)
 
     def __enter__(self) -> _Opened:
         return self

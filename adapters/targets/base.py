@@ -1,0 +1,86 @@
+"""What every kind of target starts from: its place in the configuration, a refusal for each part it does not have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NoReturn
+
+from venus.adapters.targets.contract import (
+    Capabilities,
+    Conversion,
+    FollowTold,
+    Quarantine,
+    ScaledApply,
+    require,
+)
+from venus.config import Settings, require_target
+from venus.errors import Refused
+from venus.model import TableSchema
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Numbering, OtherObject
+    from venus.adapters.running import Runner
+    from venus.adapters.targets.cutting import CutoverTarget
+    from venus.adapters.targets.verifying import LoadedTable, TargetReader
+
+
+class Configured:
+    """Target `name` of the configuration: where it is, whose it is, and where its broker is."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self.config = require_target(settings, name)
+        self.url = self.config.url.get_secret_value()
+        self.business = settings.business.name
+        self.group = f"{self.business}/{name}"
+
+    @property
+    def broker(self) -> str:
+        """Where the broker is."""
+        return self.settings.broker.address or self.settings.broker.listen
+
+    @property
+    def not_loaded(self) -> Refused:
+        """What is said of a target that was never loaded."""
+        return Refused(f"target {self.name} has not been loaded yet", hint=f"venus migrate --target {self.name}")
+
+    @property
+    def at_work(self) -> Refused:
+        """What is said of a target that another process has taken."""
+        return Refused(
+            f"another process is working on target {self.name}", hint="stop it first (venus sync, venus migrate)"
+        )
+
+
+class Lacking:
+    """A target without the parts that only some kinds have; a kind that has one overrides its method."""
+
+    name: str
+    capabilities: Capabilities
+
+    def _lacks(self, capability: str) -> NoReturn:
+        require(self, capability)
+        raise AssertionError(capability)
+
+    def conversion(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> Conversion:
+        self._lacks("prints_ddl")
+
+    def scaled(
+        self, runner: Runner, stop: threading.Event, report: FollowTold | None = None
+    ) -> AbstractContextManager[ScaledApply]:
+        self._lacks("follows_by_runner")
+
+    def quarantine(self) -> Quarantine:
+        self._lacks("quarantines")
+
+    def loaded_tables(self) -> dict[int, LoadedTable] | None:
+        self._lacks("verifies")
+
+    def open_reader(self) -> TargetReader:
+        self._lacks("verifies")
+
+    def cutover(self) -> AbstractContextManager[CutoverTarget]:
+        self._lacks("cuts_over")
