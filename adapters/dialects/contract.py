@@ -49,10 +49,7 @@ class Option(Enum):
 class Capabilities:
     """What differs between databases, by name: code asks these, never `if name == ...`."""
 
-    concurrent_writers: bool  # transactions commit in another order than they draw numbers
-    transactional_ddl: bool
-    captures_truncate: bool
-    fires_on_cascade: bool
+    transactional_ddl: bool  # DDL takes part in a transaction: a script of it is all there or not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

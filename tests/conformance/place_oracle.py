@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pymysql
@@ -42,6 +42,9 @@ class StandInPlace:
     dialect: str = "oracle"
     namespace: str = SCHEMA
     empty_is_null: bool = True
+    concurrent_writers: bool = True
+    captures_truncate: bool = True
+    fires_on_cascade: bool = False  # InnoDB's triggers do not
     types: Mapping[str, str] = field(
         default_factory=lambda: {"int": "NUMBER(9)", "text": "CLOB", "blob": "BLOB", "decimal": "NUMBER(10,2)"}
     )
@@ -50,9 +53,7 @@ class StandInPlace:
         return StandInApplication(self.standin.server.connect(SCHEMA), "%s")
 
     def open(self) -> Source:
-        source = OracleSource(self.standin)
-        source.capabilities = replace(OracleSource.capabilities, fires_on_cascade=False)  # InnoDB's do not
-        return source
+        return OracleSource(self.standin)
 
     def dump(self) -> str:
         return catalogue(self.standin.server, SCHEMA)

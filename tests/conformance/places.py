@@ -54,6 +54,12 @@ class Place(Protocol):
     types: Mapping[str, str]
     #: Whether an empty string is NULL.
     empty_is_null: bool
+    #: Whether transactions may commit in another order than they draw numbers.
+    concurrent_writers: bool
+    #: Whether TRUNCATE is captured as such.
+    captures_truncate: bool
+    #: Whether triggers see what a cascade deletes.
+    fires_on_cascade: bool
 
     def connect(self) -> Application: ...
 
@@ -117,6 +123,9 @@ class PostgresPlace:
     dialect: str = "postgresql"
     namespace: str = "public"
     empty_is_null: bool = False
+    concurrent_writers: bool = True
+    captures_truncate: bool = True
+    fires_on_cascade: bool = True
     types: Mapping[str, str] = field(
         default_factory=lambda: {"int": "integer", "text": "text", "blob": "bytea", "decimal": "numeric(10,2)"}
     )
@@ -145,6 +154,9 @@ class SqlitePlace:
     dialect: str = "sqlite"
     namespace: str = "main"
     empty_is_null: bool = False
+    concurrent_writers: bool = False
+    captures_truncate: bool = False  # there is none, and DELETE without WHERE fires the row triggers
+    fires_on_cascade: bool = True
     types: Mapping[str, str] = field(
         default_factory=lambda: {"int": "INTEGER", "text": "TEXT", "blob": "BLOB", "decimal": "DECIMAL(10,2)"}
     )
@@ -177,6 +189,9 @@ class MariaPlace:
     url: str
     dialect: str = "mysql"
     empty_is_null: bool = False
+    concurrent_writers: bool = True
+    captures_truncate: bool = False  # no trigger fires; it is noticed afterwards, by InnoDB's number of the table
+    fires_on_cascade: bool = True
     types: Mapping[str, str] = field(
         default_factory=lambda: {"int": "int", "text": "longtext", "blob": "longblob", "decimal": "decimal(10,2)"}
     )

@@ -97,8 +97,10 @@ def test_a_cut_abandoned_half_way_is_delivered_again_in_full(app: Application, i
     assert len(item.rows("item")) == 2000
 
 
-def test_what_is_committed_after_the_snapshot_is_in_the_next_cut(app: Application, item: Follower) -> None:
-    if not item.source.capabilities.concurrent_writers:
+def test_what_is_committed_after_the_snapshot_is_in_the_next_cut(
+    place: Place, app: Application, item: Follower
+) -> None:
+    if not place.concurrent_writers:
         pytest.skip("one writer at a time")
     fill_items(app, 0, 3)
     cut = item.open([])
@@ -113,7 +115,7 @@ def test_what_is_committed_after_the_snapshot_is_in_the_next_cut(app: Applicatio
 
 
 def test_a_transaction_that_commits_late_loses_nothing(place: Place, app: Application, item: Follower) -> None:
-    if not item.source.capabilities.concurrent_writers:
+    if not place.concurrent_writers:
         pytest.skip("one writer at a time")
     late = place.connect()
     late.execute("INSERT INTO item VALUES (1, 'late', NULL)")

@@ -33,6 +33,9 @@ class OraclePlace:
     url: str
     dialect: str = "oracle"
     empty_is_null: bool = True
+    concurrent_writers: bool = True
+    captures_truncate: bool = True
+    fires_on_cascade: bool = True
     types: Mapping[str, str] = field(
         default_factory=lambda: {"int": "NUMBER(9)", "text": "CLOB", "blob": "BLOB", "decimal": "NUMBER(10,2)"}
     )

@@ -292,12 +292,7 @@ class ScriptedSource:
     """One connection. After a step that failed it is broken, as a driver's is."""
 
     name = "scripted"
-    capabilities = Capabilities(
-        concurrent_writers=False,
-        transactional_ddl=True,
-        captures_truncate=True,
-        fires_on_cascade=True,
-    )
+    capabilities = Capabilities(transactional_ddl=True)
 
     def __init__(self, database: ScriptedDatabase, script: Script, *, idle: Callable[[], None] = lambda: None) -> None:
         self.database = database

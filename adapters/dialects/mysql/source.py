@@ -34,12 +34,7 @@ from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
-CAPABILITIES = Capabilities(
-    concurrent_writers=True,
-    transactional_ddl=False,
-    captures_truncate=False,  # no trigger fires; it is noticed afterwards, by InnoDB's number of the table
-    fires_on_cascade=True,  # by triggers on the tables where cascades begin
-)
+CAPABILITIES = Capabilities(transactional_ddl=False)
 #: Between two looks at InnoDB's numbers.
 WATCH_S = 1.0
 

@@ -54,12 +54,7 @@ class OracleSource:
     """One Oracle database, used by one thread."""
 
     name = "oracle"
-    capabilities = Capabilities(
-        concurrent_writers=True,
-        transactional_ddl=False,
-        captures_truncate=True,
-        fires_on_cascade=True,
-    )
+    capabilities = Capabilities(transactional_ddl=False)
 
     def __init__(self, driver: Driver, options: Options | None = None) -> None:
         self._options = options or Options()

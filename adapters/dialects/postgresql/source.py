@@ -32,12 +32,7 @@ from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
-CAPABILITIES = Capabilities(
-    concurrent_writers=True,
-    transactional_ddl=True,
-    captures_truncate=True,
-    fires_on_cascade=True,
-)
+CAPABILITIES = Capabilities(transactional_ddl=True)
 
 #: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.
 LOOK_S = 30.0

@@ -71,12 +71,7 @@ class SqliteSource:
     """One SQLite file, used by one thread."""
 
     name = "sqlite"
-    capabilities = Capabilities(
-        concurrent_writers=False,
-        transactional_ddl=True,
-        captures_truncate=False,  # there is no TRUNCATE, and DELETE without WHERE fires the row triggers
-        fires_on_cascade=True,
-    )
+    capabilities = Capabilities(transactional_ddl=True)
 
     def __init__(self, file: Path) -> None:
         self._file = file

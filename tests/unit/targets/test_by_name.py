@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from venus.adapters.dialects.contract import Capabilities as DialectCapabilities
 from venus.adapters.dialects.contract import Option
 from venus.adapters.dialects.registry import DIALECTS, options_of
 from venus.adapters.targets.contract import WITHOUT, Capabilities
@@ -55,6 +56,16 @@ def test_every_capability_of_a_target_is_asked_somewhere_and_says_what_is_missin
 
     assert set(WITHOUT) == names
     assert [name for name in names if not list(asked(name))] == []
+
+
+def test_every_capability_of_a_dialect_is_asked_somewhere() -> None:
+    names = {f.name for f in fields(DialectCapabilities)}
+    callers = [path.read_text(encoding="utf-8") for path in (ROOT / "venus" / "cli").rglob("*.py")]
+    callers += [
+        p.read_text(encoding="utf-8") for home in ("upper", "verify") for p in (ROOT / "adapters" / home).rglob("*.py")
+    ]
+
+    assert [name for name in names if not any(f"capabilities.{name}" in text for text in callers)] == []
 
 
 def test_what_only_some_dialects_have_stands_in_their_packages() -> None:
