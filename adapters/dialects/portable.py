@@ -27,22 +27,35 @@ class ImpliedError(Exception):
     """A condition that the target's column type guarantees anyway."""
 
 
-def carry_check(name: str, text: str, dialect: str, facts: Mapping[str, Fact], checks: list[Check]) -> LeftOut | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """How a source's expressions are parsed, and what in them means something else than in PostgreSQL."""
+
+    name: str  # of the grammar in sqlglot
+    empty_is_null: bool = False  # '' is NULL
+    like_ignores_case: bool = False
+    folds_ascii_only: bool = False  # lower() and upper() leave other letters than A to Z
+    length_in_bytes: bool = False  # LENGTH counts bytes where it says so
+
+
+def carry_check(
+    name: str, text: str, grammar: Grammar, facts: Mapping[str, Fact], checks: list[Check]
+) -> LeftOut | None:
     """Add a check constraint to `checks`, or return what to tell people of one that is not carried."""
     try:
-        checks.append(Check(name=name, sql=portable(text, dialect, facts)))
+        checks.append(Check(name=name, sql=portable(text, grammar, facts)))
     except ImpliedError:
         return None
     except NotPortableError as why:
         return LeftOut(
-            what="check constraint", name=name, definition=text, reason=f"{why}{_proposal(text, dialect, facts)}"
+            what="check constraint", name=name, definition=text, reason=f"{why}{_proposal(text, grammar, facts)}"
         )
     return None
 
 
-def _proposal(text: str, dialect: str, facts: Mapping[str, Fact]) -> str:
+def _proposal(text: str, grammar: Grammar, facts: Mapping[str, Fact]) -> str:
     try:
-        return f"; if exact spelling is meant: CHECK ({portable(text, dialect, facts, loose=True)})"
+        return f"; if exact spelling is meant: CHECK ({portable(text, grammar, facts, loose=True)})"
     except (NotPortableError, ImpliedError):
         return ""
 
@@ -84,40 +97,40 @@ _SORTS = {
 }
 
 
-def portable(text: str, dialect: str, facts: Mapping[str, Fact], *, loose: bool = False) -> str:
+def portable(text: str, grammar: Grammar, facts: Mapping[str, Fact], *, loose: bool = False) -> str:
     """Return a condition in PostgreSQL's words.
 
-    `dialect` is what sqlglot calls the source's make; `facts` are the columns by lower-case name; `loose` = take texts
-    for equal only if they are the same, whatever the source does (for a proposal to people). Raises NotPortableError.
+    `facts` are the columns by lower-case name; `loose` = take texts for equal only if they are the same, whatever the
+    source does (for a proposal to people). Raises NotPortableError.
     """
-    term = _translated(text, dialect, facts, loose=loose)
+    term = _translated(text, grammar, facts, loose=loose)
     if term.sort is not Sort.BOOL:
         raise NotPortableError("it yields no truth value")
     return term.sql
 
 
-def portable_term(text: str, dialect: str, facts: Mapping[str, Fact]) -> str:
+def portable_term(text: str, grammar: Grammar, facts: Mapping[str, Fact]) -> str:
     """Return an index expression in PostgreSQL's words. Raises NotPortableError."""
-    return _translated(text, dialect, facts, loose=False).sql
+    return _translated(text, grammar, facts, loose=False).sql
 
 
-def _translated(text: str, dialect: str, facts: Mapping[str, Fact], *, loose: bool) -> _Term:
+def _translated(text: str, grammar: Grammar, facts: Mapping[str, Fact], *, loose: bool) -> _Term:
     # here: most tables have no expressions, and the parser is large
     import sqlglot
     from sqlglot.errors import SqlglotError
 
     try:
-        tree = sqlglot.parse_one(text, read=dialect)
+        tree = sqlglot.parse_one(text, read=grammar.name)
     except SqlglotError:
         raise NotPortableError("it could not be parsed") from None
-    return _Translator(dialect, facts, loose=loose).term(tree)
+    return _Translator(grammar, facts, loose=loose).term(tree)
 
 
 class _Translator:
     """One expression; a method per kind of node, by its class name in sqlglot."""
 
-    def __init__(self, dialect: str, facts: Mapping[str, Fact], *, loose: bool) -> None:
-        self._dialect = dialect
+    def __init__(self, grammar: Grammar, facts: Mapping[str, Fact], *, loose: bool) -> None:
+        self._grammar = grammar
         self._facts = facts
         self._loose = loose
         comparisons = {"EQ": "=", "NEQ": "<>", "GT": ">", "GTE": ">=", "LT": "<", "LTE": "<="}
@@ -143,7 +156,7 @@ class _Translator:
             "Lower": partial(self._folded, "lower"),
             "Upper": partial(self._folded, "upper"),
             "Coalesce": self._coalesce,
-            "Introducer": lambda node: self.term(node.expression),  # MySQL says in which alphabet a constant is
+            "Introducer": lambda node: self.term(node.expression),  # says in which alphabet a constant is
             "Anonymous": self._function,
         }
 
@@ -166,7 +179,7 @@ class _Translator:
     def _literal(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if not node.is_string:
             return _Term(node.this, Sort.NUMBER)
-        if self._dialect == "oracle" and not node.this:
+        if self._grammar.empty_is_null and not node.this:
             raise NotPortableError("'' is NULL at the source")
         return _Term("'" + node.this.replace("'", "''") + "'", Sort.LITERAL)
 
@@ -244,7 +257,7 @@ class _Translator:
 
     def _like(self, node) -> _Term:  # type: ignore[no-untyped-def]
         value, pattern = self.term(node.this), self.term(node.expression)
-        if self._dialect == "sqlite":
+        if self._grammar.like_ignores_case:
             raise NotPortableError("LIKE takes upper and lower case for the same at the source")
         if value.sort is not Sort.TEXT or pattern.sort is not Sort.LITERAL or "\\" in pattern.sql:
             raise NotPortableError("LIKE with something else than a column and a plain pattern")
@@ -276,12 +289,12 @@ class _Translator:
         return term
 
     def _length(self, node) -> _Term:  # type: ignore[no-untyped-def]
-        octets = self._dialect == "mysql" and bool(node.args.get("binary"))
+        octets = self._grammar.length_in_bytes and bool(node.args.get("binary"))
         return _Term(f"{'octet_length' if octets else 'length'}({self._text(node.this).sql})", Sort.NUMBER)
 
     def _folded(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
         term = self._text(node.this)
-        ascii_only = ' COLLATE "C"' if self._dialect == "sqlite" else ""  # SQLite folds nothing but A to Z
+        ascii_only = ' COLLATE "C"' if self._grammar.folds_ascii_only else ""
         return _Term(f"{word}({term.sql}{ascii_only})", Sort.TEXT, term.exact)
 
     def _coalesce(self, node) -> _Term:  # type: ignore[no-untyped-def]

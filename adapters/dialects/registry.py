@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -67,6 +68,14 @@ def options_of(dialect: str) -> frozenset[Option]:
     """Return what may be asked of a dialect beyond the usual; asked before its driver is imported."""
     package = import_module(f"venus.adapters.dialects.{dialect}")
     return cast(frozenset[Option], getattr(package, "OPTIONS", frozenset()))
+
+
+@cache
+def upper_case_names(dialect: str) -> bool:
+    """Whether a dialect's dictionary has unquoted names in upper case; False for a dialect that is not here."""
+    if dialect not in DIALECTS.values():
+        return False
+    return bool(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "UPPER_CASE_NAMES", False))
 
 
 def _with(option: Option) -> str:

@@ -15,11 +15,11 @@ from venus.adapters.dialects.mysql.connection import Connection, Row
 from venus.adapters.dialects.mysql.names import literal, quoted
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.mysql.types import Declared
-from venus.adapters.dialects.portable import Fact, NotPortableError, carry_check, portable_term
+from venus.adapters.dialects.portable import Fact, Grammar, NotPortableError, carry_check, portable_term
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import Check, Column, Index, LeftOut
 
-_DIALECT = "mysql"
+GRAMMAR = Grammar(name="mysql", length_in_bytes=True)
 _FULLTEXT = "PostgreSQL finds words by other means (tsvector and GIN)"
 _WEAKER = "the source also refuses texts that differ only in case, accents or blanks at the end; here they are two"
 _BEGINNING = "it covers only the beginning of a value; the whole one may be too long for an index"
@@ -63,7 +63,7 @@ def structure(
     facts = {c.name.lower(): Fact(name=c.name, type=c.type, exact=_is_exact(declared[c.name])) for c in columns}
     for constraint, text, of_column in rows.checks:
         shown = f"{name}_{constraint}_check" if of_column == "1" else constraint
-        why = carry_check(shown, text, _DIALECT, facts, found.checks)
+        why = carry_check(shown, text, GRAMMAR, facts, found.checks)
         found.left_out += [why] if why else []
     for column in columns:
         _type_checks(name, column, declared[column.name], found)
@@ -136,7 +136,7 @@ def _term(row: Row, facts: Mapping[str, Fact], *, unique: bool) -> str:
     if sort not in ("BTREE", "HASH"):
         raise NotPortableError(_FULLTEXT if sort == "FULLTEXT" else f"PostgreSQL has no {sort} index of these columns")
     if column is None:
-        text = f"({portable_term(str(expression), _DIALECT, facts)})"
+        text = f"({portable_term(str(expression), GRAMMAR, facts)})"
     elif column.lower() not in facts:
         raise NotPortableError(f"{column} is not a column that is carried")
     else:

@@ -16,3 +16,5 @@ What was decided here, and why:
 from venus.adapters.dialects.contract import Option
 
 OPTIONS = frozenset({Option.INLINE, Option.TYPE_MAP})
+#: The dictionary has unquoted names in upper case.
+UPPER_CASE_NAMES = True

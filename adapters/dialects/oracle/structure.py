@@ -15,10 +15,10 @@ from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
-from venus.adapters.dialects.portable import Fact, NotPortableError, carry_check, portable_term
+from venus.adapters.dialects.portable import Fact, Grammar, NotPortableError, carry_check, portable_term
 from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, TableSchema
 
-_DIALECT = "oracle"
+GRAMMAR = Grammar(name="oracle", empty_is_null=True)
 _NOT_NULL = re.compile(r'\s*"[^"]+"\s+IS\s+NOT\s+NULL\s*', re.IGNORECASE)
 _NEXT_VALUE = re.compile(r'\s*(?:"?[\w$#]+"?\.)?"?([\w$#]+)"?\."?NEXTVAL"?\s*', re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
@@ -74,7 +74,7 @@ def completed(schema: TableSchema, rows: SchemaRows) -> TableSchema:
         if status != "ENABLED":
             left.append(_left("constraint", constraint, str(condition or ""), "it is disabled at the source"))
         elif sort == "C" and not _NOT_NULL.fullmatch(str(condition or "")):
-            why = carry_check(constraint, str(condition), _DIALECT, facts, checks)
+            why = carry_check(constraint, str(condition), GRAMMAR, facts, checks)
             left += [why] if why else []
         elif sort == "R" and table is not None:
             keys.append(
@@ -165,7 +165,7 @@ def _index(name: str, terms: Sequence[Row], facts: Mapping[str, Fact], *, constr
         raise NotPortableError("Oracle takes NULLs in it for equal, PostgreSQL does not")
     columns, parts, plain = [], [], True
     for _, _, column, descend, expression in terms:
-        text = f'"{column}"' if expression is None else portable_term(str(expression), _DIALECT, facts)
+        text = f'"{column}"' if expression is None else portable_term(str(expression), GRAMMAR, facts)
         if text.strip('"').lower() in facts:
             columns.append(facts[text.strip('"').lower()].name)
         elif expression is None:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.dialects.portable import Fact, NotPortableError, carry_check, portable, portable_term
+from venus.adapters.dialects.portable import Fact, Grammar, NotPortableError, carry_check, portable, portable_term
 from venus.adapters.dialects.sqlite import ownership
 from venus.adapters.dialects.sqlite.connection import quoted
 from venus.adapters.dialects.sqlite.expressions import check_texts, index_terms, index_where
 from venus.adapters.dialects.sqlite.statements import statement
 from venus.model import Check, Index, Kind, LeftOut, TableSchema
 
-_DIALECT = "sqlite"
+GRAMMAR = Grammar(name="sqlite", like_ignores_case=True, folds_ascii_only=True)
 _NO_ACTION = ("NO ACTION", "RESTRICT")
 #: What an index of ours looks like: VENUS's triggers and tables are no part of the application.
 
@@ -46,7 +46,7 @@ def completed(connection: sqlite3.Connection, schema: TableSchema, rows: Seq[Col
         for c in schema.columns
     }
     for number, (name, text) in enumerate(texts, 1):
-        why = carry_check(name or f"{schema.name}_check{number}", text, _DIALECT, facts, checks)
+        why = carry_check(name or f"{schema.name}_check{number}", text, GRAMMAR, facts, checks)
         left += [why] if why else []
     indexes = []
     for row in _rows(connection, "secondary_indexes", schema.name):
@@ -115,7 +115,7 @@ def _index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: dict[str
         terms.append(f"{term if term.startswith(chr(34)) else f'({term})'}{' DESC' if descending else ''}")
     definition = f"({', '.join(terms)})"
     if where:
-        definition += f" WHERE {portable(where, _DIALECT, facts)}"
+        definition += f" WHERE {portable(where, GRAMMAR, facts)}"
     return Index(
         name=name, columns=tuple(columns), unique=bool(unique), constraint=origin == "u" and plain,
         definition="" if plain else definition,
@@ -125,7 +125,7 @@ def _index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: dict[str
 def _term(column: str | None, text: str, collation: str, facts: dict[str, Fact], *, unique: bool) -> str:
     """Return one indexed term. A collation decides what is unique; for finding rows it makes no difference."""
     if column is None:
-        return portable_term(text, _DIALECT, facts)
+        return portable_term(text, GRAMMAR, facts)
     if column.lower() not in facts:
         raise NotPortableError(f"{column} is not a column that is carried")
     textual = facts[column.lower()].type.kind is Kind.TEXT

@@ -13,13 +13,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from venus.adapters.dialects.registry import upper_case_names
 from venus.config import Settings
 from venus.errors import Refused
 from venus.model import OwnType, TableSchema
 
 NAME_BYTES_MAX = 63
-#: Dialects whose dictionary has unquoted names in upper case.
-UPPER_CASE = frozenset({"oracle"})
 #: What SQLite calls its only schema.
 _DEFAULT_NAMESPACES = {"main": "public"}
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
@@ -127,7 +126,7 @@ def folded(name: str, dialect: str, names: str = "auto") -> str:
     """Return how a source name is written at the target, whatever its length."""
     if names == "lower":
         return name.lower()
-    return name.lower() if names == "auto" and dialect in UPPER_CASE and name == name.upper() else name
+    return name.lower() if names == "auto" and name == name.upper() and upper_case_names(dialect) else name
 
 
 def fitted(name: str) -> str:

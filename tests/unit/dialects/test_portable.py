@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from venus.adapters.dialects.mysql.structure import GRAMMAR as MYSQL
+from venus.adapters.dialects.oracle.structure import GRAMMAR as ORACLE
 from venus.adapters.dialects.portable import (
     Fact,
+    Grammar,
     ImpliedError,
     NotPortableError,
     carry_check,
     portable,
     portable_term,
 )
+from venus.adapters.dialects.sqlite.structure import GRAMMAR as SQLITE
 from venus.model import Check, Kind, LogicalType
 
 
@@ -30,59 +34,59 @@ FACTS = {
 
 
 @pytest.mark.parametrize(
-    ("dialect", "text", "expected"),
+    ("grammar", "text", "expected"),
     [
-        ("sqlite", "price>0 and (state in ('a','it''s') or ok=1)",
+        (SQLITE, "price>0 and (state in ('a','it''s') or ok=1)",
          "\"Price\" > 0 AND (\"state\" IN ('a', 'it''s') OR \"ok\" = true)"),
-        ("sqlite", "[day] >= '2020-01-01'", "\"day\" >= '2020-01-01'"),
-        ("sqlite", "n % 2 = 0 and not n between 3 and 4", '"n" % 2 = 0 AND NOT "n" BETWEEN 3 AND 4'),
-        ("sqlite", "lower(state) = state", 'lower("state" COLLATE "C") = "state"'),
-        ("sqlite", "ok", '"ok"'),
-        ("mysql", "length(`state`) > 3 and char_length(`state`) > 1",
+        (SQLITE, "[day] >= '2020-01-01'", "\"day\" >= '2020-01-01'"),
+        (SQLITE, "n % 2 = 0 and not n between 3 and 4", '"n" % 2 = 0 AND NOT "n" BETWEEN 3 AND 4'),
+        (SQLITE, "lower(state) = state", 'lower("state" COLLATE "C") = "state"'),
+        (SQLITE, "ok", '"ok"'),
+        (MYSQL, "length(`state`) > 3 and char_length(`state`) > 1",
          'octet_length("state") > 3 AND length("state") > 1'),
-        ("mysql", "`state` <=> _utf8mb4'a'", "\"state\" IS NOT DISTINCT FROM 'a'"),
-        ("mysql", "`q\"` > -1", '"q""" > -1'),
-        ("oracle", 'NVL(PRICE, 0) >= 1 AND "STATE" IS NOT NULL', 'coalesce("Price", 0) >= 1 AND NOT ("state" IS NULL)'),
-        ("oracle", "STATE LIKE 'a%'", "\"state\" LIKE 'a%'"),
+        (MYSQL, "`state` <=> _utf8mb4'a'", "\"state\" IS NOT DISTINCT FROM 'a'"),
+        (MYSQL, "`q\"` > -1", '"q""" > -1'),
+        (ORACLE, 'NVL(PRICE, 0) >= 1 AND "STATE" IS NOT NULL', 'coalesce("Price", 0) >= 1 AND NOT ("state" IS NULL)'),
+        (ORACLE, "STATE LIKE 'a%'", "\"state\" LIKE 'a%'"),
     ],
 )  # fmt: skip
-def test_what_means_the_same_is_turned(dialect: str, text: str, expected: str) -> None:
-    assert portable(text, dialect, FACTS) == expected
+def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: str) -> None:
+    assert portable(text, grammar, FACTS) == expected
 
 
 @pytest.mark.parametrize(
-    ("dialect", "text", "why"),
+    ("grammar", "text", "why"),
     [
-        ("mysql", "`loose` = 'a'", "takes texts"), ("sqlite", "state > 'a'", "orders texts"),
-        ("sqlite", "state like 'a%'", "upper and lower case"), ("oracle", "STATE <> ''", "'' is NULL"),
-        ("sqlite", "n / 2 = 1", "something else"), ("sqlite", "n in (select 1)", "another table"),
-        ("sqlite", "missing = 1", "not a column"), ("sqlite", "((", "parsed"), ("sqlite", "n", "no truth value"),
-        ("sqlite", "n and ok", "wants a truth value"), ("sqlite", "n = '1'", "compared with"),
-        ("sqlite", "day > 'soon'", "compared with"), ("sqlite", "ok = 2", "compared with 2"),
-        ("sqlite", "own(n)", "no function own"), ("oracle", "OK is true", "something else than NULL"),
-        ("mysql", "`state` like 'a\\\\_b'", "plain pattern"), ("sqlite", "abs(state) > 1", "not a number"),
+        (MYSQL, "`loose` = 'a'", "takes texts"), (SQLITE, "state > 'a'", "orders texts"),
+        (SQLITE, "state like 'a%'", "upper and lower case"), (ORACLE, "STATE <> ''", "'' is NULL"),
+        (SQLITE, "n / 2 = 1", "something else"), (SQLITE, "n in (select 1)", "another table"),
+        (SQLITE, "missing = 1", "not a column"), (SQLITE, "((", "parsed"), (SQLITE, "n", "no truth value"),
+        (SQLITE, "n and ok", "wants a truth value"), (SQLITE, "n = '1'", "compared with"),
+        (SQLITE, "day > 'soon'", "compared with"), (SQLITE, "ok = 2", "compared with 2"),
+        (SQLITE, "own(n)", "no function own"), (ORACLE, "OK is true", "something else than NULL"),
+        (MYSQL, "`state` like 'a\\\\_b'", "plain pattern"), (SQLITE, "abs(state) > 1", "not a number"),
     ],
 )  # fmt: skip
-def test_what_may_mean_something_else_is_refused_with_the_reason(dialect: str, text: str, why: str) -> None:
+def test_what_may_mean_something_else_is_refused_with_the_reason(grammar: Grammar, text: str, why: str) -> None:
     with pytest.raises(NotPortableError, match=why):
-        portable(text, dialect, FACTS)
+        portable(text, grammar, FACTS)
 
 
 def test_what_the_type_guarantees_is_no_check() -> None:
     with pytest.raises(ImpliedError):
-        portable("json_valid(`doc`)", "mysql", FACTS)
+        portable("json_valid(`doc`)", MYSQL, FACTS)
     checks: list[Check] = []
-    assert carry_check("c", "json_valid(`doc`)", "mysql", FACTS, checks) is None
+    assert carry_check("c", "json_valid(`doc`)", MYSQL, FACTS, checks) is None
     assert checks == []
 
 
 def test_a_check_on_loosely_compared_texts_is_proposed() -> None:
     checks: list[Check] = []
-    left = carry_check("c", "`loose` in ('a','b')", "mysql", FACTS, checks)
+    left = carry_check("c", "`loose` in ('a','b')", MYSQL, FACTS, checks)
     assert checks == []
     assert left is not None
     assert left.reason.endswith("if exact spelling is meant: CHECK (\"loose\" IN ('a', 'b'))")
 
 
 def test_an_index_expression_needs_no_truth_value() -> None:
-    assert portable_term("upper(state)", "oracle", FACTS) == 'upper("state")'
+    assert portable_term("upper(state)", ORACLE, FACTS) == 'upper("state")'

@@ -19,21 +19,28 @@ NAMES = {*DIALECTS, *DIALECTS.values(), *KINDS, *KINDS.values()}
 OWN = [ROOT / "adapters" / "dialects" / d for d in set(DIALECTS.values())]
 OWN += [ROOT / "adapters" / "targets" / k for k in set(KINDS.values())]
 
-#: Translates SQL; the names in it are those of sqlglot's grammars.
-GRAMMARS = ROOT / "adapters" / "dialects" / "portable.py"
-
 
 def asked_by_name() -> Iterator[str]:
     """Yield every place outside of a kind's own folder where a name of a kind is compared."""
     for home in ("adapters", "venus", "spark"):
         for path in (ROOT / home).rglob("*.py"):
-            if path == GRAMMARS or any(path.is_relative_to(own) for own in OWN):
+            if any(path.is_relative_to(own) for own in OWN):
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Compare | ast.MatchValue):
                     found = {c.value for c in ast.walk(node) if isinstance(c, ast.Constant)}
                     if any(isinstance(value, str) and value in NAMES for value in found):
                         yield f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def named_by_others() -> Iterator[str]:
+    """Yield every place in a kind's own folder where the name of another kind stands as a value."""
+    for folder in OWN:
+        own = {scheme for kinds in (DIALECTS, KINDS) for scheme, kind in kinds.items() if kind == folder.name}
+        for path in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and node.value in NAMES - own - {folder.name}:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
 
 
 def asked(capability: str) -> Iterator[Path]:
@@ -49,6 +56,10 @@ def asked(capability: str) -> Iterator[Path]:
 
 def test_no_kind_is_asked_for_by_its_name() -> None:
     assert list(asked_by_name()) == []
+
+
+def test_no_kind_knows_another_by_its_name() -> None:
+    assert list(named_by_others()) == []
 
 
 def test_every_capability_of_a_target_is_asked_somewhere_and_says_what_is_missing() -> None:
