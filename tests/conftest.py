@@ -7,6 +7,7 @@ os.environ.pop("COLUMNS", None)
 
 pytest_plugins = [
     "tests.support.lifetimes",
+    "tests.support.etcd",
     "tests.support.mariadb",
     "tests.support.plsql",
     "tests.support.postgres",

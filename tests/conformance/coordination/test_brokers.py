@@ -1,0 +1,207 @@
+"""Which brokers live: leases, one broker for each id, watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.coordination.conftest import LEASE_S, AnyCoordinator, Cluster
+from tests.conformance.coordination.test_businesses import created, leadership
+from tests.support.brokers import wait_for
+from venus.coordination.membership import FILE, join
+from venus.errors import Refused
+from venus.replication.records import LiveBroker, Member
+
+#: etcd ends a lease when it looks the next time, and again later on a loaded machine.
+LATE_S = 10.0
+
+
+def broker(name: str = "b1", store: str = "s1", address: str = "127.0.0.1:7400", **fields: object) -> LiveBroker:
+    found = LiveBroker(member=Member(broker=name, store=store), address=address)
+    return replace(found, **fields)  # type: ignore[arg-type]
+
+
+def test_who_registers_is_seen_with_all_it_says(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    first = broker(site="north", priority=-2, version="0.2.0")
+    second = broker("b2", "s2", "[::1]:7400")
+
+    one.register(first)
+    other.register(second)
+    assert one.brokers() == other.brokers() == (first, second)
+
+    changed = replace(first, draining=True, priority=7)
+    one.register(changed)
+    assert other.brokers() == (changed, second)
+    assert one.refresh()
+    assert other.refresh()
+
+
+def test_a_lease_that_is_refreshed_does_not_end(coordinator: AnyCoordinator) -> None:
+    coordinator.register(broker())
+
+    end = time.monotonic() + 3 * LEASE_S
+    while time.monotonic() < end:
+        assert coordinator.refresh()
+        assert coordinator.brokers() == (broker(),)
+        time.sleep(0.2)
+
+
+def test_a_lease_that_is_not_refreshed_ends_after_its_time(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    one.register(broker())
+    before = time.monotonic()
+    assert one.refresh()
+
+    wait_for(lambda: not other.brokers(), LEASE_S + LATE_S)
+    assert time.monotonic() - before >= LEASE_S, "its broker would still have counted on it"
+    assert not one.refresh()
+    assert not one.refresh()
+    one.register(broker())
+    assert other.brokers() == (broker(),)
+    assert one.refresh()
+
+
+def test_who_leaves_is_gone_at_once(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    one.register(broker())
+
+    one.leave()
+    assert other.brokers() == ()
+    assert not one.refresh()
+    one.leave()
+    other.register(broker(store="another", address="127.0.0.1:1"))
+    assert other.brokers() != ()
+
+
+def test_nobody_is_refreshed_who_never_registered(coordinator: AnyCoordinator) -> None:
+    assert not coordinator.refresh()
+    coordinator.leave()
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        (broker(address="127.0.0.1:7500"), "another broker with the id b1 is alive, at 127.0.0.1:7400"),
+        (broker(store="s2"), "another broker with the id b1 is alive, with another store (s1)"),
+    ],
+)
+def test_two_brokers_with_one_id_are_refused(cluster: Cluster, second: LiveBroker, sentence: str) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    one.register(broker())
+
+    with pytest.raises(Refused) as caught:
+        other.register(second)
+
+    assert str(caught.value) == sentence
+    assert caught.value.hint
+    assert one.brokers() == (broker(),)
+    assert one.refresh()
+    assert not other.refresh()
+
+
+def test_of_eight_brokers_with_one_id_one_lives(cluster: Cluster) -> None:
+    living = [broker(address=f"127.0.0.1:{7400 + number}") for number in range(8)]
+    together = threading.Barrier(8)
+
+    def register(own: LiveBroker) -> LiveBroker | None:
+        coordinator = cluster.coordinator()
+        together.wait()
+        try:
+            coordinator.register(own)
+        except Refused:
+            return None
+        return own
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [own for own in pool.map(register, living) if own is not None]
+
+    assert len(won) == 1
+    assert cluster.coordinator().brokers() == tuple(won)
+
+
+def test_a_broker_that_was_started_again_takes_its_own_place(cluster: Cluster) -> None:
+    before, after = cluster.coordinator(), cluster.coordinator()
+    before.register(broker())
+
+    after.register(broker(version="newer"))
+
+    assert not before.refresh(), "the process that was there before must not believe that it is registered"
+    assert after.refresh()
+    before.leave()
+    assert after.brokers() == (broker(version="newer"),)
+    assert after.refresh()
+
+
+def test_a_watch_tells_of_brokers_and_businesses(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    told = threading.Event()
+    one.watch(told.set)
+    assert told.wait(LATE_S), "what happened before the watch was not seen"
+
+    def tells_of(change: object) -> None:
+        time.sleep(0.2)
+        told.clear()
+        assert callable(change)
+        change()
+        assert told.wait(LATE_S)
+
+    tells_of(lambda: other.register(broker()))
+    tells_of(lambda: created(other))
+    tells_of(lambda: other.leave())
+    stored = other.read("main")
+    assert stored is not None
+    tells_of(lambda: other.swap(stored, leadership(term=5)))
+
+    one.close()
+    time.sleep(0.2)
+    told.clear()
+    other.register(broker())
+    assert not told.wait(0.5)
+
+
+def test_a_data_directory_belongs_to_one_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    one = cluster.coordinator()
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+
+    identity = join(one, first, "shop")
+    assert join(cluster.coordinator(), second, "shop") == identity == join(one, first, "shop")
+    assert list(first.iterdir()) == [first / FILE]
+
+
+def test_a_data_directory_of_another_cluster_is_refused_and_nothing_is_touched(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    one = cluster.coordinator()
+    (tmp_path / FILE).write_text('{"format":1,"id":"of-another-one"}')
+
+    with pytest.raises(Refused, match=r"belongs to another cluster \(id of-another-one\).*was never created there"):
+        join(one, tmp_path, "shop")
+    assert one.identity(create=False) is None, "nothing was created either"
+
+    identity = one.identity(create=True)
+    with pytest.raises(Refused, match=f"has the id {identity}") as caught:
+        join(one, tmp_path, "shop")
+    assert f"remove {tmp_path / FILE}" in caught.value.hint
+    assert (tmp_path / FILE).read_text() == '{"format":1,"id":"of-another-one"}'
+
+
+def test_eight_that_join_at_once_are_in_one_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def join_one(number: int) -> str:
+        own = tmp_path / str(number)
+        own.mkdir()
+        coordinator = cluster.coordinator()
+        together.wait()
+        return join(coordinator, own, "shop")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(join_one, range(8)))) == 1

@@ -1,0 +1,123 @@
+"""Leaderships: stored once, changed by compare-and-swap alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tests.conformance.coordination.conftest import AnyCoordinator, Cluster
+from venus.replication.records import Leadership, Member, Policy
+
+A, B, C = (Member(broker=name, store=f"s-{name}") for name in "abc")
+
+
+def leadership(business: str = "main", **fields: object) -> Leadership:
+    return replace(
+        Leadership(
+            business=business, term=1, leader=A, in_sync=frozenset({A, B}), last_in_sync=frozenset({C}),
+            replicas=("a", "b", "c"), policy=Policy.AVAILABILITY, min_in_sync=2, unclean_terms=(4, 9),
+        ),
+        **fields,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def created(coordinator: AnyCoordinator, business: str = "main") -> Leadership:
+    stored = coordinator.create(leadership(business))
+    assert stored is not None
+    return stored
+
+
+def test_what_was_stored_is_read_with_its_version(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+
+    assert one.read("main") is None
+    stored = created(one)
+
+    assert stored == leadership()
+    assert stored.version > 0
+    for found in (other.read("main"), *other.leaderships()):
+        assert found == stored
+        assert found.version == stored.version
+
+
+def test_a_business_is_created_once(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    first = created(one)
+
+    assert other.create(leadership(term=7)) is None
+    assert other.read("main") == first
+
+
+def test_a_swap_needs_the_current_version(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    first = created(one)
+
+    second = one.swap(first, replace(first, term=2, leader=None, in_sync=frozenset({B}), last_in_sync=frozenset({A})))
+    assert second is not None
+    assert second.version > first.version
+    assert other.swap(first, replace(first, term=3)) is None, "the version is old"
+    assert other.read("main") == second
+
+    back = other.swap(second, first)
+    assert back is not None
+    assert back.version > second.version
+    assert one.swap(first, replace(first, term=4)) is None, "equal in every field is not the same version"
+
+
+def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordinator: AnyCoordinator) -> None:
+    first = created(coordinator)
+    second = coordinator.swap(first, replace(first, term=2))
+    assert second is not None
+
+    assert not coordinator.remove(first)
+    assert coordinator.read("main") == second
+    assert coordinator.remove(second)
+    assert coordinator.read("main") is None
+    assert not coordinator.remove(second)
+    assert coordinator.swap(second, replace(second, term=3)) is None
+
+    again = created(coordinator)
+    assert again.version > second.version
+    assert coordinator.swap(second, replace(second, term=3)) is None
+
+
+@pytest.mark.parametrize("name", ["orders / eu", "ä ö", "%2F", "..", "a" * 60, "main/../x", "0"])
+def test_any_name_of_a_business_is_a_key_of_its_own(coordinator: AnyCoordinator, name: str) -> None:
+    created(coordinator)
+    stored = created(coordinator, name)
+
+    assert coordinator.read(name) == stored
+    assert {found.business for found in coordinator.leaderships()} == {"main", name}
+    assert coordinator.remove(stored)
+    assert [found.business for found in coordinator.leaderships()] == ["main"]
+
+
+def test_a_thousand_businesses_are_listed(cluster: Cluster) -> None:
+    one = cluster.coordinator()
+    names = [f"b{number:04}" for number in range(1000)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda name: one.create(leadership(name)), names))
+
+    assert [found.business for found in cluster.coordinator().leaderships()] == names
+
+
+def test_of_eight_that_swap_one_wins_each_time(cluster: Cluster) -> None:
+    """Every term is won exactly once, so eight writers that each count up 25 times reach 200."""
+    started = created(cluster.coordinator())
+
+    def count_up(_: int) -> list[int]:
+        own = cluster.coordinator()
+        won: list[int] = []
+        while len(won) < 25:
+            found = own.read("main")
+            assert found is not None
+            if (stored := own.swap(found, replace(found, term=found.term + 1))) is not None:
+                won.append(stored.term)
+        return won
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [term for terms in pool.map(count_up, range(8)) for term in terms]
+
+    assert sorted(won) == list(range(started.term + 1, started.term + 201))

@@ -1,0 +1,265 @@
+"""etcd loses its leader, its majority, its answers; addresses are wrong. Nothing is decided twice, no call is long."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from tests.conformance.coordination.test_brokers import broker
+from tests.conformance.coordination.test_businesses import created, leadership
+from tests.fault.coordination.conftest import Connect
+from tests.support.brokers import wait_for
+from tests.support.etcd import EtcdCluster, running_etcd
+from tests.support.lost_answers import LostAnswers
+from venus.coordination.etcd import EtcdCoordinator
+from venus.errors import Refused, Unavailable
+from venus.replication.records import Leadership
+
+pytestmark = pytest.mark.fault
+
+
+def until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
+    """Read as a broker would: again after each refusal."""
+
+    def read() -> Leadership | None:
+        try:
+            return coordinator.read("main")
+        except Unavailable:
+            return None
+
+    found = wait_for(read)
+    assert isinstance(found, Leadership)
+    return found
+
+
+def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster, connect: Connect) -> None:
+    """Terms are won once each; what a writer is told it won is its own, and what it was not told it may have won."""
+    created(connect())
+    stop = threading.Event()
+
+    def count_up(_: int) -> tuple[list[int], int]:
+        own, won, unknown = connect(), [], 0
+        while not stop.is_set():
+            try:
+                found = own.read("main")
+                assert found is not None
+                if (stored := own.swap(found, replace(found, term=found.term + 1))) is not None:
+                    won.append(stored.term)
+            except Unavailable:
+                unknown += 1
+        return won, unknown
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(count_up, number) for number in range(4)]
+        for _ in range(2):
+            time.sleep(1.0)
+            victim = etcd.leader()
+            victim.kill()
+            time.sleep(2.0)
+            victim.start()
+            etcd.wait()
+        stop.set()
+        ended = [future.result() for future in running]
+
+    won = sorted(term for terms, _ in ended for term in terms)
+    last = until_answered(connect())
+    assert last is not None
+    assert len(won) == len(set(won)), "two writers were told that they had won the same term"
+    missing = set(range(2, last.term + 1)) - set(won)
+    assert len(missing) <= sum(unknown for _, unknown in ended), "a term that nobody won, and nobody was unsure of"
+    assert set(won) <= set(range(2, last.term + 1))
+
+
+def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: EtcdCluster, connect: Connect) -> None:
+    own = connect(timeout_s=1.0)
+    own.register(broker())
+    stored = created(own)
+    for node in etcd.nodes:
+        node.pause()
+
+    for call in (own.refresh, own.brokers, lambda: own.read("main"), lambda: own.swap(stored, replace(stored, term=2))):
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="etcd does not answer within 1 s"):
+            call()
+        assert time.monotonic() - began < 2.0, "each call has a time limit"
+
+    for node in etcd.nodes:
+        node.resume()
+    found = until_answered(own)
+    assert found in (leadership(), leadership(term=2)), "a swap that raised may have happened"
+
+    def registered() -> bool:
+        try:
+            if not own.refresh():
+                own.register(broker())
+        except Unavailable:
+            return False
+        return True
+
+    wait_for(registered)
+    assert own.brokers() == (broker(),)
+
+
+def test_without_the_majority_nothing_is_answered_from_one_member(etcd: EtcdCluster, connect: Connect) -> None:
+    own = connect()
+    created(own)
+    lasting, *others = etcd.nodes
+    for node in others:
+        node.kill()
+    alone = connect([lasting.address])
+
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=lasting.address):
+        alone.read("main")
+    assert time.monotonic() - began < 4.0
+
+
+def test_a_list_in_which_some_answer_nothing_works_and_soon_costs_no_time(etcd: EtcdCluster, connect: Connect) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        deaf = f"127.0.0.1:{silent.getsockname()[1]}"
+        own = connect(["127.0.0.1:1", deaf, "no-such-host.invalid:2379", *etcd.addresses])
+
+        created(own)
+        etcd.nodes[0].pause()  # it has connections, and says nothing on them
+        assert own.read("main") is not None
+        began = time.monotonic()
+        for _ in range(20):
+            assert own.read("main") is not None
+        assert time.monotonic() - began < 2.0, "the address that answered last is asked first"
+
+
+def test_addresses_that_all_answer_nothing_are_named_in_one_line(connect: Connect) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        deaf = f"127.0.0.1:{silent.getsockname()[1]}"
+        own = connect(["127.0.0.1:1", deaf], timeout_s=1.0)
+
+        with pytest.raises(Unavailable) as caught:
+            own.leaderships()
+
+    text = str(caught.value)
+    assert "etcd does not answer within 1 s (127.0.0.1:1: " in text
+    assert deaf in text
+    assert "\n" not in text
+    assert "[cluster] etcd" in caught.value.hint
+
+
+def test_a_member_of_another_etcd_cluster_among_the_addresses_is_refused(etcd: EtcdCluster, connect: Connect) -> None:
+    with running_etcd() as other:
+        own = connect([etcd.addresses[0], other.addresses[0]])
+        created(own)
+        etcd.nodes[0].kill()
+
+        with pytest.raises(Refused, match="belongs to another etcd cluster") as caught:
+            own.read("main")
+        assert "etcdctl member list" in caught.value.hint
+
+
+def test_a_watch_goes_on_at_another_member(etcd: EtcdCluster, connect: Connect) -> None:
+    own, other = connect(), connect([etcd.addresses[1], etcd.addresses[2]])
+    told = threading.Event()
+    own.watch(told.set)
+    assert told.wait(10)
+    told.clear()
+
+    etcd.nodes[0].kill()
+    assert told.wait(20), "what was missed in between is not known, so it asks to read again"
+
+    def tells() -> bool:
+        told.clear()
+        try:
+            stored = other.read("main") or other.create(leadership())
+            if stored is not None:
+                other.swap(stored, replace(stored, term=stored.term + 1))
+        except Unavailable:
+            return False
+        return told.wait(2)
+
+    wait_for(tells)
+
+
+def test_clusters_do_not_see_each_other(etcd: EtcdCluster, connect: Connect) -> None:
+    created(connect())
+    apart = EtcdCoordinator(etcd.addresses, etcd.new_name())
+
+    assert apart.read("main") is None
+    assert apart.leaderships() == ()
+    assert apart.identity(create=True) != connect().identity(create=True)
+    apart.close()
+
+
+# -- answers that are lost -------------------------------------------------------------------------------------------
+
+
+def test_a_swap_whose_answer_was_lost_knows_itself_when_it_is_tried_again(etcd: EtcdCluster, connect: Connect) -> None:
+    with LostAnswers(etcd.addresses[0]) as front:
+        own = connect([front.address, etcd.addresses[1]])
+        stored = created(own)
+        front.lose = 1
+
+        swapped = own.swap(stored, replace(stored, term=2))
+
+        assert front.lost == 1
+        assert swapped == replace(stored, term=2)
+        assert swapped == own.read("main")
+        assert own.swap(swapped, replace(swapped, term=3)) is not None, "it has the version that is stored"
+        front.lose = 1
+        assert own.create(leadership("other")) is not None
+        assert front.lost == 1, "the address that answered last is asked first"
+
+
+def test_a_swap_that_somebody_overwrote_before_it_could_be_sure_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
+    """The first attempt may have succeeded and been replaced since: neither done nor refused may be said."""
+    with LostAnswers(etcd.addresses[0]) as front:
+        own, other = connect([front.address]), connect()
+        stored = created(own)
+        front.lose = 1
+        inner = own._client._attempt
+
+        def overwritten_meanwhile(*arguments: object) -> object:
+            try:
+                return inner(*arguments)  # type: ignore[arg-type]
+            except Exception:
+                found = other.read("main")
+                assert found is not None
+                assert other.swap(found, replace(found, term=found.term + 10)) is not None
+                raise
+
+        own._client._attempt = overwritten_meanwhile  # type: ignore[method-assign, assignment]
+
+        with pytest.raises(Unavailable, match="not known"):
+            own.swap(stored, replace(stored, term=2))
+        assert front.lost == 1
+        assert other.read("main") == replace(stored, term=12)
+
+
+def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
+    with LostAnswers(etcd.addresses[0]) as front:
+        own = connect([front.address])
+        stored = created(own)
+        front.lose = 1
+
+        with pytest.raises(Unavailable, match="not known"):
+            own.remove(stored)
+        assert own.read("main") is None
+
+
+def test_a_registration_whose_answer_was_lost_is_a_registration(etcd: EtcdCluster, connect: Connect) -> None:
+    with LostAnswers(etcd.addresses[0]) as front:
+        own = connect([front.address, etcd.addresses[1]])
+        own.brokers()
+        front.lose = 1
+
+        own.register(broker())
+
+        assert front.lost == 1
+        assert own.brokers() == (broker(),)
+        assert own.refresh()

@@ -1,0 +1,60 @@
+"""The coordinator in memory: what its tests may let go wrong, and the one of a single broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from venus.coordination.memory import LocalCoordinator, MemoryCluster, MemoryCoordinator
+from venus.errors import Unavailable
+from venus.replication.coordinator import Coordinator
+from venus.replication.records import Leadership, LiveBroker, Member
+
+A = Member(broker="a", store="sa")
+MAIN = Leadership(business="main", term=1, leader=A, in_sync=frozenset({A}))
+
+
+def test_leases_end_by_the_clock_that_is_given() -> None:
+    now = 100.0
+    cluster = MemoryCluster(lambda: now)
+    one, other = MemoryCoordinator(cluster, lease_s=3.0), MemoryCoordinator(cluster, lease_s=3.0)
+    one.register(LiveBroker(member=A, address="h:1"))
+
+    now = 102.9
+    assert other.brokers() != ()
+    assert one.refresh()
+    now = 105.9
+    assert other.brokers() == ()
+    assert not one.refresh()
+
+
+def test_while_it_is_away_nothing_happens() -> None:
+    coordinator = MemoryCoordinator(MemoryCluster(lambda: 0.0), lease_s=3.0)
+    coordinator.away = True
+
+    with pytest.raises(Unavailable):
+        coordinator.create(MAIN)
+    coordinator.away = False
+    assert coordinator.read("main") is None
+
+
+def test_a_lost_answer_is_a_write_that_happened() -> None:
+    coordinator = MemoryCoordinator(MemoryCluster(lambda: 0.0), lease_s=3.0)
+    stored = coordinator.create(MAIN)
+    assert stored is not None
+    coordinator.loses_answer = True
+
+    with pytest.raises(Unavailable):
+        coordinator.swap(stored, replace(stored, term=2))
+    assert coordinator.read("main") == replace(MAIN, term=2)
+
+
+def test_a_single_broker_leads_what_its_store_says_and_its_lease_does_not_end() -> None:
+    local: Coordinator = LocalCoordinator([MAIN, replace(MAIN, business="other")])
+    local.register(LiveBroker(member=A, address="h:1"))
+
+    assert [found.business for found in local.leaderships()] == ["main", "other"]
+    assert all(found.version for found in local.leaderships())
+    assert local.refresh()
+    assert local.brokers() == (LiveBroker(member=A, address="h:1"),)

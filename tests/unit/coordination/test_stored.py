@@ -1,0 +1,112 @@
+"""What comes from the coordinator is checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from venus.coordination import stored
+from venus.errors import ProtocolError
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
+
+KEY = "/venus/shop/businesses/main"
+A, B = Member(broker="a", store="sa"), Member(broker="b", store="sb")
+MAIN = Leadership(
+    business="main", term=3, leader=A, in_sync=frozenset({A, B}), last_in_sync=frozenset({B}), replicas=("a", "b"),
+    policy=Policy.AVAILABILITY, min_in_sync=2, unclean_terms=(2,), version=9,
+)  # fmt: skip
+LIVING = LiveBroker(member=A, address="[::1]:7400", site="north", priority=-1, draining=True, version="0.2.0")
+
+
+def changed(value: bytes, **fields: object) -> bytes:
+    return json.dumps(json.loads(value) | fields).encode()
+
+
+def test_what_was_stored_comes_back() -> None:
+    assert stored.decode_leadership(KEY, stored.encode_leadership(MAIN, "mark"), 9) == MAIN
+    assert stored.decode_broker(KEY, stored.encode_broker(LIVING)) == LIVING
+    assert stored.decode_identity(KEY, stored.encode_identity("ab12")) == "ab12"
+    assert stored.writer_of(stored.encode_leadership(MAIN, "mark")) == "mark"
+    assert stored.writer_of(stored.encode_leadership(MAIN)) == stored.writer_of(b"{") == stored.writer_of(b"[]") == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"format": 2}, "a newer VENUS has written it (format 2)"),
+        ({"format": "1"}, "its format is '1'"),
+        ({"format": None}, "its format is 'None'"),
+        ({"surprise": 1}, "surprise unknown"),
+        ({"business": ""}, "its name is invalid"),
+        ({"business": 7}, "its name is invalid"),
+        ({"term": -1}, "its term is invalid"),
+        ({"term": 1 << 63}, "its term is invalid"),
+        ({"term": True}, "its term is invalid"),
+        ({"term": 1.5}, "its term is invalid"),
+        ({"leader": "a"}, "a broker has no valid name or store"),
+        ({"leader": ["a"]}, "a broker has no valid name or store"),
+        ({"leader": ["a", ""]}, "a broker has no valid name or store"),
+        ({"in_sync": None}, "a list is missing or has more than 64 entries"),
+        ({"in_sync": [["a", "s"]] * 65}, "a list is missing or has more than 64 entries"),
+        ({"in_sync": ["a"]}, "a broker has no valid name or store"),
+        ({"last_in_sync": {}}, "a list is missing or has more than 64 entries"),
+        ({"replicas": ["a\n"]}, "a replica's name is invalid"),
+        ({"policy": "both"}, "its policy is unknown"),
+        ({"policy": []}, "its policy is unknown"),
+        ({"min_in_sync": 0}, "min_in_sync is invalid"),
+        ({"unclean_terms": [0]}, "an unclean term is invalid"),
+    ],
+)
+def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, object], sentence: str) -> None:
+    value = changed(stored.encode_leadership(MAIN), **fields)
+
+    with pytest.raises(ProtocolError) as caught:
+        stored.decode_leadership(KEY, value, 1)
+
+    assert str(caught.value) == f"{KEY} cannot be used: {sentence}"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"address": "here"}, {"address": 7}, {"address": "a:1\n"}, {"site": None}, {"site": "x" * 301}, {"version": 2},
+        {"priority": "1"}, {"priority": 1 << 40}, {"draining": 0}, {"broker": " a"}, {"store": []},
+    ],
+)  # fmt: skip
+def test_a_broker_that_none_describes_so_is_not_believed(fields: dict[str, object]) -> None:
+    with pytest.raises(ProtocolError, match="cannot be used"):
+        stored.decode_broker(KEY, changed(stored.encode_broker(LIVING), **fields))
+
+
+@pytest.mark.parametrize("missing", ["term", "in_sync", "format", "unclean_terms"])
+def test_a_missing_field_is_named(missing: str) -> None:
+    found = json.loads(stored.encode_leadership(MAIN))
+    del found[missing]
+
+    with pytest.raises(ProtocolError, match="format is 'None'" if missing == "format" else f"{missing} missing"):
+        stored.decode_leadership(KEY, json.dumps(found).encode(), 1)
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 60_000, b" " * (64 << 10) + b" "])
+def test_bytes_that_are_not_ours_are_refused(value: bytes) -> None:
+    for decode in (stored.decode_broker, stored.decode_identity):
+        with pytest.raises(ProtocolError, match="cannot be used"):
+            decode(KEY, value)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_an_error_and_never_a_crash(value: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        stored.decode_leadership(KEY, value, 1)
+
+
+def test_what_nobody_could_read_is_not_written() -> None:
+    from dataclasses import replace
+
+    crowd = frozenset(Member(broker=f"b{number}", store="s") for number in range(65))
+    with pytest.raises(ProtocolError, match="more than 64"):
+        stored.encode_leadership(replace(MAIN, in_sync=crowd))

@@ -1,0 +1,174 @@
+"""The coordinator of a real cluster: keys of etcd below /venus/<cluster>/, changed by compare-and-swap alone.
+
+`version` of a leadership is etcd's mod_revision of its key. A value that was swapped in has a mark of its own: if an
+answer was lost and the swap was tried again at another address, the mark tells whether the first attempt succeeded.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from urllib.parse import quote
+
+from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, LeaseEnded, Stored
+from venus.coordination.refusals import another_broker
+from venus.coordination.stored import (
+    decode_broker,
+    decode_identity,
+    decode_leadership,
+    encode_broker,
+    encode_identity,
+    encode_leadership,
+    writer_of,
+)
+from venus.errors import ProtocolError, Unavailable
+from venus.replication.records import Leadership, LiveBroker
+
+LEASE_S = 3.0
+#: How often `register` looks again when somebody else was faster.
+TRIES_MAX = 5
+
+
+class EtcdCoordinator:
+    """`venus.replication.coordinator.Coordinator` over etcd, for one cluster and at most one registered broker."""
+
+    def __init__(
+        self, addresses: Seq[str], cluster: str, *, lease_s: float = LEASE_S, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
+        self._client = EtcdClient(addresses, timeout_s=timeout_s)
+        self._root = f"/venus/{quote(cluster, safe='')}/"
+        #: etcd counts whole seconds: its lease ends later than the broker's own deadline, never sooner.
+        self._lease_s = math.ceil(lease_s)
+        self._lock = threading.Lock()  # one `register`, `refresh` or `leave` at a time
+        self._lease = 0
+        self._registered = ""
+
+    # -- brokers -------------------------------------------------------------------------------------------------
+
+    def register(self, broker: LiveBroker) -> None:
+        """Say that this broker lives, under a lease. Raises Refused: another living broker has its id."""
+        key = self._key("brokers", broker.member.broker)
+        with self._lock:
+            for _ in range(TRIES_MAX):
+                if self._register(key, broker):
+                    self._registered = key
+                    return
+        raise Unavailable(f"broker {broker.member.broker} cannot register: its key keeps changing")
+
+    def _register(self, key: str, broker: LiveBroker) -> bool:
+        self._lease = self._lease or self._client.grant(self._lease_s)
+        found = self._client.read(key)
+        if found is not None and (other := another_broker(decode_broker(found.key, found.value), broker)) is not None:
+            raise other
+        mark = secrets.token_hex(8)
+        try:
+            swapped = self._client.swap(
+                key, found.revision if found is not None else 0, encode_broker(broker, mark), lease=self._lease
+            )
+        except LeaseEnded:
+            self._lease = 0
+            return False
+        return swapped.done or _is_ours(swapped.current, mark)
+
+    def refresh(self) -> bool:
+        """Renew the lease; False = it has ended, or somebody else has this broker's key."""
+        with self._lock:
+            if not self._lease:
+                return False
+            if self._client.keep_alive(self._lease):
+                found = self._client.read(self._registered) if self._registered else None
+                if found is not None and found.lease == self._lease:
+                    return True
+            self._lease = 0
+            return False
+
+    def leave(self) -> None:
+        """End the lease now."""
+        with self._lock:
+            lease, self._lease, self._registered = self._lease, 0, ""
+            if lease:
+                self._client.revoke(lease)
+
+    def brokers(self) -> tuple[LiveBroker, ...]:
+        """Return the brokers whose leases have not ended."""
+        return tuple(decode_broker(found.key, found.value) for found in self._client.list(f"{self._root}brokers/"))
+
+    # -- businesses ----------------------------------------------------------------------------------------------
+
+    def leaderships(self) -> tuple[Leadership, ...]:
+        """Return every business of the cluster."""
+        return tuple(map(self._leadership, self._client.list(f"{self._root}businesses/")))
+
+    def read(self, business: str) -> Leadership | None:
+        """Return one business; None = there is none of this name."""
+        found = self._client.read(self._key("businesses", business))
+        return None if found is None else self._leadership(found)
+
+    def create(self, leadership: Leadership) -> Leadership | None:
+        """Store a new business; None if there is one already."""
+        return self._store(leadership, 0)
+
+    def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
+        """Replace `before` by `after`; None if `before` is not current any more."""
+        assert before.business == after.business, "a swap changes one business"
+        assert before.version > 0, "`before` was never stored"
+        return self._store(after, before.version)
+
+    def remove(self, leadership: Leadership) -> bool:
+        """Remove a business; False if `leadership` is not current any more."""
+        swapped = self._client.swap(self._key("businesses", leadership.business), leadership.version, None)
+        if not swapped.done and swapped.repeated:
+            raise _uncertain(leadership.business)
+        return swapped.done
+
+    def _store(self, leadership: Leadership, revision: int) -> Leadership | None:
+        mark = secrets.token_hex(8)
+        key = self._key("businesses", leadership.business)
+        swapped = self._client.swap(key, revision, encode_leadership(leadership, mark))
+        if swapped.done:
+            return replace(leadership, version=swapped.revision)
+        if swapped.repeated:
+            if swapped.current is not None and _is_ours(swapped.current, mark):
+                return replace(leadership, version=swapped.current.revision)
+            raise _uncertain(leadership.business)
+        return None
+
+    def _leadership(self, found: Stored) -> Leadership:
+        leadership = decode_leadership(found.key, found.value, found.revision)
+        if self._key("businesses", leadership.business) != found.key:
+            raise ProtocolError(f"what the coordinator has at {found.key} is about business {leadership.business!r}")
+        return leadership
+
+    # -- the cluster ---------------------------------------------------------------------------------------------
+
+    def identity(self, *, create: bool) -> str | None:
+        """Return the id that the cluster was given once; None = there is none and none is to be created."""
+        key = f"{self._root}identity"
+        found = self._client.read(key)
+        if found is None and create:
+            swapped = self._client.swap(key, 0, encode_identity(secrets.token_hex(16)))
+            found = self._client.read(key) if swapped.done else swapped.current
+        return None if found is None else decode_identity(found.key, found.value)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed`, from a thread of its own, when something may have changed."""
+        self._client.watch(self._root, changed)
+
+    def close(self) -> None:
+        """Let every connection go; the lease ends by itself."""
+        self._client.close()
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._root}{kind}/{quote(name, safe='')}"
+
+
+def _is_ours(found: Stored | None, mark: str) -> bool:
+    return found is not None and writer_of(found.value) == mark
+
+
+def _uncertain(business: str) -> Unavailable:
+    return Unavailable(f"whether business {business} was changed is not known: an answer of etcd was lost")

@@ -1,0 +1,306 @@
+"""What VENUS needs of etcd, over its gRPC API: read, swap one key, leases, a watch. The one file that knows etcd.
+
+A call goes to the address that answered last, then to the others in turn, until its time is over. So an attempt may
+have been carried out although its answer was lost; `repeated` says so, because a swap must not be misread then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from venus.errors import ConfigError, Refused, Unavailable, VenusError
+from venus.wire import etcd_pb2
+
+M = TypeVar("M", bound=Message)
+
+CALL_TIMEOUT_S = 2.0
+#: Between two rounds through the addresses: an election of etcd's takes about a second.
+ROUND_PAUSE_S = 0.05
+WATCH_PAUSE_S = 0.5
+PAGE_KEYS = 256
+ANSWER_BYTES_MAX = 64 << 20
+ATTEMPT_S_MIN = 0.2
+
+#: A member that has lost etcd's majority says so at once instead of waiting.
+_METADATA = (("hasleader", "true"),)
+_OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also what a connection may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+_REFUSED = {
+    grpc.StatusCode.UNAUTHENTICATED: "etcd wants a user, which VENUS cannot give yet",
+    grpc.StatusCode.PERMISSION_DENIED: "etcd refuses access",
+    grpc.StatusCode.INVALID_ARGUMENT: "etcd refuses the request",
+    grpc.StatusCode.FAILED_PRECONDITION: "etcd refuses the request",
+}
+#: Other programs answer so; an etcd never does.
+_FOREIGN = (grpc.StatusCode.UNIMPLEMENTED,)
+
+
+class Stored(NamedTuple):
+    """A key as etcd has it."""
+
+    key: str
+    value: bytes
+    revision: int  # of its last change: what `swap` compares
+    lease: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swapped:
+    """How a swap ended."""
+
+    done: bool
+    revision: int  # of the key if `done`
+    current: Stored | None  # what is there instead if not `done`
+    repeated: bool  # an earlier attempt may have been carried out
+
+
+class LeaseEnded(Refused):
+    """The lease has ended or was never granted."""
+
+
+class EtcdClient:
+    """Blocking calls, from any thread; each raises Unavailable when its time is over, and names what it tried."""
+
+    def __init__(self, addresses: Seq[str], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        if not addresses:
+            raise ConfigError("no address of etcd", hint='set [cluster] etcd = ["HOST:PORT", ...]')
+        self._addresses = tuple(addresses)
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._newest = 0  # which address answered last
+        self._cluster_id = 0
+        self._closed = threading.Event()
+        self._watchers: list[threading.Thread] = []
+        self._watching: list[Any] = []
+
+    def read(self, key: str) -> Stored | None:
+        """Return one key, as it is now."""
+        answer, _ = self._ask("KV/Range", etcd_pb2.RangeRequest(key=key.encode()), etcd_pb2.RangeResponse)
+        return _stored(answer.kvs[0]) if answer.kvs else None
+
+    def list(self, prefix: str) -> list[Stored]:
+        """Return every key below a prefix that ends with "/", in order; pages are not of one moment."""
+        start, end = prefix.encode(), prefix[:-1].encode() + b"0"  # "0" follows "/"
+        found: list[Stored] = []
+        while True:
+            request = etcd_pb2.RangeRequest(key=start, range_end=end, limit=PAGE_KEYS)
+            answer, _ = self._ask("KV/Range", request, etcd_pb2.RangeResponse)
+            found += map(_stored, answer.kvs)
+            if not answer.more:
+                return found
+            start = answer.kvs[-1].key + b"\0"
+
+    def swap(self, key: str, revision: int, value: bytes | None, *, lease: int = 0) -> Swapped:
+        """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseEnded.
+
+        If it raises Unavailable, it may have happened.
+        """
+        name = key.encode()
+        write = (
+            etcd_pb2.RequestOp(request_delete_range=etcd_pb2.DeleteRangeRequest(key=name))
+            if value is None
+            else etcd_pb2.RequestOp(request_put=etcd_pb2.PutRequest(key=name, value=value, lease=lease))
+        )
+        request = etcd_pb2.TxnRequest(
+            compare=[etcd_pb2.Compare(target=etcd_pb2.Compare.MOD, key=name, mod_revision=revision)],
+            success=[write],
+            failure=[etcd_pb2.RequestOp(request_range=etcd_pb2.RangeRequest(key=name))],
+        )
+        answer, repeated = self._ask("KV/Txn", request, etcd_pb2.TxnResponse)
+        found = answer.responses[0].response_range.kvs if answer.responses and not answer.succeeded else []
+        return Swapped(
+            done=answer.succeeded,
+            revision=answer.header.revision,
+            current=_stored(found[0]) if found else None,
+            repeated=repeated,
+        )
+
+    def grant(self, ttl_s: int) -> int:
+        """Begin a lease and return its number."""
+        answer, _ = self._ask("Lease/LeaseGrant", etcd_pb2.LeaseGrantRequest(TTL=ttl_s), etcd_pb2.LeaseGrantResponse)
+        granted = int(answer.TTL)
+        if granted < ttl_s:
+            raise Unavailable(f"etcd granted a lease of {granted} s instead of {ttl_s} s")
+        return int(answer.ID)
+
+    def keep_alive(self, lease: int) -> bool:
+        """Renew a lease; False = it has ended."""
+        request = etcd_pb2.LeaseKeepAliveRequest(ID=lease)
+        answer, _ = self._ask("Lease/LeaseKeepAlive", request, etcd_pb2.LeaseKeepAliveResponse, one_of_stream=True)
+        return bool(answer.TTL > 0)
+
+    def revoke(self, lease: int) -> None:
+        """End a lease and remove its keys; one that has ended already is no error."""
+        with contextlib.suppress(LeaseEnded):
+            self._ask("Lease/LeaseRevoke", etcd_pb2.LeaseRevokeRequest(ID=lease), etcd_pb2.LeaseRevokeResponse)
+
+    def watch(self, prefix: str, changed: Callable[[], None]) -> None:
+        """Call `changed` from a thread of its own when a key below `prefix` changed, or that may have been missed."""
+        watcher = threading.Thread(target=self._watch, args=(prefix, changed), name="venus-etcd-watch", daemon=True)
+        with self._lock:
+            self._watchers.append(watcher)
+        watcher.start()
+
+    def close(self) -> None:
+        """End the watches and every connection."""
+        self._closed.set()
+        with self._lock:
+            channels, self._channels = list(self._channels.values()), {}
+            watching = list(self._watching)
+        for call in watching:
+            call.cancel()
+        for channel in channels:
+            channel.close()
+        for watcher in self._watchers:
+            if watcher is not threading.current_thread():
+                watcher.join(self._timeout_s)
+
+    # -- one call ------------------------------------------------------------------------------------------------
+
+    def _ask(self, call: str, request: Message, kind: type[M], *, one_of_stream: bool = False) -> tuple[M, bool]:
+        """Return the answer, and whether an attempt before it may have been carried out."""
+        end, repeated = time.monotonic() + self._timeout_s, False
+        share_s = max(ATTEMPT_S_MIN, self._timeout_s / len(self._addresses))
+        failures: dict[str, str] = {}
+        while True:
+            first = self._newest
+            for step in range(len(self._addresses)):
+                place = (first + step) % len(self._addresses)
+                address, left = self._addresses[place], end - time.monotonic()
+                if left <= 0 or self._closed.is_set():
+                    raise self._unanswered(failures)
+                try:
+                    answer = self._attempt(address, call, request, kind, min(left, share_s), one_of_stream)
+                except grpc.RpcError as error:
+                    failures[address] = _explain(error, address)
+                    repeated = repeated or not _never_sent(error)
+                    continue
+                self._check_cluster(answer, address)
+                self._newest = place
+                return answer, repeated
+            if self._closed.wait(ROUND_PAUSE_S):
+                raise self._unanswered(failures)
+
+    def _attempt(
+        self, address: str, call: str, request: Message, kind: type[M], timeout_s: float, one_of_stream: bool
+    ) -> M:
+        channel, path = self._channel(address), f"/etcdserverpb.{call}"
+        if not one_of_stream:
+            ask = channel.unary_unary(path, type(request).SerializeToString, kind.FromString)
+            return ask(request, timeout=timeout_s, metadata=_METADATA)
+        stream = channel.stream_stream(path, type(request).SerializeToString, kind.FromString)(
+            iter([request]), timeout=timeout_s, metadata=_METADATA
+        )
+        try:
+            for answer in stream:
+                return answer
+        finally:
+            stream.cancel()
+        raise Unavailable(f"etcd at {address} ended a stream without an answer")
+
+    def _channel(self, address: str) -> grpc.Channel:
+        with self._lock:
+            if self._closed.is_set():
+                raise Unavailable("this connection to etcd is closed")
+            if address not in self._channels:
+                self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+            return self._channels[address]
+
+    def _check_cluster(self, answer: Any, address: str) -> None:
+        """Refuse a second etcd cluster among the addresses: two truths would let two brokers lead."""
+        found = answer.header.cluster_id
+        with self._lock:
+            known = self._cluster_id = self._cluster_id or found
+        if found != known:
+            raise Refused(
+                f"etcd at {address} belongs to another etcd cluster ({found:x}) than the other addresses ({known:x})",
+                hint="let [cluster] etcd name the members of one etcd cluster; `etcdctl member list` shows them",
+            )
+
+    def _unanswered(self, failures: dict[str, str]) -> VenusError:
+        if self._closed.is_set():
+            return Unavailable("this connection to etcd is closed")
+        tried = "; ".join(f"{address}: {what}" for address, what in failures.items()) or ", ".join(self._addresses)
+        return Unavailable(
+            f"etcd does not answer within {self._timeout_s:g} s ({tried})",
+            hint="is it running? `etcdctl endpoint health` asks it; its addresses are in [cluster] etcd",
+        )
+
+    # -- watching ------------------------------------------------------------------------------------------------
+
+    def _watch(self, prefix: str, changed: Callable[[], None]) -> None:
+        place = self._newest
+        while not self._closed.is_set():
+            with contextlib.suppress(grpc.RpcError, Unavailable):
+                for answer in self._watched(self._addresses[place], prefix):
+                    if answer.created or answer.events:  # created: what happened before was not seen
+                        changed()
+                    if answer.canceled:
+                        break
+            place = (place + 1) % len(self._addresses)
+            self._closed.wait(WATCH_PAUSE_S)
+
+    def _watched(self, address: str, prefix: str) -> Iterator[etcd_pb2.WatchResponse]:
+        wanted = etcd_pb2.WatchCreateRequest(key=prefix.encode(), range_end=prefix[:-1].encode() + b"0")
+        over = threading.Event()
+
+        def requests() -> Iterator[etcd_pb2.WatchRequest]:
+            yield etcd_pb2.WatchRequest(create_request=wanted)
+            over.wait()
+
+        stream = self._channel(address).stream_stream(
+            "/etcdserverpb.Watch/Watch",
+            etcd_pb2.WatchRequest.SerializeToString,
+            etcd_pb2.WatchResponse.FromString,
+        )(requests(), metadata=_METADATA)
+        with self._lock:
+            self._watching.append(stream)
+        try:
+            yield from stream
+        finally:
+            over.set()
+            stream.cancel()
+            with self._lock:
+                self._watching.remove(stream)
+
+
+def _stored(found: etcd_pb2.KeyValue) -> Stored:
+    return Stored(found.key.decode(errors="replace"), found.value, found.mod_revision, found.lease)
+
+
+def _never_sent(error: grpc.RpcError) -> bool:
+    """Whether the request certainly was not carried out."""
+    details = error.details() or ""
+    return "failed to connect" in details or "no leader" in details
+
+
+def _explain(error: grpc.RpcError, address: str) -> str:
+    """Say why an attempt failed; raise what another attempt would not change."""
+    code, details = error.code(), " ".join((error.details() or "").split())
+    if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
+        raise LeaseEnded(f"etcd at {address}: {details}") from error
+    if code in _FOREIGN:
+        raise Refused(f"{address} is not an etcd ({details})", hint="correct [cluster] etcd") from error
+    if code in _REFUSED:
+        raise Refused(f"{_REFUSED[code]} at {address}: {details}") from error
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer"
+    return details[-160:] or code.name

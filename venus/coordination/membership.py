@@ -1,0 +1,64 @@
+"""Which cluster a data directory belongs to: written once, so that a broker never joins another one with its data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from venus.coordination.stored import VALUE_BYTES_MAX, decode_identity, encode_identity
+from venus.errors import ConfigError, Refused
+
+FILE = "cluster.json"
+
+
+class Identified(Protocol):
+    """A coordinator that knows which cluster it is for."""
+
+    def identity(self, *, create: bool) -> str | None:
+        """Return the id that the cluster was given once; None = there is none and none is to be created."""
+
+
+def join(coordinator: Identified, data_dir: Path, name: str) -> str:
+    """Return the id of cluster `name`, and note it in the data directory, which must exist.
+
+    Raises Refused if the directory belongs to another cluster; nothing is touched then, there or at the coordinator.
+    """
+    file = data_dir / FILE
+    known = _read(file)
+    found = coordinator.identity(create=known is None)
+    if known is not None and found != known:
+        what = "was never created there" if found is None else f"has the id {found}"
+        raise Refused(
+            f"{data_dir} belongs to another cluster (id {known}): the cluster {name!r} {what}",
+            hint=f"correct broker.data_dir, [cluster] name or etcd; to bring this data into {name!r}, remove {file}",
+        )
+    if found is None:
+        raise Refused(f"the cluster {name!r} was removed while this broker joined it", hint="start it again")
+    if known is None:
+        _write(file, encode_identity(found))
+    return found
+
+
+def _read(file: Path) -> str | None:
+    try:
+        with file.open("rb") as stream:
+            return decode_identity(str(file), stream.read(VALUE_BYTES_MAX + 1))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _write(file: Path, content: bytes) -> None:
+    new = file.with_name(f"{file.name}.new")
+    with new.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    new.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,190 @@
+"""A coordinator in the memory of one process: for one broker without etcd, and for tests of many.
+
+Time is an argument, watches are called at once by whoever changes something, so that a simulation repeats exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from venus.coordination.refusals import another_broker
+from venus.errors import Unavailable
+from venus.replication.records import Leadership, LiveBroker
+
+
+@dataclass(slots=True)
+class _Lease:
+    broker: LiveBroker
+    holder: MemoryCoordinator
+    ends_at: float
+
+
+@dataclass(slots=True)
+class MemoryCluster:
+    """What the coordinators of one cluster share."""
+
+    clock: Callable[[], float]
+    #: The id that the cluster is given when the first broker joins.
+    new_identity: str = "memory"
+    identity: str | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    version: int = 0
+    leases: dict[str, _Lease] = field(default_factory=dict)
+    leaderships: dict[str, Leadership] = field(default_factory=dict)
+    watchers: list[Callable[[], None]] = field(default_factory=list)
+
+    def living(self) -> dict[str, _Lease]:
+        """Return the leases that have not ended, after forgetting the others."""
+        now = self.clock()
+        self.leases = {name: lease for name, lease in self.leases.items() if lease.ends_at > now}
+        return self.leases
+
+    def changed(self) -> None:
+        """Tell every watcher."""
+        for watcher in tuple(self.watchers):
+            watcher()
+
+
+class MemoryCoordinator:
+    """`venus.replication.coordinator.Coordinator` over a MemoryCluster, for at most one registered broker."""
+
+    def __init__(self, cluster: MemoryCluster, *, lease_s: float) -> None:
+        self._cluster = cluster
+        self._lease_s = lease_s
+        self._registered = ""
+        self._watchers: list[Callable[[], None]] = []
+        #: Set by a test: nobody answers.
+        self.away = False
+        #: Set by a test: the next write happens, its answer is lost.
+        self.loses_answer = False
+
+    # -- brokers -------------------------------------------------------------------------------------------------
+
+    def register(self, broker: LiveBroker) -> None:
+        """Say that this broker lives, under a lease. Raises Refused: another living broker has its id."""
+        name = broker.member.broker
+        with self._asked() as cluster:
+            found = cluster.living().get(name)
+            if found is not None and (refused := another_broker(found.broker, broker)) is not None:
+                raise refused
+            cluster.leases[name] = _Lease(broker, self, cluster.clock() + self._lease_s)
+            self._registered = name
+            self._written(cluster)
+
+    def refresh(self) -> bool:
+        """Renew the lease; False = it has ended, or another process of this broker has it."""
+        with self._asked() as cluster:
+            found = self._own(cluster)
+            if found is not None:
+                found.ends_at = cluster.clock() + self._lease_s
+            return found is not None
+
+    def leave(self) -> None:
+        """End the lease now."""
+        with self._asked() as cluster:
+            if self._own(cluster) is not None:
+                del cluster.leases[self._registered]
+                self._written(cluster)
+            self._registered = ""
+
+    def brokers(self) -> tuple[LiveBroker, ...]:
+        """Return the brokers whose leases have not ended."""
+        with self._asked() as cluster:
+            return tuple(lease.broker for _, lease in sorted(cluster.living().items()))
+
+    # -- businesses ----------------------------------------------------------------------------------------------
+
+    def leaderships(self) -> tuple[Leadership, ...]:
+        """Return every business of the cluster."""
+        with self._asked() as cluster:
+            return tuple(found for _, found in sorted(cluster.leaderships.items()))
+
+    def read(self, business: str) -> Leadership | None:
+        """Return one business; None = there is none of this name."""
+        with self._asked() as cluster:
+            return cluster.leaderships.get(business)
+
+    def create(self, leadership: Leadership) -> Leadership | None:
+        """Store a new business; None if there is one already."""
+        return self._store(leadership, 0)
+
+    def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
+        """Replace `before` by `after`; None if `before` is not current any more."""
+        assert before.business == after.business, "a swap changes one business"
+        assert before.version > 0, "`before` was never stored"
+        return self._store(after, before.version)
+
+    def remove(self, leadership: Leadership) -> bool:
+        """Remove a business; False if `leadership` is not current any more."""
+        with self._asked() as cluster:
+            found = cluster.leaderships.get(leadership.business)
+            if found is None or found.version != leadership.version:
+                return False
+            del cluster.leaderships[leadership.business]
+            self._written(cluster)
+            return True
+
+    def _store(self, leadership: Leadership, version: int) -> Leadership | None:
+        with self._asked() as cluster:
+            found = cluster.leaderships.get(leadership.business)
+            if (found.version if found is not None else 0) != version:
+                return None
+            cluster.version += 1
+            stored = replace(leadership, version=cluster.version)
+            cluster.leaderships[leadership.business] = stored
+            self._written(cluster)
+            return stored
+
+    # -- the cluster ---------------------------------------------------------------------------------------------
+
+    def identity(self, *, create: bool) -> str | None:
+        """Return the id that the cluster was given once; None = there is none and none is to be created."""
+        with self._asked() as cluster:
+            if cluster.identity is None and create:
+                cluster.identity = cluster.new_identity
+            return cluster.identity
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when something has changed, from the thread that changes it; it must not block."""
+        with self._cluster.lock:
+            self._watchers.append(changed)
+            self._cluster.watchers.append(changed)
+        changed()
+
+    def close(self) -> None:
+        """End the watches."""
+        with self._cluster.lock:
+            for watcher in self._watchers:
+                self._cluster.watchers.remove(watcher)
+            self._watchers.clear()
+
+    def _own(self, cluster: MemoryCluster) -> _Lease | None:
+        found = cluster.living().get(self._registered)
+        return found if found is not None and found.holder is self else None
+
+    @contextmanager
+    def _asked(self) -> Iterator[MemoryCluster]:
+        """Make one call: nobody else's in between, and none at all while the coordinator is away."""
+        if self.away:
+            raise Unavailable("the coordinator does not answer")
+        with self._cluster.lock:
+            yield self._cluster
+
+    def _written(self, cluster: MemoryCluster) -> None:
+        cluster.changed()
+        if self.loses_answer:
+            self.loses_answer = False
+            raise Unavailable("the coordinator's answer was lost")
+
+
+class LocalCoordinator(MemoryCoordinator):
+    """The coordinator of a single broker: its lease never ends, and what it leads comes from its own store."""
+
+    def __init__(self, leaderships: Iterable[Leadership] = ()) -> None:
+        super().__init__(MemoryCluster(lambda: 0.0), lease_s=math.inf)
+        for leadership in leaderships:
+            self.create(leadership)

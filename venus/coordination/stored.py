@@ -1,0 +1,160 @@
+"""What is stored of brokers and businesses: JSON with a format version, checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from venus.errors import ProtocolError
+from venus.model import is_name
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
+
+FORMAT = 1
+VALUE_BYTES_MAX = 64 << 10
+MEMBERS_MAX = 64
+UNCLEAN_TERMS_MAX = 1000
+TERM_MAX = (1 << 63) - 1
+ADDRESS_CHARS_MAX = 300
+
+_BROKER = {"broker", "store", "address", "site", "priority", "draining", "version"}
+_BUSINESS = {
+    "business", "term", "leader", "in_sync", "last_in_sync", "replicas", "policy", "min_in_sync", "unclean_terms",
+}  # fmt: skip
+
+
+def encode_broker(broker: LiveBroker, writer: str = "") -> bytes:
+    """Return what is stored of a broker; `writer` marks who has stored it."""
+    return _encode(
+        {
+            "broker": broker.member.broker, "store": broker.member.store, "address": broker.address,
+            "site": broker.site, "priority": broker.priority, "draining": broker.draining, "version": broker.version,
+        },
+        writer,
+    )  # fmt: skip
+
+
+def decode_broker(key: str, value: bytes) -> LiveBroker:
+    """Return what was stored of a broker. Raises ProtocolError."""
+    found = _decode(key, value, _BROKER)
+    texts = [found["address"], found["site"], found["version"]]
+    _check(key, all(isinstance(text, str) and len(text) <= ADDRESS_CHARS_MAX for text in texts), "a text is too long")
+    _check(key, all(text.isprintable() for text in texts) and ":" in found["address"], "its address is invalid")
+    _check(key, _whole(found["priority"], -(1 << 31), 1 << 31), "its priority is invalid")
+    _check(key, isinstance(found["draining"], bool), "draining is neither true nor false")
+    return LiveBroker(
+        member=_member(key, [found["broker"], found["store"]]),
+        address=found["address"], site=found["site"], priority=found["priority"], draining=found["draining"],
+        version=found["version"],
+    )  # fmt: skip
+
+
+def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
+    """Return what is stored of a business; `writer` marks who has stored it. Raises ProtocolError if it is too much."""
+    leader = leadership.leader
+    value = _encode(
+        {
+            "business": leadership.business, "term": leadership.term,
+            "leader": None if leader is None else [leader.broker, leader.store],
+            "in_sync": [[m.broker, m.store] for m in sorted(leadership.in_sync)],
+            "last_in_sync": [[m.broker, m.store] for m in sorted(leadership.last_in_sync)],
+            "replicas": list(leadership.replicas), "policy": leadership.policy.value,
+            "min_in_sync": leadership.min_in_sync, "unclean_terms": list(leadership.unclean_terms),
+        },
+        writer,
+    )  # fmt: skip
+    decode_leadership(leadership.business, value, 0)  # what nobody could read must not be stored
+    return value
+
+
+def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
+    """Return what was stored of a business. Raises ProtocolError."""
+    found = _decode(key, value, _BUSINESS)
+    _check(key, isinstance(found["business"], str) and is_name(found["business"]), "its name is invalid")
+    _check(key, _whole(found["term"], 0, TERM_MAX), "its term is invalid")
+    _check(key, _whole(found["min_in_sync"], 1, MEMBERS_MAX), "min_in_sync is invalid")
+    _check(key, found["policy"] in [policy.value for policy in Policy], "its policy is unknown")
+    replicas, unclean = (
+        _list(key, found["replicas"], MEMBERS_MAX),
+        _list(key, found["unclean_terms"], UNCLEAN_TERMS_MAX),
+    )
+    _check(key, all(isinstance(name, str) and is_name(name) for name in replicas), "a replica's name is invalid")
+    _check(key, all(_whole(term, 1, TERM_MAX) for term in unclean), "an unclean term is invalid")
+    return Leadership(
+        business=found["business"], term=found["term"],
+        leader=None if found["leader"] is None else _member(key, found["leader"]),
+        in_sync=_members(key, found["in_sync"]), last_in_sync=_members(key, found["last_in_sync"]),
+        replicas=tuple(replicas), policy=Policy(found["policy"]), min_in_sync=found["min_in_sync"],
+        unclean_terms=tuple(unclean), version=version,
+    )  # fmt: skip
+
+
+def writer_of(value: bytes) -> str:
+    """Return the mark of whoever stored this; "" if it has none or cannot be read."""
+    try:
+        found = json.loads(value) if len(value) <= VALUE_BYTES_MAX else None
+    except ValueError:
+        return ""
+    return str(found.get("writer", "")) if isinstance(found, dict) else ""
+
+
+def encode_identity(cluster_id: str) -> bytes:
+    """Return what is stored of a cluster."""
+    return _encode({"id": cluster_id}, "")
+
+
+def decode_identity(key: str, value: bytes) -> str:
+    """Return the id of a cluster. Raises ProtocolError."""
+    found = _decode(key, value, {"id"})["id"]
+    _check(key, isinstance(found, str) and is_name(found), "its id is invalid")
+    return str(found)
+
+
+def _encode(fields: dict[str, Any], writer: str) -> bytes:
+    marked = fields | ({"writer": writer} if writer else {})
+    return json.dumps({"format": FORMAT} | marked, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _decode(key: str, value: bytes, wanted: set[str]) -> dict[str, Any]:
+    _check(key, len(value) <= VALUE_BYTES_MAX, f"it has {len(value):,} bytes, at most {VALUE_BYTES_MAX:,} are read")
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        found = None
+    _check(key, isinstance(found, dict), "it is not JSON")
+    stored = found.get("format")
+    newer = isinstance(stored, int) and stored > FORMAT
+    what = f"a newer VENUS has written it (format {stored})" if newer else f"its format is {str(stored)[:20]!r}"
+    _check(key, stored == FORMAT, what)
+    missing, unknown = wanted - found.keys(), found.keys() - wanted - {"format", "writer"}
+    named = ", ".join(str(name)[:40] for name in sorted(missing or unknown)[:5])
+    _check(key, not missing and not unknown, f"{named} {'missing' if missing else 'unknown'}")
+    return dict(found)
+
+
+def _check(key: str, valid: bool, what: str) -> None:
+    if not valid:
+        raise ProtocolError(
+            f"{key} cannot be used: {what}",
+            hint="let every broker have the same version of VENUS; if the key was changed by hand, put it right",
+        )
+
+
+def _whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _list(key: str, value: object, most: int) -> list[Any]:
+    _check(key, isinstance(value, list) and len(value) <= most, f"a list is missing or has more than {most} entries")
+    assert isinstance(value, list)
+    return value
+
+
+def _members(key: str, value: object) -> frozenset[Member]:
+    return frozenset(_member(key, pair) for pair in _list(key, value, MEMBERS_MAX))
+
+
+def _member(key: str, pair: object) -> Member:
+    valid = isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) and is_name(part) for part in pair)
+    _check(key, valid, "a broker has no valid name or store")
+    assert isinstance(pair, list)
+    return Member(broker=pair[0], store=pair[1])
