@@ -6,14 +6,13 @@ Spark hands options over in any case and as text. Names are those of this house,
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from venus.errors import ConfigError, VenusError
+from venus.model import is_address
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
 #: Options of Spark itself that come along.
 _FOREIGN = frozenset({"path", "header"})
 _STREAM_ONLY = frozenset({"group", "max_rows", "max_bytes", "whole_cuts", "idle_s"})
@@ -25,7 +24,7 @@ STARTING_MISSING = 'say .option("starting", "latest"), "earliest", "full" or an 
 class Options:
     """What a job asks for. Empty = not given."""
 
-    #: Where the broker is, HOST:PORT.
+    #: Where the broker is, HOST:PORT; several of a cluster with commas between.
     address: str = "127.0.0.1:7400"
     business: str = "main"
     #: NAMESPACE.TABLE as the source calls it, or TABLE if that is clear.
@@ -72,6 +71,8 @@ class Options:
                     hint=f"it has: {', '.join(known)}",
                 )
             values[name] = _converted(name, str(text).strip(), known[name].default)
+        if isinstance(address := values.get("address"), str):
+            values["address"] = ",".join(part.strip() for part in address.split(","))
         made = cls(**values)  # type: ignore[arg-type]
         made._check()
         if not made.starting and (only := sorted(_STREAM_ONLY & values.keys())):
@@ -84,8 +85,8 @@ class Options:
         return made
 
     def _check(self) -> None:
-        if not _ADDRESS.fullmatch(self.address):
-            raise ConfigError(f"option address: {self.address!r} should be HOST:PORT")
+        if not all(map(is_address, self.address.split(","))):
+            raise ConfigError(f"option address: {self.address!r} should be HOST:PORT, or several with commas between")
         if not self.table:
             raise ConfigError("option table is missing", hint='say .option("table", "NAMESPACE.TABLE")')
         if self.starting and self.starting not in ("earliest", "latest", "full") and not self.starting.isdecimal():

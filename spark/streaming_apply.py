@@ -54,7 +54,7 @@ def run_stream(spark: SparkSession, settings: Settings, applies: Applies, stop: 
     with tempfile.TemporaryDirectory(prefix="venus-checkpoint-", ignore_cleanup_errors=True) as checkpoint:
         query = (
             spark.readStream.format(NAME)
-            .options(address=settings.broker.address or settings.broker.listen, business=settings.business.name)
+            .options(address=settings.broker.reach, business=settings.business.name)
             .options(offset=offset, epoch=epoch, rows_max=settings.spark.batch_rows_max)
             .load()
             .writeStream.foreachBatch(micro_batch)

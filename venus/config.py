@@ -29,7 +29,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from venus.errors import ConfigError
 from venus.masking import masked
-from venus.model import NAME_CHARS_MAX, is_name
+from venus.model import NAME_CHARS_MAX, is_address, is_name
 from venus.toml_lines import line_of
 
 PREFIX = "VENUS_"
@@ -49,7 +49,6 @@ _WANTED = {
 
 #: Names of Spark settings whose values nobody shall see.
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|account.?key", re.IGNORECASE)
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):\d{1,5}")
 
 
 def _name(value: str) -> str:
@@ -64,9 +63,17 @@ def _listed(value: object) -> object:
 
 
 def _address(value: object) -> object:
-    if isinstance(value, str) and value and not _ADDRESS.fullmatch(value):
+    if isinstance(value, str) and value and not is_address(value):
         raise ValueError("should be HOST:PORT")
     return value
+
+
+def _addresses(values: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := next((address for address in values if values.count(address) > 1), None):
+        raise ValueError(f"names {twice} twice")
+    if "" in values:
+        raise ValueError("has an empty address")
+    return values
 
 
 def _remote(value: object) -> object:
@@ -92,6 +99,9 @@ def _paired(value: object) -> object:
 Pairs = Annotated[dict[str, str], BeforeValidator(_paired)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Address = Annotated[str, BeforeValidator(_address)]
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]
+#: Replicas of one business.
+BROKERS_MAX = 64
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Milliseconds = Annotated[float, Field(ge=0)]
@@ -139,6 +149,8 @@ class Broker(_Section):
     listen: Address = "127.0.0.1:7400"
     #: Where the other processes find it; empty = `listen`.
     address: Address = ""
+    #: Where they find the brokers of a cluster; goes before `address`.
+    addresses: Addresses = ()
     #: Metrics, health and the status page over HTTP; empty = off.
     http: Address = "127.0.0.1:7401"
     data_dir: Path = Path("data")
@@ -150,6 +162,51 @@ class Broker(_Section):
     consumer_ttl_s: Seconds = 7 * 86400.0
     snapshot_lease_s: Seconds = 3600.0
     group_commit_ms: Milliseconds = 0.0
+
+    @property
+    def reach(self) -> str:
+        """Where others find the broker: HOST:PORT, or several of them with commas between, to be tried in turn."""
+        return ",".join(self.addresses) or self.address or self.listen
+
+
+class Cluster(_Section):
+    """The brokers that replicate each other's businesses; without a name this broker is alone and needs no etcd."""
+
+    name: str = ""
+    #: Of this broker, unlike any other of the cluster.
+    broker_id: str = ""
+    #: Where etcd answers, HOST:PORT; tried in turn.
+    etcd: Addresses = ()
+    site: str = ""
+    #: Among brokers that could equally well lead, the one with the smallest leads.
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    #: How many brokers have a new business.
+    replicas: int = Field(default=3, ge=1, le=BROKERS_MAX)
+    #: What a new business does when too few of its replicas are there: refuse writes, or go on with whoever lives.
+    policy: Literal["consistency", "availability"] = "consistency"
+    #: How many replicas have a change on disk before it is acknowledged; 0 = the majority of `replicas`.
+    min_in_sync: int = Field(default=0, ge=0, le=BROKERS_MAX)
+    #: For how long a broker counts as alive that says nothing to etcd.
+    lease_s: float = Field(default=3.0, ge=2, le=60)
+
+    @property
+    def min_in_sync_effective(self) -> int:
+        """How many replicas are needed, as a number."""
+        return self.min_in_sync or self.replicas // 2 + 1
+
+    @model_validator(mode="after")
+    def _complete(self) -> Cluster:
+        """Whoever sets anything wants a cluster, which needs a name, a broker's id and etcd."""
+        if all(getattr(self, name) == field.default for name, field in type(self).model_fields.items()):
+            return self
+        for option, text in (("name", self.name), ("broker_id", self.broker_id)):
+            if not is_name(text):
+                raise ValueError(f"{option} must be set: 1 to {NAME_CHARS_MAX} printable characters, no space outside")
+        if not self.etcd:
+            raise ValueError('etcd must be set: a list of addresses, like ["10.0.0.1:2379", "10.0.0.2:2379"]')
+        if self.min_in_sync > self.replicas:
+            raise ValueError(f"min_in_sync is {self.min_in_sync}, and there are {self.replicas} replicas")
+        return self
 
 
 class Capture(_Section):
@@ -212,6 +269,7 @@ class Settings(BaseSettings):
     source: Source = Source()
     targets: dict[str, Target] = {}
     broker: Broker = Broker()
+    cluster: Cluster = Cluster()
     capture: Capture = Capture()
     apply: Apply = Apply()
     lake: Lake = Lake()
@@ -290,6 +348,7 @@ def options(prefix: str = "") -> dict[str, Any]:
         "source": Source,
         "targets.NAME": Target,
         "broker": Broker,
+        "cluster": Cluster,
         "capture": Capture,
         "apply": Apply,
         "lake": Lake,

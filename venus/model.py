@@ -7,6 +7,7 @@ capture, transport, target DDL and verification alike; `venus.codec.schema` turn
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NewType
@@ -21,6 +22,8 @@ FULL = Offset(-1)
 
 #: Of a business, and of a target.
 NAME_CHARS_MAX = 128
+ADDRESS_CHARS_MAX = 300
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/,]+):\d{1,5}")
 
 
 class Kind(IntEnum):
@@ -224,6 +227,11 @@ class Finding:
     details: tuple[str, ...] = field(default=())
     #: Statements that an administrator may run at the source, in order, to be rid of it.
     script: tuple[str, ...] = field(default=())
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is HOST:PORT, with an IPv6 host in brackets."""
+    return len(text) <= ADDRESS_CHARS_MAX and _ADDRESS.fullmatch(text) is not None
 
 
 def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:

@@ -30,7 +30,7 @@ class Comparing:
         self._target = target
         self._source = source
         self._report = report
-        self._snapshots = Snapshots(settings.broker.address or settings.broker.listen)
+        self._snapshots = Snapshots(settings.broker.reach)
         self.snapshot = self._snapshots.open(settings.business.name, splits=1, holder=f"cut-over of {group}")
 
     def __enter__(self) -> Self:

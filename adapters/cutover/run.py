@@ -92,7 +92,7 @@ def _running(
 ) -> Iterator[_Cutover]:
     source = open_source(settings)
     try:
-        with Admin(settings.broker.address or settings.broker.listen) as admin:
+        with Admin(settings.broker.reach) as admin:
             yield _Cutover(settings, target, session, source, admin, wish, report)
     finally:
         source.close()

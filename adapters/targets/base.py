@@ -40,7 +40,7 @@ class Configured:
     @property
     def broker(self) -> str:
         """Where the broker is."""
-        return self.settings.broker.address or self.settings.broker.listen
+        return self.settings.broker.reach
 
     @property
     def not_loaded(self) -> Refused:

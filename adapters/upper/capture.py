@@ -58,7 +58,7 @@ def broker_status_of(settings: Settings) -> BusinessStatus:
 
 
 def _address(settings: Settings) -> str:
-    return settings.broker.address or settings.broker.listen
+    return settings.broker.reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def _wait(
     settings: Settings, target: str, right: Place, wanted: dict[str, dict[Key, Difference]],
     subjects: dict[str, Subject], done: Repaired, wait_s: float,
 ) -> None:  # fmt: skip
-    address = settings.broker.address or settings.broker.listen
+    address = settings.broker.reach
     table_ids = [s.schema.table_id for s in subjects.values()]
     with opened_snapshot(address, settings.business.name, table_ids, f"repair of {target}") as snapshot:
         ends = Ends(

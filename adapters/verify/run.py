@@ -69,7 +69,7 @@ class _Run:
         for left, right in LEGS[result.leg]:
             chosen = self._chosen(registered, left, right)
             table_ids = [c.subject.schema.table_id for c in chosen]
-            address = self.settings.broker.address or self.settings.broker.listen
+            address = self.settings.broker.reach
             holder = f"verify of {options.target}"
             with opened_snapshot(address, self.settings.business.name, table_ids, holder) as snapshot:
                 ends = Ends(

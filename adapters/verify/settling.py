@@ -37,7 +37,7 @@ class Settling:
         self._ends = ends
         self._subject = subject
         self._monotonic = monotonic
-        self._address = ends.settings.broker.address or ends.settings.broker.listen
+        self._address = ends.settings.broker.reach
         self._business = ends.settings.business.name
         self._snapshot = broker_pb2.Snapshot.FromString(ends.snapshot)
         self._history = History(

@@ -116,7 +116,7 @@ class Opened:
             self.source = open_reader(settings)
             self._stack.callback(self.source.close)
         if Place.FULL in self.places:
-            address = settings.broker.address or settings.broker.listen
+            address = settings.broker.reach
             self.full = FullData(address, broker_pb2.Snapshot.FromString(self._ends.snapshot))
             self._stack.callback(self.full.close)
 

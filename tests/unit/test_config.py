@@ -12,6 +12,7 @@ from venus.errors import ConfigError
 from venus.masking import masked
 
 ROOT = Path(__file__).parents[2]
+CLUSTER = '[cluster]\nname = "shop"\nbroker_id = "b1"\netcd = ["10.0.0.1:2379"]\n'
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,18 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
         ('[targets.main]\nurl = "p://x"\non_error = "stop"\n', 3, "should be 'halt' or 'quarantine'"),
         ('[targets.main]\nurl = "p://x"\nshema = "a"\n', 3, "(did you mean schema?)"),
         ("broker.listn = 1\n", 1, "broker.listn: no such option"),
+        ('[broker]\naddresses = "a:1, b"\n', 2, "broker.addresses.1: 'b' should be HOST:PORT"),
+        ('[broker]\naddresses = ["a:1", "b:1", "a:1"]\n', 2, "broker.addresses: names a:1 twice"),
+        ('[broker]\naddresses = ["a:1", ""]\n', 2, "broker.addresses: has an empty address"),
+        ('[cluster]\nbrokerid = "b1"\n', 2, "cluster.brokerid: no such option (did you mean broker_id?)"),
+        ('[cluster]\nname = "shop"\n', 1, "cluster: broker_id must be set: 1 to 128 printable characters"),
+        ('[cluster]\nsite = "north"\n', 1, "cluster: name must be set"),
+        ('[cluster]\nname = "shop"\nbroker_id = "b1"\n', 1, "cluster: etcd must be set: a list of addresses"),
+        ('[cluster]\nname = "shop"\nbroker_id = "b1"\netcd = ["here"]\n', 4, "'here' should be HOST:PORT"),
+        (f"{CLUSTER}replicas = 3\nmin_in_sync = 4\n", 1, "cluster: min_in_sync is 4, and there are 3 replicas"),
+        (f"{CLUSTER}replicas = 0\n", 5, "cluster.replicas: 0 should be greater than or equal to 1"),
+        (f'{CLUSTER}policy = "both"\n', 5, "cluster.policy: 'both' should be 'consistency' or 'availability'"),
+        (f"{CLUSTER}lease_s = 1\n", 5, "cluster.lease_s: 1 should be greater than or equal to 2"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_line(text: str, line: int, says: str, tmp_path: Path) -> None:
@@ -99,6 +112,36 @@ def test_a_wrong_option_is_named_with_its_line(text: str, line: int, says: str, 
 
     assert message.startswith(f"{file}:{line}: ")
     assert says in message
+
+
+@pytest.mark.parametrize(
+    ("text", "reach"),
+    [
+        ("", "127.0.0.1:7400"),
+        ('listen = "0.0.0.0:1"\n', "0.0.0.0:1"),
+        ('address = "a:1"\n', "a:1"),
+        ('address = "a:1"\naddresses = ["b:2", "[::1]:3"]\n', "b:2,[::1]:3"),
+        ('addresses = "b:2, c:3"\n', "b:2,c:3"),
+    ],
+)
+def test_where_the_broker_is_found(text: str, reach: str, tmp_path: Path) -> None:
+    assert load(write(tmp_path, f"[broker]\n{text}")).broker.reach == reach
+
+
+def test_a_cluster_of_three_needs_two_of_them(tmp_path: Path) -> None:
+    found = load(write(tmp_path, CLUSTER)).cluster
+
+    assert (found.replicas, found.min_in_sync_effective, found.policy) == (3, 2, "consistency")
+    assert load(write(tmp_path, CLUSTER + "replicas = 5\n")).cluster.min_in_sync_effective == 3
+    assert load(write(tmp_path, CLUSTER + "min_in_sync = 1\n")).cluster.min_in_sync_effective == 1
+    assert load(None).cluster.name == ""
+
+
+def test_a_cluster_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NAME": "shop", "BROKER_ID": "b2", "ETCD": "10.0.0.1:2379, 10.0.0.2:2379"}.items():
+        monkeypatch.setenv(f"VENUS_CLUSTER__{name}", value)
+
+    assert load(None).cluster.etcd == ("10.0.0.1:2379", "10.0.0.2:2379")
 
 
 @pytest.mark.parametrize(

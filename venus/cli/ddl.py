@@ -64,7 +64,7 @@ def schemas_at_broker(settings: Settings) -> list[TableSchema]:
     from venus.codec.schema import from_wire
     from venus.rpc.snapshots import Snapshots
 
-    snapshots = Snapshots(settings.broker.address or settings.broker.listen)
+    snapshots = Snapshots(settings.broker.reach)
     try:
         snapshot = snapshots.open(settings.business.name, splits=1, holder="venus migrate --ddl-only")
         snapshots.close(snapshot.snapshot_id)

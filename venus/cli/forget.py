@@ -35,7 +35,7 @@ def forget(
     if (target is None) == (business is None):
         raise ConfigError("name what to forget: --target NAME or --business NAME", hint="`venus status` shows both")
     own = run.settings.broker
-    with Admin(own.address or own.listen) as admin:
+    with Admin(own.reach) as admin:
         if business is not None:
             line = _business(admin, business, yes)
         else:

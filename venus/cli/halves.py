@@ -38,7 +38,7 @@ def business_status(run: Invocation) -> BusinessStatus:
 
     own = run.settings.broker
     name = run.settings.business.name
-    with Admin(own.address or own.listen) as admin:
+    with Admin(own.reach) as admin:
         found = [b for b in admin.status(name).businesses if b.business == name]
     return found[0] if found else BusinessStatus(business=name)
 
@@ -111,7 +111,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
             hint=f"look at the source first ({where}: a row = COMMIT, none = ROLLBACK), then repeat with --yes",
         )
     own = run.settings.broker
-    with Admin(own.address or own.listen) as admin:
+    with Admin(own.reach) as admin:
         decided = admin.decide(found.business, batch, verdict)
     document = {"verdict": verdict.name, "batch_no": decided.batch_no, "next_offset": decided.next_offset}
     run.out.answer(document, f"{verdict.name.lower()} of batch {decided.batch_no}; next offset {decided.next_offset}")

@@ -116,7 +116,7 @@ def producer_connected(settings: Settings) -> bool:
     """Say whether an upper adapter is at work; a broker that is down is an error here."""
     from venus.rpc.admin import Admin
 
-    with Admin(settings.broker.address or settings.broker.listen) as admin:
+    with Admin(settings.broker.reach) as admin:
         found = admin.status(settings.business.name)
     return any(b.producer for b in found.businesses if b.business == settings.business.name)
 

@@ -86,7 +86,7 @@ def look_at_broker(settings: Settings) -> BrokerView:
     """Ask the Admin service."""
     from venus.rpc.admin import Admin
 
-    address = settings.broker.address or settings.broker.listen
+    address = settings.broker.reach
     try:
         with Admin(address, timeout_s=BROKER_TIMEOUT_S) as admin:
             status = admin.status(settings.business.name)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from venus.errors import ProtocolError
-from venus.model import is_name
+from venus.model import is_address, is_name
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 FORMAT = 1
@@ -14,7 +14,7 @@ VALUE_BYTES_MAX = 64 << 10
 MEMBERS_MAX = 64
 UNCLEAN_TERMS_MAX = 1000
 TERM_MAX = (1 << 63) - 1
-ADDRESS_CHARS_MAX = 300
+TEXT_CHARS_MAX = 300
 
 _BROKER = {"broker", "store", "address", "site", "priority", "draining", "version"}
 _BUSINESS = {
@@ -37,8 +37,9 @@ def decode_broker(key: str, value: bytes) -> LiveBroker:
     """Return what was stored of a broker. Raises ProtocolError."""
     found = _decode(key, value, _BROKER)
     texts = [found["address"], found["site"], found["version"]]
-    _check(key, all(isinstance(text, str) and len(text) <= ADDRESS_CHARS_MAX for text in texts), "a text is too long")
-    _check(key, all(text.isprintable() for text in texts) and ":" in found["address"], "its address is invalid")
+    _check(key, all(isinstance(text, str) and len(text) <= TEXT_CHARS_MAX for text in texts), "a text is too long")
+    _check(key, all(text.isprintable() for text in texts), "a text is not printable")
+    _check(key, is_address(found["address"]), "its address is invalid")
     _check(key, _whole(found["priority"], -(1 << 31), 1 << 31), "its priority is invalid")
     _check(key, isinstance(found["draining"], bool), "draining is neither true nor false")
     return LiveBroker(

@@ -21,6 +21,7 @@ def test_options_are_converted_and_their_case_does_not_matter() -> None:
 
     assert (found.table, found.columns, found.max_rows) == ("shop.items", ("id", "label"), 7)
     assert (found.starting, found.whole_cuts, found.address) == ("12", False, "127.0.0.1:7400")
+    assert Options.of({"table": "t", "address": "a:1, [::1]:2 ,c:3"}).address == "a:1,[::1]:2,c:3"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,7 @@ def test_options_are_converted_and_their_case_does_not_matter() -> None:
         ({"table": "t", "splits": "0"}, "must be 1 or more"),
         ({"table": "t", "starting": "soon"}, "none of earliest, latest, full or an offset"),
         ({"table": "t", "address": "somewhere"}, "should be HOST:PORT"),
+        ({"table": "t", "address": "a:1,,b:2"}, "should be HOST:PORT, or several with commas between"),
         ({"table": "t", "starting": "full", "whole_cuts": "perhaps"}, "should be true or false"),
         ({"table": "t", "max_bytes": "1"}, "option max_bytes is for streams"),
         ({"table": "t", "starting": "full", "low": "1"}, "option low is for full data, and option starting"),
