@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from venus.broker.core import Core
+from venus.broker.service.allocation import share_heaps
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.server import Limits, Service
@@ -98,6 +99,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     """Run a broker until SIGTERM or SIGINT; say where it serves; raise a VenusError if it cannot start."""
     broker = settings.broker
     raise_descriptor_limit()
+    share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(privacy.UMASK)  # RocksDB makes its files itself
 
