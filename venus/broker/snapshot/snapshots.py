@@ -14,21 +14,20 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.records import decode_materialised, decode_schema
 from venus.broker.snapshot import splits
+from venus.broker.snapshot.checkpoints import Checkpoints
 from venus.broker.snapshot.chunks import Chunks
+from venus.broker.snapshot.leases import Leases, Pin, Range
 from venus.broker.store import keys, seal
-from venus.broker.store import rocks as stores
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.codec.chunk import Sealed, Totals
-from venus.errors import Overloaded, ProtocolError, SnapshotExpired, Unavailable
+from venus.errors import Overloaded, ProtocolError, Unavailable
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
@@ -44,34 +43,6 @@ _CHUNK_BYTES = 1 << 20
 _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 1 << 14, 4 << 20
 
 
-#: A planned split: table, low and high in hexadecimal.
-Range = tuple[int, str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
-    """A lease on a checkpoint. Its times are microseconds of a clock that no one sets, and of this process only."""
-
-    snapshot_id: str
-    directory: str
-    business: int
-    offset: int
-    epoch: int
-    sequence: int
-    made_at_us: int
-    expires_at_us: int
-    lease_s: int
-    holder: str = ""
-    plan: tuple[Range, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Reader:
-    store: Store
-    users: int = 0
-    closing: bool = False
-
-
 class Snapshots:
     """All snapshots of a broker; thread-safe. `checkpoint` and `record` are its owner's."""
 
@@ -85,7 +56,6 @@ class Snapshots:
         checkpoint: Callable[[Business, Path], Future[None]],
         record: Callable[[str, bytes | None], Future[None]],
     ) -> None:
-        self._directory = directory
         self._space = space
         self._default_lease_s = default_lease_s
         self._clock_us = clock_us
@@ -93,9 +63,9 @@ class Snapshots:
         self._record = record
         self._lock = threading.Lock()
         self._making = threading.Lock()
-        self._pins: dict[str, Pin] = {}
+        self._leases = Leases()
+        self._checkpoints = Checkpoints(directory)
         self._provisional: dict[int, int] = {}  # business: offset, while a checkpoint is being made
-        self._readers: dict[str, _Reader] = {}
         self._sums: dict[str, dict[Range, Totals]] = {}  # of splits that were read to their end, by directory
 
     def load(self, store: Store) -> None:
@@ -103,39 +73,29 @@ class Snapshots:
         for _, value in store.scan_prefix(keys.STATE, keys.PIN):
             record = json.loads(value)
             pin = Pin(**(record | {"plan": tuple(map(tuple, record.get("plan", ())))}))
-            broken = seal.broken(self._directory / pin.directory)
+            broken = seal.broken(self._checkpoints.path(pin.directory))
             if broken:
                 logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
                 self._record(pin.snapshot_id, None)
             else:
                 # its holder could not renew it while the broker was off: the lease starts over
                 until = self._clock_us() + pin.lease_s * 10**6
-                self._pins[pin.snapshot_id] = replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until)
-        held = {pin.directory for pin in self._pins.values()}
-        if self._directory.is_dir():
-            for found in self._directory.iterdir():
-                if found.name not in held:
-                    stores.remove(found)
+                self._leases.add(replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until))
+        self._checkpoints.drop_others(self._leases.directories())
 
     def close_all(self) -> None:
         """Close what is open; leases and files stay."""
-        with self._lock:
-            readers, self._readers = list(self._readers.values()), {}
-        for reader in readers:
-            reader.store.close()
+        self._checkpoints.close_all()
 
     def offsets(self, business: Business) -> list[int]:
         """Return the offsets from which the queue must be kept."""
-        with self._lock:
-            held = [pin.offset for pin in self._pins.values() if pin.business == business.number]
-            if business.number in self._provisional:
-                held.append(self._provisional[business.number])
-            return held
+        with self._lock:  # in this order: what is no longer provisional has its lease
+            provisional = [self._provisional[business.number]] if business.number in self._provisional else []
+        return provisional + [pin.offset for pin in self._leases.held(business.number)]
 
-    def held(self) -> list[Pin]:
-        """Return every lease."""
-        with self._lock:
-            return list(self._pins.values())
+    def held(self, business: Business | None = None) -> list[Pin]:
+        """Return every lease, or those on the full data of one business."""
+        return self._leases.held(business.number if business is not None else None)
 
     # -- opening -----------------------------------------------------------------------------------------------
 
@@ -146,13 +106,14 @@ class Snapshots:
             shared = self._shareable(business)
             pin = self._share(shared, lease_s, request.holder) if shared else self._make(business, lease_s, request)
         found = self._describe(pin, tuple(request.table_ids), request.splits)
-        self._keep(replace(pin, plan=tuple(map(range_of, found.splits))))
+        pin = replace(pin, plan=tuple(map(range_of, found.splits)))
+        self._leases.replace(pin)
+        self._note(pin).result()
         return found
 
     def _shareable(self, business: Business) -> Pin | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
-        with self._lock:
-            fresh = [p for p in self._pins.values() if p.business == business.number and p.made_at_us > youngest]
+        fresh = [pin for pin in self._leases.held(business.number) if pin.made_at_us > youngest]
         return max(fresh, key=lambda pin: pin.made_at_us, default=None)
 
     def _share(self, shared: Pin, lease_s: int, holder: str) -> Pin:
@@ -164,24 +125,24 @@ class Snapshots:
             holder=holder,
             plan=(),
         )
-        self._keep(pin)
+        self._add(pin)
         return pin
 
     def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
         self._space.check_data(0)
+        if len(self._leases.directories()) >= CHECKPOINTS_MAX:
+            raise Overloaded(
+                f"{CHECKPOINTS_MAX} snapshots are open already", hint="wait until a load ends, or its lease does"
+            )
         with self._lock:
-            if len({pin.directory for pin in self._pins.values()}) >= CHECKPOINTS_MAX:
-                raise Overloaded(
-                    f"{CHECKPOINTS_MAX} snapshots are open already", hint="wait until a load ends, or its lease does"
-                )
             self._provisional[business.number] = business.materialised.offset
         name = uuid.uuid4().hex
-        path = self._directory / name
+        path = self._checkpoints.path(name)
         try:
             self._checkpoint(business, path).result(_CHECKPOINT_WAIT_S)
             now = self._clock_us()
             pin = self._look_inside(business, name, now, lease_s, request.holder)
-            self._keep(pin)
+            self._add(pin)
         except FutureTimeout:
             raise Unavailable("the full data is too far behind to cut a snapshot", hint="try again later") from None
         finally:
@@ -190,7 +151,7 @@ class Snapshots:
         return pin
 
     def _look_inside(self, business: Business, name: str, now: int, lease_s: int, holder: str) -> Pin:
-        with self._reading(name) as store:
+        with self._checkpoints.reading(name) as store:
             reached = self._reached(store, business.number)
             core = json.loads(store.get(keys.STATE, keys.core_key(business.number)) or b'{"epochs":[]}')
         epochs = [epoch for epoch, start in core["epochs"] if start < reached.offset]
@@ -210,13 +171,15 @@ class Snapshots:
     def _reached(self, store: Store, business: int) -> Materialised:
         return decode_materialised(store.get(keys.STATE, keys.materialised_key(business)))
 
-    def _keep(self, pin: Pin) -> None:
-        with self._lock:
-            self._pins[pin.snapshot_id] = pin
-        self._record(pin.snapshot_id, json.dumps(asdict(pin)).encode()).result()
+    def _add(self, pin: Pin) -> None:
+        self._leases.add(pin)
+        self._note(pin).result()
+
+    def _note(self, pin: Pin) -> Future[None]:
+        return self._record(pin.snapshot_id, json.dumps(asdict(pin)).encode())
 
     def _describe(self, pin: Pin, table_ids: tuple[int, ...], wanted_splits: int) -> broker_pb2.Snapshot:
-        with self._reading(pin.directory) as store:
+        with self._checkpoints.reading(pin.directory) as store:
             schemas = self._schemas(store, pin, table_ids)
             tables = sorted({schema.table_id for schema in schemas})
             found = splits.plan(store, pin.business, tables, wanted_splits)
@@ -288,7 +251,7 @@ class Snapshots:
     def _chunks(
         self, pin: Pin, split: broker_pb2.Split, nbytes: int, after: bytes = b"", counted: Totals | None = None
     ) -> Chunks:
-        with self._reading(pin.directory) as store:
+        with self._checkpoints.reading(pin.directory) as store:
             floor = self._reached(store, pin.business).floors.get(split.table_id, 0)
         return Chunks(pin.business, split, after, nbytes, floor, counted)
 
@@ -306,12 +269,12 @@ class Snapshots:
 
     def _next(self, snapshot_id: str, chunks: Chunks) -> Sealed:
         pin = self._renewed(snapshot_id)
-        with self._reading(pin.directory) as store:
+        with self._checkpoints.reading(pin.directory) as store:
             return chunks.next(store)
 
     def _remember(self, pin: Pin, planned: Range, totals: Totals) -> None:
         with self._lock:
-            if pin.snapshot_id in self._pins:
+            if pin.directory in self._leases.directories():
                 self._sums.setdefault(pin.directory, {})[planned] = totals
 
     # -- leases ------------------------------------------------------------------------------------------------
@@ -329,84 +292,38 @@ class Snapshots:
 
     def close(self, snapshot_id: str) -> None:
         """End a lease; the files go with the last one. Closing twice is no error."""
-        with self._lock:
-            pin = self._pins.pop(snapshot_id, None)
-            if pin is None:
-                return
-            last = all(other.directory != pin.directory for other in self._pins.values())
+        ended = self._leases.end(snapshot_id)
+        if ended is None:
+            return
         self._record(snapshot_id, None)
+        pin, last = ended
         if last:
-            self._drop(pin.directory)
+            with self._lock:
+                self._sums.pop(pin.directory, None)
+            self._checkpoints.drop(pin.directory)
 
     def forget(self, business: Business) -> None:
         """End every lease on the full data of a business."""
-        with self._lock:
-            held = [pin.snapshot_id for pin in self._pins.values() if pin.business == business.number]
-        for snapshot_id in held:
-            self.close(snapshot_id)
+        for pin in self._leases.held(business.number):
+            self.close(pin.snapshot_id)
 
     def expire(self) -> None:
         """End the leases whose time is over."""
-        now = self._clock_us()
-        with self._lock:
-            over = [pin.snapshot_id for pin in self._pins.values() if pin.expires_at_us <= now]
-        for snapshot_id in over:
+        for snapshot_id in self._leases.over(self._clock_us()):
             logger.warning("the lease of snapshot %s has ended", snapshot_id)
             self.close(snapshot_id)
 
     def _live(self, snapshot_id: str) -> Pin:
-        with self._lock:
-            pin = self._pins.get(snapshot_id)
-        if pin is None or pin.expires_at_us <= self._clock_us():
-            raise SnapshotExpired(f"snapshot {snapshot_id} is not there any more", hint="open a new one and load again")
-        return pin
+        return self._leases.live(snapshot_id, self._clock_us())
 
     def _renewed(self, snapshot_id: str, *, always: bool = False) -> Pin:
         pin = self._live(snapshot_id)
         now = self._clock_us()
         if always or pin.expires_at_us - now < pin.lease_s * 750_000:
             pin = replace(pin, expires_at_us=now + pin.lease_s * 10**6)
-            with self._lock:
-                if snapshot_id not in self._pins:
-                    raise SnapshotExpired(f"snapshot {snapshot_id} was closed")
-                self._pins[snapshot_id] = pin
-            self._record(snapshot_id, json.dumps(asdict(pin)).encode())
+            self._leases.replace(pin)
+            self._note(pin)
         return pin
-
-    # -- files -------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _reading(self, directory: str) -> Iterator[Store]:
-        with self._lock:
-            reader = self._readers.get(directory)
-            if reader is None:
-                reader = self._readers[directory] = _Reader(Store(self._directory / directory, read_only=True))
-            reader.users += 1
-        try:
-            yield reader.store
-        finally:
-            with self._lock:
-                reader.users -= 1
-                last = reader.closing and reader.users == 0
-            if last:
-                self._remove(directory, reader)
-
-    def _drop(self, directory: str) -> None:
-        with self._lock:
-            reader: Any = self._readers.get(directory)
-            if reader is not None:
-                reader.closing = True
-                if reader.users:
-                    return  # the one who reads closes it
-        self._remove(directory, reader)
-
-    def _remove(self, directory: str, reader: _Reader | None) -> None:
-        with self._lock:
-            self._readers.pop(directory, None)
-            self._sums.pop(directory, None)
-        if reader is not None:
-            reader.store.close()
-        stores.remove(self._directory / directory)
 
 
 def range_of(split: broker_pb2.Split) -> Range:

@@ -1,0 +1,102 @@
+"""Who has a lease on which checkpoint, and until when."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from venus.errors import SnapshotExpired
+
+#: A planned split: table, low and high in hexadecimal.
+Range = tuple[int, str, str]
+#: Ends of leases that are over by themselves are dropped once they are most of what is remembered, and this many.
+_ENDS_MIN = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A lease on a checkpoint. Its times are microseconds of a clock that no one sets, and of this process only."""
+
+    snapshot_id: str
+    directory: str
+    business: int
+    offset: int
+    epoch: int
+    sequence: int
+    made_at_us: int
+    expires_at_us: int
+    lease_s: int
+    holder: str = ""
+    plan: tuple[Range, ...] = ()
+
+
+class Leases:
+    """All leases of a broker; thread-safe. Looking for those that are over costs nothing for the others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pins: dict[str, Pin] = {}
+        self._users: Counter[str] = Counter()  # by directory
+        self._ends: list[tuple[int, str]] = []  # a heap; a lease that was renewed has its earlier end here
+
+    def add(self, pin: Pin) -> None:
+        """Take up a new lease."""
+        with self._lock:
+            self._pins[pin.snapshot_id] = pin
+            self._users[pin.directory] += 1
+            heapq.heappush(self._ends, (pin.expires_at_us, pin.snapshot_id))
+
+    def replace(self, pin: Pin) -> None:
+        """Renew a lease or complete it. Raises SnapshotExpired if it has ended meanwhile."""
+        with self._lock:
+            if pin.snapshot_id not in self._pins:
+                raise SnapshotExpired(f"snapshot {pin.snapshot_id} was closed")
+            self._pins[pin.snapshot_id] = pin
+
+    def live(self, snapshot_id: str, now_us: int) -> Pin:
+        """Return a lease. Raises SnapshotExpired."""
+        with self._lock:
+            pin = self._pins.get(snapshot_id)
+        if pin is None or pin.expires_at_us <= now_us:
+            raise SnapshotExpired(f"snapshot {snapshot_id} is not there any more", hint="open a new one and load again")
+        return pin
+
+    def end(self, snapshot_id: str) -> tuple[Pin, bool] | None:
+        """End a lease; return it, and whether it was the last one on its checkpoint. None: it has ended already."""
+        with self._lock:
+            pin = self._pins.pop(snapshot_id, None)
+            if pin is None:
+                return None
+            self._users[pin.directory] -= 1
+            last = not self._users[pin.directory]
+            if last:
+                del self._users[pin.directory]
+            if len(self._ends) > max(_ENDS_MIN, 2 * len(self._pins)):
+                self._ends = [(pin.expires_at_us, pin.snapshot_id) for pin in self._pins.values()]
+                heapq.heapify(self._ends)
+            return pin, last
+
+    def over(self, now_us: int) -> list[str]:
+        """Return the snapshots whose leases are over; each is told once, to be ended."""
+        found = []
+        with self._lock:
+            while self._ends and self._ends[0][0] <= now_us:
+                _, snapshot_id = heapq.heappop(self._ends)
+                pin = self._pins.get(snapshot_id)
+                if pin is not None and pin.expires_at_us <= now_us:
+                    found.append(snapshot_id)
+                elif pin is not None:
+                    heapq.heappush(self._ends, (pin.expires_at_us, snapshot_id))
+        return found
+
+    def held(self, business: int | None = None) -> list[Pin]:
+        """Return every lease, or those on the full data of one business."""
+        with self._lock:
+            return [pin for pin in self._pins.values() if business in (None, pin.business)]
+
+    def directories(self) -> set[str]:
+        """Return the checkpoints that somebody has a lease on."""
+        with self._lock:
+            return set(self._users)
