@@ -123,6 +123,15 @@ class Overloaded(Unavailable):
     """The peer asks to slow down."""
 
 
+class NotLeader(Unavailable):
+    """Another broker leads this business now."""
+
+    def __init__(self, message: str = "", *, hint: str = "", leader: str = "") -> None:
+        super().__init__(message, hint=hint)
+        #: Where that broker is, HOST:PORT; empty = not known yet.
+        self.leader = leader
+
+
 class SparkFailed(VenusError):
     """Spark did not start, or a job failed for a reason of Spark's own."""
 

@@ -15,7 +15,7 @@ from tests.support.stored import plain_rows
 from venus.broker.core import Core
 from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.records import decode_materialised, encode_materialised
-from venus.broker.pipeline import commit_thread
+from venus.broker.pipeline.shared_log import Alone, SharedLog
 from venus.broker.store import keys, space
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import FreeBytes
@@ -93,9 +93,10 @@ class Errors:
 
 
 def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, **options: Any) -> Core:
-    """Start an engine with small limits. `on_write`, `watermark`, `free_bytes` are its hooks, all else a setting."""
+    """Start an engine with small limits; `on_write`, `watermark`, `shared`, `free_bytes` are hooks, else settings."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
-    watermark: Callable[[Business], int] = options.pop("watermark", commit_thread.alone)
+    watermark: Callable[[Business], int] | None = options.pop("watermark", None)
+    shared: SharedLog = options.pop("shared", None) or Alone(watermark)
     free_bytes: FreeBytes = options.pop("free_bytes", space.free_bytes)
     clock = clock or Clock()
     settings = Broker(**{"free_bytes_min": 1 << 20, "cache_bytes": 16 << 20, **options})
@@ -106,7 +107,7 @@ def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, *
         monotonic=clock.monotonic,
         on_fatal=errors or Errors(),
         on_write=on_write,
-        watermark=watermark,
+        shared=shared,
         free_bytes=free_bytes,
     )
     engine.start()

@@ -15,7 +15,6 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.consumers import kept_for
 from venus.broker.machine.review_schedule import Reviews
-from venus.broker.pipeline import commit_thread
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
 from venus.broker.pipeline.failstop import guard_with
@@ -25,6 +24,7 @@ from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producers import Producers
 from venus.broker.pipeline.publisher import Publisher
 from venus.broker.pipeline.recovery import recover
+from venus.broker.pipeline.shared_log import Alone, SharedLog
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
 from venus.broker.queue.buffer import Buffer
@@ -56,16 +56,16 @@ class Core:
         monotonic: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
         on_write: WriteHook | None = None,
-        watermark: Callable[[Business], int] = commit_thread.alone,
+        shared: SharedLog | None = None,
         free_bytes: FreeBytes = space.free_bytes,
     ) -> None:
         self._data_dir = data_dir
         self._settings = settings
-        self._clock_us = clock_us
+        self.clock_us = clock_us
         self._monotonic = monotonic
         self._on_fatal = on_fatal
         self._on_write = on_write
-        self._watermark = watermark
+        self._shared = shared or Alone()
         self._free_bytes = free_bytes
         self._started_at_us = clock_us()
 
@@ -107,7 +107,7 @@ class Core:
 
     def _make_full_data(self) -> None:
         self.scavenger = Scavenger(self.store, forget_below=self._forget_below, monotonic=self._monotonic)
-        self.scrub = Scrub(self.store, businesses=self.catalogue.stored, clock_us=self._clock_us)
+        self.scrub = Scrub(self.store, businesses=self.catalogue.stored, clock_us=self.clock_us)
         self.materialiser = Materialiser(
             self.store,
             self.buffer,
@@ -134,9 +134,10 @@ class Core:
             self._settings,
             catalogue=self.catalogue,
             snapshots=self.snapshots,
-            clock_us=self._clock_us,
+            clock_us=self.clock_us,
             monotonic=self._monotonic,
             on_fatal=self._fail,
+            shared=self._shared,
         )
         self.publisher = Publisher(
             self.catalogue, self.buffer, notice=self.materialiser.notice, monotonic=self._monotonic
@@ -149,7 +150,7 @@ class Core:
             maintain=self.upkeep,
             on_fatal=self._on_fatal,
             linger_s=self._settings.group_commit_ms / 1000,
-            watermark=self._watermark,
+            shared=self._shared,
         )
 
     def _make_interfaces(self) -> None:
@@ -158,10 +159,10 @@ class Core:
             submit=self.commits.submit,
             is_stored=self.catalogue.is_stored,
             changed=self.upkeep.acknowledged,
-            clock_us=self._clock_us,
+            clock_us=self.clock_us,
         )
         self.producers = Producers(
-            self.catalogue, self.commits, self.space, clock_us=self._clock_us, monotonic=self._monotonic
+            self.catalogue, self.commits, self.space, clock_us=self.clock_us, monotonic=self._monotonic
         )
         self.subscriptions = Subscriptions(self.catalogue, self.commits, groups, self.store, self.buffer, guard)
         self.full_data = FullData(self.catalogue, self.snapshots, guard)
@@ -176,13 +177,13 @@ class Core:
             buffer=self.buffer,
             space=self.space,
             started_at_us=self._started_at_us,
-            clock_us=self._clock_us,
+            clock_us=self.clock_us,
         )
 
     def _recover(self) -> None:
         found = recover(
             self.store,
-            watermark=self._watermark,
+            watermark=self._shared.watermark,
             review_after_s=self._settings.review_after_s,
             now=self._monotonic(),
         )
@@ -208,4 +209,4 @@ class Core:
     def _forget_below(self, business: Business) -> int:
         kept = kept_for(business.attached())
         trim = retention.trim_point(business.materialised.offset, kept, self.snapshots.offsets(business))
-        return retention.forget_tombstones_below(business.marks, trim, self._clock_us())
+        return retention.forget_tombstones_below(business.marks, trim, self.clock_us())

@@ -13,7 +13,7 @@ from tests.support.engines import BUSINESS, WAIT_S, Producer
 from venus.broker.core import Core
 from venus.broker.machine import envelope
 from venus.broker.machine.business import Business
-from venus.broker.pipeline import commit_thread, producer_commands
+from venus.broker.pipeline import producer_commands
 from venus.errors import Unavailable, VenusError
 from venus.model import Verdict
 
@@ -29,7 +29,7 @@ class Replicas:
         self.held: int | None = None
 
     def __call__(self, business: Business) -> int:
-        end = commit_thread.alone(business)
+        end = business.log.end - 1
         return end if self.held is None else min(self.held, end)
 
 
@@ -207,3 +207,41 @@ def _fails_for_batch_of(count: int) -> Any:
         return encode_half(found)
 
     return encode
+
+
+def test_what_one_group_applies_is_shown_though_it_proposes_more(tmp_path: Path) -> None:
+    """The watermark passes a decision in the same group that proposes the next half message, which stays above it."""
+    replicas = Replicas()
+    engine = engines.make(tmp_path, watermark=replicas)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    replicas.held = 3
+    message = producer.next_half(engines.rows(3, 2))
+    engine.producers.halves(BUSINESS, producer.epoch, [message])
+    decided = engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    settle(engine)
+    replicas.held = 5
+    engine.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(5, 1))])
+
+    assert decided.result(WAIT_S).next_offset == 5
+    assert engine.catalogue.known(BUSINESS).visible_offset == 5
+    assert len(engines.full_data(engine)) == 5
+    engine.stop()
+
+
+def test_who_is_taken_back_in_his_own_group_is_refused(tmp_path: Path) -> None:
+    """Else he would be told when another entry has his index."""
+    replicas = Replicas()
+    engine = engines.make(tmp_path, watermark=replicas, group_commit_ms=100)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    replicas.held = 3
+    message = producer.next_half(engines.rows(3, 2))
+    lost = engine.producers.halves(BUSINESS, producer.epoch, [message])
+    taken = engine.commits.take_back(engine.catalogue.known(BUSINESS), 4)
+    taken.result(WAIT_S)
+
+    with pytest.raises(Unavailable, match="send again"):
+        lost.result(STILL_S)
+    assert engine.catalogue.known(BUSINESS).log.end == 4
+    engine.stop()

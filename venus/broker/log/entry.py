@@ -1,7 +1,8 @@
 """The entries of the replicated log: the only thing on disk that is not derived from something else.
 
 Everything that changes a business is an entry: half messages arrive as PREPARE, are decided by DECIDE; EPOCH fences
-older producers; CONSUMER says how far a group has come. Replaying them in order ends where the broker stands.
+older producers; CONSUMER says how far a group has come; TERM begins a leadership. Replaying them in order ends where
+the broker stands.
 
 An entry is sealed: the seal covers the header, the index and the digest of the body, so neither a flipped epoch nor
 an entry in the wrong place passes. Entries are shipped between brokers as the bytes that are stored.
@@ -34,6 +35,10 @@ class EntryKind(IntEnum):
     DECIDE = 2
     EPOCH = 3
     CONSUMER = 4
+    TERM = 5
+
+
+_KINDS = frozenset(EntryKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,8 @@ def decode(value: bytes, index: int, *, where: str) -> Entry:
     body = value[_HEADER_BYTES:]
     if xxhash.xxh3_64_intdigest(body) != digest:
         raise Corruption(f"{where}: log entry {index} does not hash to its digest")
+    if kind - _KIND_BASE not in _KINDS:
+        raise Corruption(f"{where}: log entry {index} is of kind {kind}, which this version does not know")
     return Entry(kind=EntryKind(kind - _KIND_BASE), term=term, epoch=epoch, at_us=at_us, digest=digest, body=body)
 
 

@@ -24,12 +24,15 @@ class Log:
     end: int = 1  # the index that the next entry gets
     committed: int = 0  # the high watermark
     applied: int = 0
+    durable_end: int = 1  # entries below are on disk; with one replica nobody asks
     terms: TermCache = field(default_factory=TermCache)
 
-    def append(self, batch: Batch, index: int, entry: Entry) -> None:
-        """Put an entry at `index`, its place at the end."""
-        batch.put(keys.RLOG, keys.log_key(self.business, index), entry.encode(index))
+    def append(self, batch: Batch, index: int, entry: Entry, stored: bytes | None = None) -> bytes:
+        """Put an entry at `index`, its place at the end; return it as it is stored."""
+        value = entry.encode(index) if stored is None else stored
+        batch.put(keys.RLOG, keys.log_key(self.business, index), value)
         self.terms = self.terms.append(entry.term, index)
+        return value
 
     def truncate(self, batch: Batch, end: int) -> None:
         """Take back every entry from `end` on. Raises ValueError below the high watermark."""
@@ -37,6 +40,7 @@ class Log:
             raise ValueError(f"entry {end} is committed (high watermark {self.committed})")
         batch.delete_range(keys.RLOG, keys.log_key(self.business, end), keys.log_key(self.business, self.end))
         self.end = end
+        self.durable_end = min(self.durable_end, end)
         self.terms = self.terms.truncate(end)
 
     def trim(self, batch: Batch, start: int) -> None:
@@ -52,7 +56,8 @@ class Log:
             yield index, decode(value, index, where=str(store.path))
 
     def find_end(self, store: Store) -> None:
-        """Set `end` to what is on disk."""
+        """Set the end to what is on disk: the store was opened, or nothing is being written."""
         last = store.before(keys.RLOG, keys.log_key(self.business + 1, 0))
         if last is not None and last[0][:4] == keys.log_key(self.business, 0)[:4]:
             self.end = keys.log_index(last[0]) + 1
+        self.durable_end = self.end

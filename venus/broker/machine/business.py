@@ -55,6 +55,8 @@ class Pending:
     entry: Entry
     content: Envelope | None
     step: Step
+    stored: bytes | None = None  # as it came from a leader
+    is_new: bool = True  # proposed by a command of this process, which knows its effects already
 
 
 @dataclass(slots=True)

@@ -108,6 +108,16 @@ class Catalogue:
             self._stored = found
             self._number = max([highest, *(business.number for business in found.values())])
 
+    def adopt(self, name: str) -> Business:
+        """Return the business that the cluster knows by this name; make it here if need be: its log will follow."""
+        with self._lock:
+            found = self._stored.get(name) or self._new.pop(name, None)
+            if found is None:
+                self._number += 1
+                found = self._make(self._number, name)
+            self._stored[name] = found
+            return found
+
     def keep(self, business: Business) -> None:
         """Note that a business is on disk."""
         with self._lock:

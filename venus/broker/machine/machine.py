@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from venus.broker.log.entry import Entry, EntryKind
 from venus.broker.machine import queue_index, records, retention
 from venus.broker.machine.business import Business, Pending, TableFigures
+from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.half import Half
 from venus.broker.machine.retention import Mark
@@ -58,7 +59,7 @@ def pend(business: Business, index: int, entry: Entry) -> None:
     taken = step(business.proposed, index, entry, content)
     business.proposed = taken.after
     business.log.terms = business.log.terms.append(entry.term, index)
-    business.pending.append(Pending(index=index, entry=entry, content=content, step=taken))
+    business.pending.append(Pending(index=index, entry=entry, content=content, step=taken, is_new=False))
 
 
 def replay(store: Store, business: Business) -> int:
@@ -92,8 +93,8 @@ def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) 
         case EntryKind.DECIDE:
             _decide(business, entry, taken, batch, applied)
         case EntryKind.CONSUMER:
-            _consumer(business, entry, batch)
-        case EntryKind.EPOCH:
+            _consumer(business, pending, batch)
+        case EntryKind.EPOCH | EntryKind.TERM:
             pass  # the step is all there is
     log.applied = pending.index
 
@@ -181,10 +182,26 @@ def _describe(business: Business, offset: int, content: Envelope, batch: Batch) 
         records.save_table(batch, business.number, table_id, business.tables[table_id])
 
 
-def _consumer(business: Business, entry: Entry, batch: Batch) -> None:
-    record = entry.record
+def _consumer(business: Business, pending: Pending, batch: Batch) -> None:
+    record = pending.entry.record
     group = record["group"]
     if record.get("forget"):
         batch.delete(keys.STATE, keys.consumer_key(business.number, group))
-        return
-    records.save_consumer(batch, business.number, records.decode_consumer(record, entry.at_us))
+        found = None
+    else:
+        found = records.decode_consumer(record, pending.entry.at_us)
+        records.save_consumer(batch, business.number, found)
+    if not pending.is_new:
+        _follow_consumer(business, group, found)
+
+
+def _follow_consumer(business: Business, group: str, found: Consumer | None) -> None:
+    """Take up what another process logged of a group; one that is attached here says more of itself."""
+    with business.lock:
+        known = business.consumers.get(group)
+        if known is not None and known.connected:
+            return
+        if found is not None:
+            business.consumers[group] = found
+        else:
+            business.consumers.pop(group, None)

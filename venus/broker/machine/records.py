@@ -135,7 +135,13 @@ def _log(number: int, record: dict[str, Any]) -> Log:
     applied = record["applied"]
     terms = TermCache(tuple((term, first) for term, first in record["terms"]))
     return Log(
-        number, start=record["log_start_index"], end=applied + 1, committed=applied, applied=applied, terms=terms
+        number,
+        start=record["log_start_index"],
+        end=applied + 1,
+        committed=applied,
+        applied=applied,
+        durable_end=applied + 1,
+        terms=terms.truncate(applied + 1),  # those of later entries come with them
     )
 
 

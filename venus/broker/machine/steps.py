@@ -43,7 +43,7 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
         case EntryKind.EPOCH:
             record = entry.record
             return Step(before=state, after=half.raise_epoch(state, record["epoch"], record["producer"]))
-        case EntryKind.CONSUMER:
+        case EntryKind.CONSUMER | EntryKind.TERM:
             return Step(before=state, after=state)
 
 

@@ -5,8 +5,9 @@
 A command is a function that appends log entries to the group and returns what its caller will be told. Commands that
 arrive while a group is being synced form the next one, so a busy broker pays one fsync for many producers' frames.
 
-How far a log is safe says the `watermark`. A broker on its own is safe with what its own disk has, so append and apply
-share one write batch (`alone`). With replicas the entries are written first, and applied when the watermark moves.
+How far a log is safe says the watermark. A broker on its own is safe with what its own disk has, so append and apply
+share one write batch (shared_log.Alone). With replicas the entries are written first, shipped while they are synced,
+and applied when the watermark moves.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.acks import Acks, Held
 from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
 from venus.errors import Overloaded, StorageError, StoreFull, Unavailable, VenusError
@@ -36,11 +38,6 @@ T = TypeVar("T")
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
 TICK_S = 0.2
-
-
-def alone(business: Business) -> int:
-    """Return the high watermark of a log with one replica once its entries are on disk: its last entry."""
-    return business.log.end - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +78,7 @@ class CommitThread:
         maintain: Callable[[Group], None],
         on_fatal: Callable[[BaseException], None],
         linger_s: float = 0.0,
-        watermark: Callable[[Business], int] = alone,
+        shared: SharedLog,
     ) -> None:
         self._store = store
         self._buffer = buffer
@@ -90,7 +87,7 @@ class CommitThread:
         self._maintain = maintain
         self._on_fatal = on_fatal
         self._linger_s = linger_s
-        self._watermark = watermark
+        self._shared = shared
         self._acks = Acks()
         self._lagging: set[Business] = set()  # with entries above the watermark
         self._ready = threading.Condition()
@@ -143,11 +140,13 @@ class CommitThread:
         def work(group: Group) -> None:
             group.truncate(business, first)
             self._buffer.drop(business.number, first)
-            self._acks.drop(
-                business, first, Unavailable(f"{business.name}: another broker is now the leader; send again")
-            )
+            group.refused.append((business, first, _another_leads(business)))
 
         return self.submit(work)
+
+    def refuse_waiting(self, business: Business, error: VenusError) -> None:
+        """Refuse whoever waits for the watermark: this broker does not lead any more."""
+        self.submit(lambda group: group.refused.append((business, business.log.applied + 1, error)))
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing may be written after an error of the store."""
@@ -206,20 +205,43 @@ class CommitThread:
         answers = [self._answer(group, c) for c in commands]
         try:
             self._maintain(group)
-            group.write_log()
-            self._apply(group, (*group.changed, *self._lagging))
+            group.write_log(keep=self._shared.is_shared)
+            self._apply(group, group.changed | self._lagging)  # each once: what it applied is shown
             for business in group.changed:
                 records.save(business, group.batch)
         except Exception as error:
             self._give_up(group, commands, error)
             return
-        if len(group.batch):
-            self._store.write(group.batch, durable=group.durable)
-        self._publish(group)
+        if self._shared.is_shared:
+            self._write_shared(group)
+        else:
+            if len(group.batch):
+                self._store.write(group.batch, durable=group.durable)
+            self._show(group)
         for command in commands:
             if command.nbytes:
                 self._buffer.release(command.nbytes)
-        self._tell(group, answers)
+        self._tell(answers)
+        for business, first, refusal in group.refused:  # behind those who have only just begun to wait
+            self._acks.drop(business, first, refusal)
+
+    def _show(self, group: Group) -> None:
+        self._publish(group)
+        for business in group.applied:
+            self._acks.release(business)
+
+    def _write_shared(self, group: Group) -> None:
+        """Let others have the entries while they are synced; what is applied was on disk before."""
+        if len(group.batch):
+            self._store.write(group.batch, durable=False)
+        for business, run in group.written.items():
+            self._shared.written(business, run.first, run.stored)
+        self._show(group)
+        if group.durable or group.written:
+            self._store.sync()
+        for business in {*group.written, *group.log_changed}:
+            business.log.durable_end = business.log.end
+            self._shared.changed(business)
 
     def _give_up(self, group: Group, commands: Sequence[_Command[Any]], error: Exception) -> None:
         """Drop a group that cannot be applied, of which nothing is on disk; its commands are tried one by one."""
@@ -240,7 +262,7 @@ class CommitThread:
         for business in businesses:
             if not business.pending:
                 continue
-            applied = machine.apply_pending(business, self._watermark(business), group.batch)
+            applied = machine.apply_pending(business, self._shared.watermark(business), group.batch)
             group.applied[business] = applied
             group.changed.add(business)
             if business.pending:
@@ -248,9 +270,7 @@ class CommitThread:
             else:
                 self._lagging.discard(business)
 
-    def _tell(self, group: Group, answers: Iterable[_Answer]) -> None:
-        for business in group.applied:
-            self._acks.release(business)
+    def _tell(self, answers: Iterable[_Answer]) -> None:
         for answer in answers:
             about = answer.command.business
             if about is None:
@@ -260,6 +280,11 @@ class CommitThread:
 
     def _answer(self, group: Group, command: _Command[Any]) -> _Answer:
         """Run a command; what it proposed is taken back if it fails."""
+        if command.business is not None:
+            try:
+                group.allow(command.business, self._shared.term(command.business))
+            except Unavailable as refusal:
+                return _Answer(command, 0, error=refusal)  # at once: it rests on nothing that is proposed
         mark = group.mark()
         result: Any = None
         failure: BaseException | None = None
@@ -281,6 +306,10 @@ def _reject(command: _Command[Any], error: BaseException) -> None:
         command.future.set_exception(_closed(error))
     except InvalidStateError:
         return  # it was answered before the error, or cancelled
+
+
+def _another_leads(business: Business) -> Unavailable:
+    return Unavailable(f"{business.name}: another broker is now the leader; send again")
 
 
 def _closed(error: BaseException | None) -> VenusError:

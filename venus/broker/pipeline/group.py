@@ -6,15 +6,16 @@ proposed is taken back, so it does all of its work or none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from venus.broker.log.entry import Entry
+from venus.broker.log.entry import Entry, EntryKind
 from venus.broker.machine import described
 from venus.broker.machine.business import Business, Pending
-from venus.broker.machine.envelope import Envelope
+from venus.broker.machine.envelope import Envelope, envelope, parse
 from venus.broker.machine.machine import Applied
 from venus.broker.machine.steps import step
 from venus.broker.store.rocks import Batch
+from venus.errors import VenusError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,14 @@ class Mark:
     durable: bool
 
 
+@dataclass(slots=True)
+class Run:
+    """Entries of one log that a group has written, as they are stored."""
+
+    first: int
+    stored: list[bytes] = field(default_factory=list)
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """What one write batch is made of."""
@@ -35,20 +44,41 @@ class Group:
     applied: dict[Business, Applied] = field(default_factory=dict)
     durable: bool = False
     appended: list[tuple[Business, Pending]] = field(default_factory=list)
+    refused: list[tuple[Business, int, VenusError]] = field(default_factory=list)
+    log_changed: set[Business] = field(default_factory=set)
+    written: dict[Business, Run] = field(default_factory=dict)
+    _terms: dict[Business, int] = field(default_factory=dict)
     _staged: list[tuple[str, bytes, bytes | None]] = field(default_factory=list)
 
+    def allow(self, business: Business, term: int) -> None:
+        """Let entries of this term be proposed for a business, by this group."""
+        self._terms[business] = term
+
     def append(self, business: Business, entry: Entry, known: Envelope | None = None, *, durable: bool = True) -> int:
-        """Propose an entry at the end of a business's log; return its index."""
+        """Propose an entry at the end of a business's log; return its index. It must be allowed."""
+        term = self._terms[business]
+        if entry.term != term:
+            entry = replace(entry, term=term)
         index = business.log.end
         taken = step(business.proposed, index, entry, known)
-        described.follow(business, taken, known)
-        pending = Pending(index=index, entry=entry, content=known, step=taken)
-        business.proposed = taken.after
-        business.log.end = index + 1
+        self._append(business, Pending(index=index, entry=entry, content=known, step=taken), durable=durable)
+        return index
+
+    def follow(self, business: Business, entry: Entry, stored: bytes) -> None:
+        """Append an entry of the leader's log as it is stored there."""
+        index = business.log.end
+        content = envelope(parse(entry.body)) if entry.kind is EntryKind.PREPARE else None
+        taken = step(business.proposed, index, entry, content)
+        pending = Pending(index=index, entry=entry, content=content, step=taken, stored=stored, is_new=False)
+        self._append(business, pending, durable=True)
+
+    def _append(self, business: Business, pending: Pending, *, durable: bool) -> None:
+        described.follow(business, pending.step, pending.content)
+        business.proposed = pending.step.after
+        business.log.end = pending.index + 1
         business.pending.append(pending)
         self.appended.append((business, pending))
         self.durable = self.durable or durable
-        return index
 
     def stage(self, family: str, key: bytes, value: bytes | None) -> None:
         """Set or remove (None) one key that belongs to no log."""
@@ -74,17 +104,20 @@ class Group:
             business.proposed = business.pending.pop().step.before
         self.appended = [(b, p) for b, p in self.appended if b is not business or p.index < first]
         self.changed.add(business)
+        self.log_changed.add(business)
         self.durable = True
 
     def touched(self) -> set[Business]:
         """Return every business that a command or the upkeep has changed in memory."""
         return self.changed | {business for business, _ in self.appended}
 
-    def write_log(self) -> None:
-        """Put what was proposed into the batch."""
+    def write_log(self, *, keep: bool = False) -> None:
+        """Put what was proposed into the batch; `keep` what is stored, for other brokers."""
         for business, pending in self.appended:
-            business.log.append(self.batch, pending.index, pending.entry)
+            stored = business.log.append(self.batch, pending.index, pending.entry, pending.stored)
             self.changed.add(business)
+            if keep:
+                self.written.setdefault(business, Run(pending.index)).stored.append(stored)
         for family, key, value in self._staged:
             if value is None:
                 self.batch.delete(family, key)

@@ -41,6 +41,7 @@ def trim(store: Store, group: Group, business: Business, pins: list[int], retain
     business.log.trim(group.batch, index)
     business.log_start, business.nbytes_trimmed = start, last.after
     group.changed.add(business)
+    group.log_changed.add(business)
     return first_index, index
 
 

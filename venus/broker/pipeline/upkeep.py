@@ -14,13 +14,14 @@ from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.consumers import Consumer
 from venus.broker.pipeline import trimming
 from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.config import Broker
-from venus.errors import StorageError
+from venus.errors import StorageError, Unavailable
 
 #: Acknowledgements are logged, consumers and leases expired, and the queue trimmed at most so often.
 ACKNOWLEDGE_EVERY_S = 0.2
@@ -43,6 +44,7 @@ class Upkeep:
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
+        shared: SharedLog,
     ) -> None:
         self._store = store
         self._buffer = buffer
@@ -52,6 +54,7 @@ class Upkeep:
         self._clock_us = clock_us
         self._monotonic = monotonic
         self._on_fatal = on_fatal
+        self._shared = shared
         self._lock = threading.Lock()
         self._dirty: set[tuple[Business, str]] = set()
         self._acknowledged_at = self._maintained_at = monotonic()
@@ -87,7 +90,8 @@ class Upkeep:
             passed_us, self._maintained_at = int((now - self._maintained_at) * 1e6), now
             self._snapshots.expire()
             for business in self._catalogue.stored():
-                trimming.pass_time(group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s)
+                if self._may_propose(group, business):
+                    trimming.pass_time(group, business, passed_us, self._clock_us(), self._settings.consumer_ttl_s)
                 self._trim(group, business)
                 self._mark_delivered(business)
             self._compact()
@@ -100,10 +104,18 @@ class Upkeep:
                 consumer = business.consumers.get(name)
             if consumer is None:
                 continue
-            if self._catalogue.is_stored(business):
+            if self._catalogue.is_stored(business) and self._may_propose(group, business):
                 trimming.log_consumer(group, business, consumer)
-            elif business in self._catalogue.present():
+            elif business in self._catalogue.present() and not self._shared.is_shared:
                 self.acknowledged(business, consumer)  # a new business leaves no trace; it may have one later
+
+    def _may_propose(self, group: Group, business: Business) -> bool:
+        """Whether this broker leads the business, so that the upkeep of its log is done here."""
+        try:
+            group.allow(business, self._shared.term(business))
+        except Unavailable:
+            return False
+        return True
 
     def _trim(self, group: Group, business: Business) -> None:
         before = business.nbytes_trimmed

@@ -163,6 +163,15 @@ class Store:
         if hook is not None:
             hook("flushed")
 
+    def sync(self) -> None:
+        """Bring what was written without `durable` to the disk. Any error is final, as with `write`."""
+        try:
+            self._sync()
+        except Exception as error:
+            raise _wrapped(self.path, error, "write") from error
+        if self._on_write is not None:
+            self._on_write("synced")
+
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
         """Give back the space of removed keys; the interpreter's lock is free meanwhile."""
         try:

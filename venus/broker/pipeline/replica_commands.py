@@ -1,0 +1,41 @@
+"""What replication asks of the commit thread: entries of a leader, the beginning of a leadership."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from venus.broker.log.entry import EntryKind, decode, note
+from venus.broker.machine.business import Business
+from venus.broker.pipeline.group import Group
+from venus.errors import Corruption
+
+logger = logging.getLogger(__name__)
+
+
+def append_stored(group: Group, business: Business, first: int, values: Sequence[bytes], sender: str) -> None:
+    """Append entries of a leader as they are stored there; each is checked before any is appended.
+
+    Nothing is done, but for saying where the log stands, if it ends elsewhere or an entry is damaged.
+    """
+    group.log_changed.add(business)
+    if first != business.log.end:
+        return
+    try:
+        entries = [decode(value, first + i, where=f"what {sender} sent") for i, value in enumerate(values)]
+    except Corruption as error:
+        business.count("damaged_entries")
+        logger.warning("%s: %s; it is asked for again", business.name, error)
+        return
+    for entry, value in zip(entries, values, strict=True):
+        group.follow(business, entry, value)
+
+
+def begin_term(group: Group, business: Business, term: int, leader: str, at_us: int) -> None:
+    """Append the entry that begins a leadership; whoever commits it commits everything before it."""
+    group.log_changed.add(business)
+    if business.log.terms.newest >= term:
+        return
+    group.allow(business, term)
+    record = {"term": term, "leader": leader}
+    group.append(business, note(EntryKind.TERM, epoch=business.proposed.epoch, at_us=at_us, record=record))

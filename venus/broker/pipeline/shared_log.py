@@ -1,0 +1,55 @@
+"""What the commit thread asks and tells of replication; a broker on its own is its own answer (`Alone`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from venus.broker.machine.business import Business
+
+
+class SharedLog(Protocol):
+    """Called by the commit thread alone; must not block."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other brokers keep the same logs: entries are then told before they are on disk, and after."""
+
+    def watermark(self, business: Business) -> int:
+        """Return the newest index that is safe."""
+
+    def term(self, business: Business) -> int:
+        """Return the term in which entries are proposed here now. Raises NotLeader, Unavailable."""
+
+    def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
+        """Note that the log has these entries from `first` on and ends behind them; they are not on disk yet."""
+
+    def changed(self, business: Business) -> None:
+        """Note that the log is on disk up to `durable_end`, or was trimmed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A broker on its own: what its disk has is safe."""
+
+    watermark_of: Callable[[Business], int] | None = None  # tests hold it back
+
+    @property
+    def is_shared(self) -> bool:
+        """No."""
+        return False
+
+    def watermark(self, business: Business) -> int:
+        """Return the last index: it is on disk when this is used."""
+        return business.log.end - 1 if self.watermark_of is None else self.watermark_of(business)
+
+    def term(self, business: Business) -> int:
+        """Return the term of the newest entry: 0 unless the business was replicated once."""
+        return business.log.terms.newest
+
+    def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
+        """Do nothing."""
+
+    def changed(self, business: Business) -> None:
+        """Do nothing."""
