@@ -1,0 +1,95 @@
+"""Three brokers' cores in one process: what one acknowledges, every one has; who is killed comes back and follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Producer
+from tests.support.replicas import Cluster
+from venus.errors import NotLeader, Unavailable
+
+pytestmark = pytest.mark.integration
+
+
+def contents(cluster: Cluster) -> list[dict[bytes, bytes]]:
+    """Return the full data of every living node, once all have everything."""
+    cluster.settle()
+    return [engines.full_data(node.core) for node in cluster.living()]
+
+
+def test_what_the_leader_acknowledges_is_on_every_replica(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        leader = cluster.create()
+        producer = Producer(leader.core)
+        for n in range(5):
+            producer.commit(engines.rows(10 * n, 10))
+
+        found = contents(cluster)
+        assert [len(rows) for rows in found] == [50, 50, 50]
+        assert found[0] == found[1] == found[2]
+        logs = [
+            list(node.core.catalogue.known(BUSINESS).log.entries(node.core.store, 1, 100)) for node in cluster.living()
+        ]
+        assert logs[0] == logs[1] == logs[2]
+
+
+def test_a_follower_refuses_writes_and_names_the_leader(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.create()
+        engines.wait_until(lambda: BUSINESS in cluster.nodes["b"].host.replicas)
+        with pytest.raises(NotLeader, match="another broker leads") as refused:
+            Producer(cluster.nodes["b"].core)
+        assert refused.value.leader == "a:1"
+
+
+def test_nothing_is_acknowledged_without_a_majority(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        leader = cluster.create()
+        producer = Producer(leader.core)
+        producer.commit(engines.rows(0, 3))
+        cluster.nodes["b"].kill()
+        cluster.nodes["c"].kill()
+        message = producer.next_half(engines.rows(3, 1))
+        waiting = leader.core.producers.halves(BUSINESS, producer.epoch, [message])
+        with pytest.raises(Unavailable, match="1 of 3 replicas are in sync, 2 are needed"):
+            waiting.result(engines.WAIT_S)
+        with pytest.raises(Unavailable, match="1 of 3 replicas are in sync, 2 are needed"):
+            Producer(leader.core)
+        assert len(engines.full_data(leader.core)) == 3
+
+        cluster.start("b")
+        engines.wait_until(leader.leads)
+        again = Producer(leader.core)
+        assert [half.batch_no for half in again.ack.undecided] == [message.batch_no]
+        again.decide(message)
+        assert [len(rows) for rows in contents(cluster)] == [4, 4]
+
+
+def test_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        rows = 0
+        cluster.create()
+        for _ in range(3):
+            leader = cluster.leader()
+            producer = Producer(leader.core)
+            for _ in range(3):
+                producer.commit(engines.rows(rows, 5))
+                rows += 5
+            message = producer.next_half(engines.rows(rows, 5))
+            leader.core.producers.halves(BUSINESS, producer.epoch, [message])
+            leader.kill()
+            following = cluster.leader()
+            assert following.name != leader.name
+            again = Producer(following.core)
+            assert again.ack.last_sequence == rows
+            cluster.start(leader.name)
+            if again.ack.undecided:
+                again.decide(message)
+                rows += 5
+            found = contents(cluster)
+            assert [len(each) for each in found] == [rows] * 3
+            assert found[0] == found[1] == found[2]
+        assert [node.errors.fatal for node in cluster.living()] == [[], [], []]

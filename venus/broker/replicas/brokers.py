@@ -1,0 +1,31 @@
+"""Which brokers there are, as the coordinator said last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from venus.replication.records import LiveBroker, Member
+
+
+class Brokers:
+    """`live` have a lease; the address of one that is gone is remembered, because it may be back any moment."""
+
+    def __init__(self) -> None:
+        self.live: dict[Member, LiveBroker] = {}
+        self._known: dict[Member, LiveBroker] = {}
+
+    def seen(self, brokers: Iterable[LiveBroker]) -> bool:
+        """Take up who lives; whether that is news."""
+        live = {broker.member: broker for broker in brokers}
+        changed, self.live = live != self.live, live
+        self._known.update(live)
+        return changed
+
+    def known(self, member: Member | None) -> LiveBroker | None:
+        """Return a broker that lives, or did."""
+        return self._known.get(member) if member is not None else None
+
+    def address(self, member: Member | None) -> str:
+        """Return where a broker is; empty = not known."""
+        found = self.known(member)
+        return found.address if found is not None else ""

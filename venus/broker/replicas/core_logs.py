@@ -1,0 +1,116 @@
+"""The logs of this broker, as the host of the replicas wants them: commands of the commit thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from venus.broker.core import Core
+from venus.broker.pipeline import replica_commands
+from venus.broker.pipeline.group import Group
+from venus.broker.replicas.ports import Post
+from venus.broker.replicas.recent import run
+from venus.broker.replicas.shared import ReplicatedLogs, position_of, refused
+from venus.broker.store import keys
+from venus.errors import NotLeader, StorageError
+from venus.replication.messages import LogChanged
+
+logger = logging.getLogger(__name__)
+
+#: Of one frame of entries.
+FRAME_BYTES = 1 << 20
+#: So many entries are read from the store at once.
+READ_ENTRIES_MAX = 4096
+
+Retired = Callable[[str, NotLeader], None]
+
+
+class CoreLogs:
+    """`venus.broker.replicas.ports.Logs`. `retired` ends the streams of producers and consumers."""
+
+    def __init__(
+        self, core: Core, shared: ReplicatedLogs, *, me: str, background: Post, retired: Retired = lambda _b, _e: None
+    ) -> None:
+        self._core = core
+        self._shared = shared
+        self._me = me
+        self._background = background
+        self._retired = retired
+
+    def open(self, business: str) -> tuple[LogChanged, int]:
+        """Return where a log stands and up to where it is applied; begin an empty one if there is none."""
+        found = self._core.catalogue.adopt(business)
+        return position_of(found), found.log.applied
+
+    def append(self, business: str, first: int, values: Sequence[bytes], sender: str) -> None:
+        """Append a leader's entries."""
+        found = self._core.catalogue.known(business)
+        self._submit(lambda group: replica_commands.append_stored(group, found, first, values, sender))
+
+    def truncate(self, business: str, end: int) -> None:
+        """Take back every entry from `end` on."""
+        self._note(self._core.commits.take_back(self._core.catalogue.known(business), end))
+
+    def advance(self, business: str) -> None:
+        """Apply what the standing says is safe."""
+        self._core.commits.advance()
+
+    def lead(self, business: str, term: int) -> None:
+        """Append the entry that begins a term."""
+        found = self._core.catalogue.known(business)
+
+        def work(group: Group) -> None:
+            standing = self._shared.standing(business)
+            if standing.leads and standing.term == term:
+                replica_commands.begin_term(group, found, term, self._me, self._core.clock_us())
+
+        self._submit(work)
+
+    def refuse(self, business: str) -> None:
+        """Refuse whoever waits; what they proposed stays, and is found when they ask again."""
+        error = refused(business, self._shared.standing(business))
+        self._core.commits.refuse_waiting(self._core.catalogue.known(business), error)
+
+    def retire(self, business: str, leader: str) -> None:
+        """Refuse whoever waits, and end the streams."""
+        found = self._core.catalogue.known(business)
+        error = NotLeader(f"{business}: another broker leads", leader=leader)
+        self._core.commits.refuse_waiting(found, error)
+        self._retired(business, error)
+
+    def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:
+        """Return entries that are in memory."""
+        recent = self._shared.recent(business)
+        return recent.take(first, FRAME_BYTES) if recent is not None else None
+
+    def read(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
+        """Read entries from the store."""
+        self._background(lambda: self._read_stored(business, first, then))
+
+    def _read_stored(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
+        found = self._core.catalogue.known(business)
+        start, stop = keys.log_key(found.number, first), keys.log_key(found.number, found.log.durable_end)
+        try:
+            found_keys, values, _ = self._core.store.range(
+                keys.RLOG, start, max(start, stop), rows_max=READ_ENTRIES_MAX, bytes_max=FRAME_BYTES
+            )
+        except StorageError as error:
+            self._core.commits.fail(error)
+            return
+        dense = 0
+        while dense < len(found_keys) and keys.log_index(found_keys[dense]) == first + dense:
+            dense += 1
+        then(run(values[:dense], 0, FRAME_BYTES))
+
+    def _submit(self, work: Callable[[Group], None]) -> None:
+        self._note(self._core.commits.submit(work))
+
+    @staticmethod
+    def _note(future: Future[Any]) -> None:
+        def done(finished: Future[Any]) -> None:
+            if not finished.cancelled() and finished.exception() is not None:
+                logger.warning("replication: %s", finished.exception())
+
+        future.add_done_callback(done)

@@ -1,0 +1,130 @@
+"""What the replicas want done, carried out: on the logs, over the lines, at the coordinator."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from venus.broker.replicas.brokers import Brokers
+from venus.broker.replicas.ports import Coordination, Logs, Post, Transport
+from venus.replication import messages as m
+from venus.replication.election import Ballot
+from venus.replication.records import Member
+from venus.replication.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+_Handler: TypeAlias = Callable[["Effects", str, Any], None]
+
+
+class Effects:
+    """In the host's thread. `troubles` says why a replica cannot follow, `ballot` is the one that was given last."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        replicas: Mapping[str, Replica],
+        logs: Logs,
+        transport: Transport,
+        coordination: Coordination,
+        post: Post,
+    ) -> None:
+        self.troubles: dict[str, str] = {}
+        self.ballot: Ballot | None = None
+        self._brokers = brokers
+        self._replicas = replicas
+        self._logs, self._transport, self._coordination = logs, transport, coordination
+        self._post = post
+
+    def carry_out(self, business: str, effect: m.Effect) -> None:
+        """Do what a replica wants."""
+        _HANDLERS[type(effect)](self, business, effect)
+
+    # -- the lines ---------------------------------------------------------------------------------------------
+
+    def _fetch(self, business: str, effect: m.Fetch) -> None:
+        to = self._brokers.known(effect.to)
+        if to is not None:
+            self._transport.fetch(to, business, effect)
+        else:
+            self._coordination.read_soon()
+
+    def _reply(self, business: str, effect: m.Reply) -> None:
+        answer = effect.answer
+        if not isinstance(answer, m.Entries):
+            self._transport.answer(effect.to, business, answer)
+            return
+        values = self._logs.recent(business, answer.first)
+        if values is not None:
+            self._transport.answer(effect.to, business, replace(answer, entries=values))
+        else:
+            self._logs.read(business, answer.first, self._when_read(business, effect.to, answer))
+
+    def _when_read(self, business: str, to: Member, answer: m.Entries) -> Callable[[tuple[bytes, ...]], None]:
+        return lambda values: self._post(lambda: self._reply_read(business, to, replace(answer, entries=values)))
+
+    def _reply_read(self, business: str, to: Member, answer: m.Entries) -> None:
+        known = self._replicas[business].known
+        if self._replicas[business].leads and known is not None and known.term == answer.term:
+            self._transport.answer(to, business, answer)  # else the log may have been truncated meanwhile
+
+    def _ask_ballot(self, business: str, effect: m.AskBallot) -> None:
+        to = self._brokers.live.get(effect.to)
+        if to is not None:
+            self._transport.ask_ballot(to, business, effect.term)
+
+    def _give_ballot(self, _: str, effect: m.GiveBallot) -> None:
+        self.ballot = effect.ballot
+
+    # -- the log -----------------------------------------------------------------------------------------------
+
+    def _append(self, business: str, effect: m.Append) -> None:
+        known = self._replicas[business].known
+        sender = known.leader.broker if known is not None and known.leader is not None else "the leader"
+        self._logs.append(business, effect.first, effect.entries, sender)
+
+    def _truncate(self, business: str, effect: m.Truncate) -> None:
+        logger.warning("%s: entries from %d on are taken back: the leader does not have them", business, effect.end)
+        self._logs.truncate(business, effect.end)
+
+    def _advance(self, business: str, _: m.Advance) -> None:
+        self._logs.advance(business)
+
+    def _lead(self, business: str, effect: m.Lead) -> None:
+        logger.info("%s: this broker leads in term %d", business, effect.term)
+        self.troubles.pop(business, None)
+        self._logs.lead(business, effect.term)
+
+    def _retire(self, business: str, effect: m.Retire) -> None:
+        logger.info("%s: this broker does not lead any more", business)
+        self._logs.retire(business, self._brokers.address(effect.leader))
+
+    def _reinstall(self, business: str, effect: m.Reinstall) -> None:
+        self.troubles[business] = f"cannot follow {effect.leader.broker}: {effect.reason}"
+        logger.error("%s: %s", business, self.troubles[business])
+
+    # -- the coordinator ---------------------------------------------------------------------------------------
+
+    def _swap(self, _: str, effect: m.Swap) -> None:
+        self._coordination.swap(effect.before, effect.after)
+
+    def _read(self, _: str, __: m.Read) -> None:
+        self._coordination.read_soon()
+
+
+_HANDLERS: dict[type, _Handler] = {
+    m.Fetch: Effects._fetch,
+    m.Reply: Effects._reply,
+    m.AskBallot: Effects._ask_ballot,
+    m.GiveBallot: Effects._give_ballot,
+    m.Append: Effects._append,
+    m.Truncate: Effects._truncate,
+    m.Advance: Effects._advance,
+    m.Lead: Effects._lead,
+    m.Retire: Effects._retire,
+    m.Reinstall: Effects._reinstall,
+    m.Swap: Effects._swap,
+    m.Read: Effects._read,
+}

@@ -1,0 +1,93 @@
+"""The commit thread's side of replication: what may be proposed, what is safe, and what the log has now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from venus.broker.machine.business import Business
+from venus.broker.replicas.recent import Recent
+from venus.broker.replicas.standing import Standing
+from venus.errors import NotLeader, Unavailable
+from venus.replication.messages import LogChanged
+
+#: What of each log is kept in memory for its followers.
+RECENT_BYTES = 8 << 20
+
+TellLog = Callable[[str, LogChanged], None]
+
+
+class ReplicatedLogs:
+    """A `SharedLog`. The host publishes standings, the commit thread looks at them; neither waits for the other."""
+
+    def __init__(self) -> None:
+        self._standings: dict[str, Standing] = {}
+        self._recent: dict[str, Recent] = {}
+        self._tell: TellLog = lambda _business, _position: None
+
+    # -- for the host ----------------------------------------------------------------------------------------------
+
+    def tell(self, changed: TellLog) -> None:
+        """Say where logs stand to `changed`, from the commit thread."""
+        self._tell = changed
+
+    def publish(self, business: str, standing: Standing) -> None:
+        """Let the broker know how a replica stands."""
+        self._recent.setdefault(business, Recent(RECENT_BYTES))
+        self._standings[business] = standing
+
+    def standing(self, business: str) -> Standing:
+        """Return how a replica stands."""
+        return self._standings.get(business) or Standing()
+
+    def recent(self, business: str) -> Recent | None:
+        """Return the newest entries of a replica."""
+        return self._recent.get(business)
+
+    # -- for the commit thread -------------------------------------------------------------------------------------
+
+    @property
+    def is_shared(self) -> bool:
+        """Yes."""
+        return True
+
+    def watermark(self, business: Business) -> int:
+        """Return the newest index that is safe as far as is known; what is applied is."""
+        standing = self._standings.get(business.name)
+        return max(standing.high, business.log.applied) if standing is not None else business.log.applied
+
+    def term(self, business: Business) -> int:
+        """Return the term in which this broker leads. Raises NotLeader, Unavailable."""
+        standing = self.standing(business.name)
+        if standing.refusal:
+            raise refused(business.name, standing)
+        if business.log.terms.newest != standing.term:
+            raise Unavailable(f"{business.name}: this broker begins to lead", hint="try again in a moment")
+        return standing.term
+
+    def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
+        """Keep entries for the followers, and say that they are there, though not on disk."""
+        recent = self._recent.get(business.name)
+        if recent is not None:
+            recent.extend(first, stored)
+            self._tell(business.name, position_of(business))
+
+    def changed(self, business: Business) -> None:
+        """Say where the log stands."""
+        recent = self._recent.get(business.name)
+        if recent is not None:
+            recent.truncate(business.log.end)
+            self._tell(business.name, position_of(business))
+
+
+def refused(business: str, standing: Standing) -> Unavailable:
+    """Return the error for somebody who wants to write where that cannot be done now."""
+    text = f"{business}: {standing.refusal}"
+    if standing.leads:
+        return Unavailable(text, hint="it goes on by itself when enough replicas are there: `venus status` shows them")
+    return NotLeader(text, leader=standing.leader)
+
+
+def position_of(business: Business) -> LogChanged:
+    """Return where the log of a business stands."""
+    log = business.log
+    return LogChanged(start=log.start, end=log.end, durable_end=min(log.durable_end, log.end), terms=log.terms)

@@ -1,0 +1,19 @@
+"""How a replica stands, as every thread of the broker may know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Replaced as a whole after each step of a replica.
+
+    `refusal` says why nothing can be written here, empty = it can; `leader` is an address, if one is known.
+    """
+
+    term: int = 0
+    leads: bool = False
+    refusal: str = "the cluster has not been heard of yet"
+    leader: str = ""
+    high: int = 0
