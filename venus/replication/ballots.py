@@ -34,8 +34,10 @@ class Elections:
         """Forget the election: there is a leader, or a newer term."""
         self._running = self._wanted_since = None
 
-    def tick(self, known: Leadership, live: Mapping[Member, LiveBroker], own: Ballot, now: float) -> list[Effect]:
-        """Begin, go on with or end an election, while nobody leads."""
+    def tick(
+        self, known: Leadership, live: Mapping[Member, LiveBroker], own: Ballot | None, now: float
+    ) -> list[Effect]:
+        """Begin, go on with or end an election, while nobody leads; `own` None = this replica cannot lead."""
         if self._running is not None:
             return self._decide(known, live, now) if now >= self._running.until else []
         if self._me not in live:
@@ -47,17 +49,15 @@ class Elections:
         if not asked:
             return []
         self._running = _Election(term=known.term + 1, asked=asked, until=now + self._patience.ballot_s)
-        if self._me in asked:
+        if self._me in asked and own is not None:
             self._running.ballots[self._me] = own
         effects: list[Effect] = [AskBallot(to=member, term=known.term + 1) for member in sorted(asked - {self._me})]
         return [*effects, *self._complete(known, live, now)]
 
-    def came(
-        self, event: BallotCame, known: Leadership | None, live: Mapping[Member, LiveBroker], now: float
-    ) -> list[Effect]:
+    def came(self, event: BallotCame, known: Leadership, live: Mapping[Member, LiveBroker], now: float) -> list[Effect]:
         """Take a ballot; the last one ends the election."""
         running = self._running
-        if running is None or known is None or event.term != running.term or event.ballot.member not in running.asked:
+        if running is None or event.term != running.term or event.ballot.member not in running.asked:
             return []
         running.ballots[event.ballot.member] = event.ballot
         return self._complete(known, live, now)
@@ -72,9 +72,8 @@ class Elections:
         running, self._running = self._running, None
         assert running is not None
         self._not_before = now + self._patience.election_every_s
-        ballots = {member: ballot for member, ballot in running.ballots.items() if member in live}
-        if running.term != known.term + 1:
-            return []
+        may_lead = election.may_lead(known, live)  # asked again: it may have changed since
+        ballots = {member: ballot for member, ballot in running.ballots.items() if member in may_lead}
         chosen = election.choose(known, ballots, live)
         return [] if chosen is None else [Swap(before=known, after=chosen)]
 

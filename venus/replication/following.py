@@ -23,7 +23,7 @@ from venus.replication.settings import Patience
 
 
 class Following:
-    """One fetch is under way at a time; the next one says what is on this disk."""
+    """One fetch is under way at a time, and none while the log changes: a fetch says what is on this disk."""
 
     def __init__(self, position: Position, leader: Member, term: int, patience: Patience) -> None:
         self.leader = leader
@@ -31,30 +31,26 @@ class Following:
         self._position = position
         self._patience = patience
         self._asked_at: float | None = None  # when the fetch under way was sent
-        self._log_is_busy = False
 
     def begin(self, now: float) -> list[Effect]:
-        """Ask for what follows our log."""
+        """Ask for what follows our log; go on with an installation that another leader had begun."""
+        if not self._position.whole:
+            return self._reinstall("an installation was interrupted")
         return self._fetch(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Repeat a fetch that nobody answers."""
-        if self._log_is_busy:
-            return []
         if self._asked_at is None or now - self._asked_at > self._patience.fetch_s:
             return self._fetch(now)
         return []
 
     def log_changed(self, now: float) -> list[Effect]:
         """Go on once what was wanted of the log is done."""
-        if not self._log_is_busy or self._position.durable_end < self._position.end:
-            return []
-        self._log_is_busy = False
-        return self._fetch(now)
+        return self._fetch(now) if self._asked_at is None else []
 
     def answered(self, event: Answered, now: float) -> list[Effect]:
-        """Take an answer of the leader; one of another leader or term is stale."""
-        if event.leader != self.leader or self._log_is_busy:
+        """Take an answer of the leader; one of another leader or term, or to an earlier fetch, is stale."""
+        if event.leader != self.leader or not self._ready:
             return []
         match event.answer:
             case None:
@@ -68,44 +64,55 @@ class Following:
             case Entries():
                 return self._append(event.answer, now)
             case Diverge():
-                return self._truncate(event.answer, now)
+                return self._truncate(event.answer)
             case Trimmed():
-                return self._reinstall(f"its log starts at entry {event.answer.start}, ours ends before that", now)
+                return self._trimmed(event.answer)
+
+    @property
+    def _ready(self) -> bool:
+        return self._position.whole and self._position.settled
 
     def _append(self, answer: Entries, now: float) -> list[Effect]:
         position = self._position
         if answer.first != position.end:
-            return self._fetch(now)  # an answer to an earlier fetch
+            return []  # an answer to an earlier fetch
         effects: list[Effect] = []
-        if answer.entries:
-            effects.append(Append(first=answer.first, entries=answer.entries))
-            self._log_is_busy = True
         # What is below the first entry of this answer is on this disk, and equal to the leader's.
-        high = min(answer.high, position.durable_end - 1)
+        high = min(answer.high, answer.first - 1)
         if high > position.high:
             position.high = high
             effects.append(Advance(high=high))
-        return effects if self._log_is_busy else [*effects, *self._fetch(now)]
+        if not answer.entries:
+            return [*effects, *self._fetch(now)]
+        self._asked_at = None
+        return [*effects, Append(order=position.next_order(), first=answer.first, entries=answer.entries)]
 
-    def _truncate(self, answer: Diverge, now: float) -> list[Effect]:
+    def _truncate(self, answer: Diverge) -> list[Effect]:
         position = self._position
-        end = divergence.truncation(position.terms, position.end, answer.last_term, answer.end)
+        if (answer.index, answer.last_term) != (position.end, position.last_term):
+            return []  # an answer to an earlier fetch: the log has changed since
+        end = divergence.truncation(position.terms, position.end, answer.known_term, answer.end)
         if end <= position.high:
             return self._reinstall(
-                f"its log has other entries from {end} on, of which ours up to {position.high} are applied", now
+                f"its log has other entries from {end} on, of which ours up to {position.high} are applied"
             )
-        if end == position.end:
-            return self._fetch(now)
-        self._log_is_busy = True
-        return [Truncate(end=end)]
+        self._asked_at = None
+        return [Truncate(order=position.next_order(), end=end)]
 
-    def _reinstall(self, reason: str, now: float) -> list[Effect]:
-        self._log_is_busy = True  # until the log says that it is another one
-        self._asked_at = now
+    def _trimmed(self, answer: Trimmed) -> list[Effect]:
+        if answer.start <= self._position.end:
+            return []  # an answer to an earlier fetch
+        return self._reinstall(f"its log starts at entry {answer.start}, ours ends before that")
+
+    def _reinstall(self, reason: str) -> list[Effect]:
+        self._position.whole = False  # until Installed
+        self._asked_at = None
         return [Reinstall(leader=self.leader, reason=reason)]
 
     def _fetch(self, now: float) -> list[Effect]:
         position = self._position
+        if not self._ready:
+            self._asked_at = None  # once the log has settled
+            return []
         self._asked_at = now
-        last_term = position.terms.of(position.end - 1)
-        return [Fetch(to=self.leader, term=self.term, index=position.end, last_term=last_term)]
+        return [Fetch(to=self.leader, term=self.term, index=position.end, last_term=position.last_term)]

@@ -72,12 +72,16 @@ def grown(known: Leadership, members: frozenset[Member]) -> Leadership:
 def fallen_behind(
     known: Leadership, followers: Mapping[Member, Progress], live: frozenset[Member], now: float, lag_s: float
 ) -> frozenset[Member]:
-    """Return the followers in the in-sync set that are gone, or were not caught up for `lag_s`."""
+    """Return the followers in the in-sync set that are gone, no replica any more, or not caught up for `lag_s`."""
     return frozenset(
         member
         for member in known.in_sync
         if member != known.leader
-        and (member not in live or now - followers.get(member, Progress()).caught_up_at > lag_s)
+        and (
+            member not in live
+            or member.broker not in known.replicas
+            or now - followers.get(member, Progress()).caught_up_at > lag_s
+        )
     )
 
 

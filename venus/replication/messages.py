@@ -25,10 +25,16 @@ class Entries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diverge:
-    """The follower's log is no prefix of the leader's: its entries of `last_term` end at `end` there."""
+    """The follower's log is no prefix of the leader's.
+
+    `index` and `last_term` are those of the fetch: an answer that comes late must not cut a log that has changed since.
+    `known_term` is the leader's newest term that is not above `last_term`; its entries end at `end`.
+    """
 
     term: int
+    index: int
     last_term: int
+    known_term: int
     end: int
 
 
@@ -75,12 +81,16 @@ class Leased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChanged:
-    """The log as it is now: entries from `start` to `end`, those below `durable_end` on disk."""
+    """The log as it is now: entries from `start` to `end`, those below `durable_end` on disk.
+
+    `done` is the `order` of the newest Append or Truncate that was carried out or given up; 0 = none.
+    """
 
     start: int
     end: int
     durable_end: int
     terms: TermCache
+    done: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +196,11 @@ class Reply:
 class Append:
     """Append stored entries at `first`, check each, have them on disk; LogChanged comes back.
 
-    Nothing is done, but for LogChanged, if the log ends elsewhere by now, or if an entry's seal is broken.
+    Nothing is done, but for LogChanged, if the log ends elsewhere by now, or if an entry's seal is broken. Orders to
+    the log are carried out one after the other; LogChanged says which was the newest.
     """
 
+    order: int
     first: int
     entries: tuple[bytes, ...]
 
@@ -197,6 +209,7 @@ class Append:
 class Truncate:
     """Take back every entry from `end` on; LogChanged comes back."""
 
+    order: int
     end: int
 
 
@@ -223,7 +236,11 @@ class Retire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reinstall:
-    """The log cannot be followed from here: begin again with the leader's full data."""
+    """The log cannot be followed from here: begin again with the leader's full data; Installed comes back.
+
+    Tried again until it has been done, or until another Reinstall names another leader. From the first change to the
+    store until the last one is on disk, a process that starts says `whole=False` of its position.
+    """
 
     leader: Member
     reason: str

@@ -58,7 +58,8 @@ class Replica:
         self.position = position
         self.patience = patience
         self.known: Leadership | None = None
-        self.live: dict[Member, LiveBroker] = {}
+        self.live: dict[Member, LiveBroker] | None = None  # None = never read
+        self._live_is_newer = False  # than the record that is known
         self.healthy = True
         self.lease_until = float("-inf")
         self._floor: int | None = 0 if begins else None  # the newest term that may have been led before this process
@@ -94,7 +95,7 @@ class Replica:
         if inside < wanted:
             return f"{inside} of {len(self.known.replicas)} replicas are in sync, {wanted} are needed"
         if not self._may_acknowledge(now):
-            return "the lease has ended: the coordinator does not answer"
+            return "the coordinator does not answer, so another broker may lead by now"
         return ""
 
     # -- the machine -----------------------------------------------------------------------------------------------
@@ -111,8 +112,11 @@ class Replica:
         if self._floor is None:
             self._floor = leadership.term
         self.known = leadership
+        self._live_is_newer = False
         if known is not None and known.term == leadership.term:
-            return self._role.taken_up(leadership, now) if isinstance(self._role, Leading) else []
+            if isinstance(self._role, Leading):
+                self._role.taken_up(leadership)
+            return self._advance(now)
         self._elections.end()
         return self._take_role(leadership, now)
 
@@ -123,7 +127,7 @@ class Replica:
             return [*retiring]
         if known.leader == self.me:
             assert self._floor is not None
-            if known.term <= self._floor:
+            if known.term <= self._floor or not self.position.whole:
                 return retiring
             self._role = Leading(self.me, self.position, known, self.patience, now)
             return [Lead(term=known.term), *self._advance(now)]
@@ -137,21 +141,38 @@ class Replica:
         return self._role.log_changed(now) if isinstance(self._role, Following) else []
 
     def _installed(self, event: Installed, now: float) -> list[Effect]:
+        if self.position.whole:
+            return []  # one that was given up
+        self.position.whole = True
         self.position.high = event.log.end - 1
         return self._log_changed(event.log, now)
 
     def _living(self, event: Living, now: float) -> list[Effect]:
         self.live = dict(event.brokers)
+        self._live_is_newer = True
         return self._tick(Tick(), now)
 
     def _leased(self, event: Leased, now: float) -> list[Effect]:
+        lapsed = self.lease_until <= now
         self.lease_until = max(self.lease_until, event.until)
+        if lapsed and isinstance(self._role, Leading):
+            self._role.lease_had_ended()
         return self._advance(now)
+
+    def _give_up_term(self) -> list[Effect]:
+        """Lead no more in this term: what was asked for in it, and may still happen, is forgotten."""
+        if not self.leads or self.known is None:
+            return []
+        self._floor = self.known.term
+        self._role = None
+        return [Retire(leader=None)]
 
     def _answered(self, event: Answered, now: float) -> list[Effect]:
         return self._role.answered(event, now) if isinstance(self._role, Following) else []
 
     def _ballot_came(self, event: BallotCame, now: float) -> list[Effect]:
+        if self.known is None or self.live is None or not self._live_is_newer:
+            return []
         return self._elections.came(event, self.known, self.live, now)
 
     def _hand_over(self, event: HandOver, now: float) -> list[Effect]:
@@ -168,11 +189,10 @@ class Replica:
 
     def _ballot_asked(self, event: BallotAsked, now: float) -> list[Effect]:
         newest = self.known.term if self.known is not None else 0
-        if event.term <= newest or event.term < self._promised:
+        if event.term <= newest or event.term < self._promised or not self.position.whole:
             return []
         self._promised, self._promised_at = event.term, now
-        leader = self.known.leader if self.known is not None else None
-        retiring: list[Effect] = [Retire(leader=leader)] if self.leads else []
+        retiring = self._give_up_term()
         self._role = None
         return [*retiring, GiveBallot(to=event.by, term=event.term, ballot=self.ballot())]
 
@@ -190,18 +210,16 @@ class Replica:
 
     def _swapped(self, event: Swapped, now: float) -> list[Effect]:
         effects: list[Effect] = []
+        if isinstance(self._role, Leading):
+            self._role.swapped(event)
         if event.stored is not None:
             effects += self._seen(Seen(leadership=event.stored), now)
-        if isinstance(self._role, Leading):
-            effects += self._role.swapped(event, now)
-        if event.stored is None:
+        else:
             effects.append(Read())
         return [*effects, *self._advance(now)]
 
     def _advance(self, now: float) -> list[Effect]:
-        if not isinstance(self._role, Leading) or not self._may_acknowledge(now):
-            return []
-        return self._role.advance(now)
+        return self._role.advance(now) if isinstance(self._role, Leading) and self._may_acknowledge(now) else []
 
     def _may_acknowledge(self, now: float) -> bool:
         """Whether the lease matters, and holds.
@@ -209,8 +227,9 @@ class Replica:
         Without unclean elections each acknowledgement rests on every member that could lead next, so a leader that
         the coordinator cannot hear may go on: whoever takes part in an election does not follow any more.
         """
-        assert self.known is not None
-        return self.known.policy is Policy.CONSISTENCY or now < self.lease_until
+        if not isinstance(self._role, Leading) or self.known is None:
+            return False
+        return self.known.policy is Policy.CONSISTENCY or (self._role.confirmed and now < self.lease_until)
 
     def _tick(self, _: Tick, now: float) -> list[Effect]:
         known = self.known
@@ -221,15 +240,25 @@ class Replica:
             self._promised = 0
             effects += self._take_role(known, now)
         if isinstance(self._role, Leading):
-            effects += self._role.tick(frozenset(self.live), now)
+            effects += self._role.tick(None if self.live is None else frozenset(self.live), now)
         elif isinstance(self._role, Following):
             effects += self._role.tick(now)
+        return [*effects, *self._elect(known, now), *self._advance(now)]
+
+    def _elect(self, known: Leadership, now: float) -> list[Effect]:
+        """Let somebody lead if nobody does.
+
+        Who lives must have been read after the record: a leader whose lease had ended has a newer record before it
+        leads again, and an election from what was read before fails.
+        """
+        if self.live is None or not self._live_is_newer:
+            return []
         leader_lives = known.leader is not None and known.leader in self.live
-        if not self.leads and (not leader_lives or known.leader == self.me):
-            effects += self._elections.tick(known, self.live, self.ballot(), now)
-        else:
+        if self.leads or (leader_lives and known.leader != self.me):
             self._elections.end()
-        return [*effects, *self._advance(now)]
+            return []
+        own = self.ballot() if self.position.whole else None
+        return self._elections.tick(known, self.live, own, now)
 
 
 _HANDLERS: dict[type, _Handler] = {

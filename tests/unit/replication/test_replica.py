@@ -41,9 +41,9 @@ RECORD = Leadership(
 )
 
 
-def log(end: int, *, durable: int | None = None, term: int = 1) -> LogChanged:
+def log(end: int, *, durable: int | None = None, term: int = 1, done: int = 0) -> LogChanged:
     terms = TermCache(((term, 1),)) if end > 1 else TermCache()
-    return LogChanged(start=1, end=end, durable_end=durable or end, terms=terms)
+    return LogChanged(start=1, end=end, durable_end=durable or end, terms=terms, done=done)
 
 
 def leader_of_three() -> Replica:
@@ -96,12 +96,11 @@ def test_nothing_is_acknowledged_below_the_minimum() -> None:
 
 def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
     replica = Replica(A, Position(), patience=Patience())
-    replica.step(Living(brokers=EVERYBODY), 0.0)
 
     assert replica.step(Seen(leadership=RECORD), 0.0) == []
     assert not replica.leads
 
-    effects = replica.step(Tick(), 0.1)
+    effects = replica.step(Living(brokers=EVERYBODY), 0.1)
     assert [type(effect).__name__ for effect in effects] == ["AskBallot", "AskBallot"]
     (swap,) = replica.step(Tick(), 1.0)
     assert isinstance(swap, Swap)
@@ -116,9 +115,9 @@ def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> No
     assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=1, index=1, last_term=0)]
 
     answer = Entries(term=1, first=1, high=1, entries=(b"1", b"2"))
-    assert replica.step(Answered(leader=A, answer=answer), 0.1) == [Append(first=1, entries=(b"1", b"2"))]
+    assert replica.step(Answered(leader=A, answer=answer), 0.1) == [Append(order=1, first=1, entries=(b"1", b"2"))]
     assert replica.high == 0  # not before it is on this disk
-    assert replica.step(log(3), 0.2) == [Fetch(to=A, term=1, index=3, last_term=1)]
+    assert replica.step(log(3, done=1), 0.2) == [Fetch(to=A, term=1, index=3, last_term=1)]
     effects = replica.step(Answered(leader=A, answer=Entries(term=1, first=3, high=2)), 0.3)
     assert effects == [Advance(high=2), Fetch(to=A, term=1, index=3, last_term=1)]
 
@@ -134,6 +133,7 @@ def test_an_older_leader_retires_when_it_sees_the_next_term() -> None:
 
 def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_then() -> None:
     replica = leader_of_three()
+    replica.step(log(2), 0.0)
     without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
     (swap,) = [e for e in replica.step(Living(brokers=without_c), 1.0) if isinstance(e, Swap)]
 

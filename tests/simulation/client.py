@@ -1,0 +1,67 @@
+"""How a broker asks the coordinator: one call after the other in each lane, each with a time limit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.coordinator import SimulatedCoordinator
+from tests.simulation.loop import Loop
+from tests.simulation.network import Network
+
+TIMEOUT_S = 1.0
+
+Work = Callable[[], Any]
+#: What was returned; whether anything was (False = it may have happened); when the call was sent.
+Done = Callable[[Any, bool, float], None]
+
+
+class Lane:
+    """Calls that wait for each other. A late answer is not heard; the call has happened all the same."""
+
+    def __init__(self, name: str, loop: Loop, network: Network, coordinator: SimulatedCoordinator) -> None:
+        self.name = name
+        self._loop, self._network, self._coordinator = loop, network, coordinator
+        self._waiting: deque[tuple[Work, Done]] = deque()
+        self._number = 0
+        self._sent_at = 0.0
+        self._open = True
+
+    def close(self) -> None:
+        """Hear nothing more: the process has ended."""
+        self._open = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def call(self, work: Work, done: Done) -> None:
+        """Have `work` done by the coordinator."""
+        self._waiting.append((work, done))
+        if len(self._waiting) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._number += 1
+        self._sent_at = self._loop.now
+        work, _ = self._waiting[0]
+        if self._network.passes(self.name, "@"):
+            self._loop.after(self._network.delay(), self._serve, self._number, work)
+        self._loop.after(TIMEOUT_S, self._end, self._number, None, False)
+
+    def _serve(self, number: int, work: Work) -> None:
+        if self._coordinator.away:
+            return
+        result = work()
+        if self._network.passes("@", self.name):
+            self._loop.after(self._network.delay(), self._end, number, result, True)
+
+    def _end(self, number: int, result: Any, answered: bool) -> None:
+        if number != self._number or not self._open or not self._waiting:
+            return
+        _, done = self._waiting.popleft()
+        sent_at = self._sent_at
+        self._number += 1
+        if self._waiting:
+            self._begin()
+        done(result, answered, sent_at)

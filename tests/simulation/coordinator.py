@@ -1,0 +1,89 @@
+"""A coordinator in memory: compare-and-swap and leases. It is asked by messages that may be late, or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.loop import Loop
+from venus.replication.records import Leadership, LiveBroker, Member
+
+LEASE_S = 3.0
+
+
+class SimulatedCoordinator:
+    """What it stores is the truth, `record` above all; `watchers` are told, perhaps, that something has changed."""
+
+    record: Leadership
+
+    def __init__(self, loop: Loop) -> None:
+        self.away = False
+        self.watchers: list[Callable[[], None]] = []
+        self._loop = loop
+        self._leases: dict[str, tuple[LiveBroker, float]] = {}
+
+    def lease_of(self, member: Member) -> float:
+        """Return until when the lease of a member holds."""
+        broker, until = self._leases.get(member.broker, (None, float("-inf")))
+        return until if broker is not None and broker.member == member else float("-inf")
+
+    def register(self, broker: LiveBroker) -> bool:
+        other = self._leases.get(broker.member.broker)
+        if other is not None and other[0].member != broker.member and other[1] > self._loop.now:
+            return False
+        new = other is None or other[1] <= self._loop.now
+        self._leases[broker.member.broker] = broker, self._loop.now + LEASE_S
+        if new:
+            self._loop.after(LEASE_S, self._expire, broker.member.broker)
+            self._changed()
+        return True
+
+    def refresh(self, member: Member) -> bool:
+        broker, until = self._leases.get(member.broker, (None, 0.0))
+        if broker is None or broker.member != member or until <= self._loop.now:
+            return False
+        self._leases[member.broker] = broker, self._loop.now + LEASE_S
+        return True
+
+    def leave(self, member: Member) -> bool:
+        broker, _ = self._leases.get(member.broker, (None, 0.0))
+        if broker is not None and broker.member == member:
+            del self._leases[member.broker]
+            self._changed()
+        return True
+
+    def brokers(self) -> dict[Member, LiveBroker]:
+        return {broker.member: broker for broker, until in self._leases.values() if until > self._loop.now}
+
+    def read(self) -> Leadership:
+        return self.record
+
+    def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
+        if before.version != self.record.version:
+            return None
+        self.record = replace(after, version=self.record.version + 1)
+        if self._loop.traces:
+            self._loop.say(f"coordinator {described(self.record)}")
+        self._changed()
+        return self.record
+
+    def _expire(self, broker: str) -> None:
+        found = self._leases.get(broker)
+        if found is None:
+            return
+        if found[1] <= self._loop.now:
+            self._changed()
+        else:
+            self._loop.at(found[1], self._expire, broker)
+
+    def _changed(self) -> None:
+        for watcher in self.watchers:
+            watcher()
+
+
+def described(record: Any) -> str:
+    """Return a record as one line, the same in each run."""
+    inside, last = (",".join(map(str, sorted(members))) for members in (record.in_sync, record.last_in_sync))
+    unclean = f" unclean {record.unclean_terms}" if record.unclean_terms else ""
+    return f"v{record.version} term {record.term} leader {record.leader} in sync {inside} last {last}{unclean}"

@@ -1,0 +1,266 @@
+"""One broker: a process that gives events to its replica and carries out what it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import states
+from tests.simulation.client import Lane
+from tests.simulation.coordinator import LEASE_S, described
+from tests.simulation.disk import Disk, decoded, encoded
+from tests.simulation.log_queue import LogQueue
+from venus.replication import messages as m
+from venus.replication.position import Position
+from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.replica import Replica
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Host:
+    """A broker with its disk; `life` counts its processes."""
+
+    def __init__(self, world: World, name: str, priority: int) -> None:
+        self.world, self.loop, self.name, self.priority = world, world.loop, name, priority
+        self.disk = Disk(f"{name}1")
+        self.stores = 1
+        self.life = 0
+        self.up = False
+        self.paused_until = 0.0
+        self.stopping = False
+        self.draining = False
+        self.acknowledges_in: int | None = None  # the term in which this process takes proposals
+        self.pending: dict[int, tuple[int, int]] = {}  # index -> entry that waits for the high watermark
+        self.installing: Member | None = None
+        self._started = False
+        world.coordinator.watchers.append(self._something_changed)
+
+    @property
+    def me(self) -> Member:
+        return Member(broker=self.name, store=self.disk.store)
+
+    # -- the process -----------------------------------------------------------------------------------------------
+
+    def start(self, *, begins: bool = False) -> None:
+        self.life += 1
+        self.up = True
+        self.paused_until = 0.0
+        content = self.disk.content
+        position = Position(
+            start=content.start,
+            end=content.end,
+            durable_end=self.disk.durable_end,
+            terms=content.terms,
+            high=len(content.applied),
+            whole=content.whole,
+        )
+        self.replica = Replica(self.me, position, patience=self.world.patience, begins=begins)
+        self.log = LogQueue(self)
+        self.leases = Lane(self.name, self.loop, self.world.network, self.world.coordinator)
+        self.records = Lane(self.name, self.loop, self.world.network, self.world.coordinator)
+        self.registered = self.stopping = self.draining = False
+        self.loop.say(f"{self.me} starts: log {position.start} to {position.end}, high {position.high}")
+        self.world.judge.started(self)
+        self.every(self.world.tick_s, self._tick)
+        self.every(1.0, self._keep_lease)
+
+    def end(self) -> None:
+        """End the process at once."""
+        self.life += 1
+        self.up = False
+        self.acknowledges_in = self.installing = None
+        self.pending.clear()
+        self.leases.close()
+        self.records.close()
+
+    def every(self, seconds: float, what: Callable[[], None]) -> None:
+        def again() -> None:
+            what()
+            self.soon(seconds, again)
+
+        self.soon(seconds * self.loop.random.random(), again)
+
+    def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
+        """Do something in this process, unless it has ended by then."""
+        self.loop.after(delay, self.run, self.life, what, arguments)
+
+    def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if life != self.life:
+            return
+        if self.loop.now < self.paused_until:
+            self.loop.at(self.paused_until, self.run, life, what, arguments)
+            return
+        what(*arguments)
+
+    def _tick(self) -> None:
+        self.step(m.Tick())
+        self.world.propose(self)
+
+    # -- the coordinator -------------------------------------------------------------------------------------------
+
+    def ask(self, lane: Lane, work: Callable[[], Any], done: Callable[[Any, bool, float], None]) -> None:
+        life = self.life
+        lane.call(work, lambda result, answered, sent: self.run(life, done, (result, answered, sent)))
+
+    def _keep_lease(self) -> None:
+        if len(self.leases) or self.stopping:
+            return
+        me, coordinator = self.me, self.world.coordinator
+        broker = LiveBroker(member=me, address=self.name, priority=self.priority, draining=self.draining)
+        registered = self.registered
+
+        def leased(held: Any, answered: bool, sent: float) -> None:
+            if not answered:
+                return
+            self.registered = bool(held)
+            if held:
+                self.step(m.Leased(until=sent + LEASE_S))
+
+        self.ask(
+            self.leases,
+            lambda: coordinator.refresh(me) if registered else coordinator.register(broker),
+            leased,
+        )
+        self.read()
+
+    def _something_changed(self) -> None:
+        if self.up and self.world.network.passes("@", self.name):
+            self.soon(self.world.network.delay(), self.read)
+
+    def read(self) -> None:
+        """Read the record, then who lives."""
+        if len(self.records) > 1:
+            return  # one that waits will do
+        coordinator = self.world.coordinator
+
+        def found(record: Leadership, answered: bool, _: float) -> None:
+            if answered:
+                self.ask(
+                    self.records, coordinator.brokers, lambda live, heard, _: both(record, live if heard else None)
+                )
+
+        def both(record: Leadership, live: Any) -> None:
+            self.step(m.Seen(leadership=record))
+            if live is not None:
+                self.step(m.Living(brokers=live))
+
+        self.ask(self.records, coordinator.read, found)
+
+    def swap(self, effect: m.Swap) -> None:
+        before, after = effect.before, effect.after
+
+        def done(stored: Leadership | None, answered: bool, _: float) -> None:
+            if not answered:
+                record = self.world.coordinator.record
+                happened = record.version > before.version
+                name = "swap without an answer that may have happened" if happened else "swap that was lost"
+                self.loop.counts[name] += 1
+            else:
+                states.swapped(self, before, after, stored)
+            self.step(m.Swapped(before=before, after=after, stored=stored, certain=answered))
+
+        self.ask(self.records, lambda: self.world.coordinator.swap(before, after), done)
+
+    # -- the replica -----------------------------------------------------------------------------------------------
+
+    def step(self, event: m.Event) -> None:
+        """Give the replica an event, judge what it has become, do what it wants."""
+        states.notice(self, event)
+        effects = self.replica.step(event, self.loop.now)
+        if self.loop.traces and (effects or not isinstance(event, m.Tick | m.LogChanged)):
+            self.loop.say(f"{self.me} {shown(event)}")
+            for effect in effects:
+                self.loop.say(f"    {shown(effect)}")
+        for effect in effects:
+            _DOES[type(effect)](self, effect)
+        self.world.judge.stepped(self)
+
+    def _fetch(self, effect: m.Fetch) -> None:
+        event = m.Fetched(follower=self.me, term=effect.term, index=effect.index, last_term=effect.last_term)
+        leader = self.world.hosts[effect.to.broker]
+        if not leader.up and self.loop.random.random() < 0.7:
+            self.soon(self.world.network.delay(), self.step, m.Answered(leader=effect.to, answer=None))
+            return
+        self._send(effect.to, event)
+
+    def _send(self, to: Member, event: m.Event) -> None:
+        target = self.world.hosts[to.broker]
+        self.world.network.send(self.name, to.broker, target.take, event)
+
+    def take(self, event: m.Event) -> None:
+        """Take a message, once this process runs."""
+        if self.up:
+            self.run(self.life, self.step, (event,))
+
+    def _reply(self, effect: m.Reply) -> None:
+        answer = effect.answer
+        if isinstance(answer, m.Entries):
+            content = self.disk.content
+            if answer.first < content.start:
+                return
+            first = answer.first - content.start
+            entries = content.entries[first : first + self.loop.random.randint(1, 6)]
+            answer = m.Entries(
+                term=answer.term, first=answer.first, high=answer.high, entries=tuple(map(encoded, entries))
+            )
+        self._send(effect.to, m.Answered(leader=self.me, answer=answer))
+
+    def _append(self, effect: m.Append) -> None:
+        self.log.order(("append", effect.order, effect.first, [decoded(data) for data in effect.entries]))
+
+    def _truncate(self, effect: m.Truncate) -> None:
+        self.log.order(("truncate", effect.order, effect.end))
+
+    def _advance(self, effect: m.Advance) -> None:
+        self.world.judge.advances(self, effect.high)
+
+    def _lead(self, effect: m.Lead) -> None:
+        self.world.judge.leads(self, effect.term)
+        self.acknowledges_in = effect.term
+        self.log.order(("lead", effect.term))
+
+    def _retire(self, _: m.Retire) -> None:
+        self.acknowledges_in = None
+        self.pending.clear()
+
+    def _reinstall(self, effect: m.Reinstall) -> None:
+        self.world.install(self, effect)
+
+    def _ask_ballot(self, effect: m.AskBallot) -> None:
+        self._send(effect.to, m.BallotAsked(by=self.me, term=effect.term))
+
+    def _give_ballot(self, effect: m.GiveBallot) -> None:
+        self._send(effect.to, m.BallotCame(term=effect.term, ballot=effect.ballot))
+
+
+_DOES: dict[type, Callable[[Host, Any], None]] = {
+    m.Fetch: Host._fetch,
+    m.Reply: Host._reply,
+    m.Append: Host._append,
+    m.Truncate: Host._truncate,
+    m.Advance: Host._advance,
+    m.Lead: Host._lead,
+    m.Retire: Host._retire,
+    m.Reinstall: Host._reinstall,
+    m.Swap: Host.swap,
+    m.Read: lambda host, _: host.read(),
+    m.AskBallot: Host._ask_ballot,
+    m.GiveBallot: Host._give_ballot,
+}
+
+
+def shown(message: Any) -> str:
+    """Return a message as one line, the same in each run (the order in which a set is printed is not)."""
+    fields = []
+    for name in message.__dataclass_fields__:
+        value = getattr(message, name)
+        if isinstance(value, Leadership):
+            value = f"({described(value)})"
+        elif isinstance(value, dict):
+            value = ",".join(map(str, sorted(value)))
+        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, Member):
+            value = f"({shown(value)})"
+        fields.append(f"{name}={value}")
+    return f"{type(message).__name__} {' '.join(fields)}"

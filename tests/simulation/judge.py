@@ -1,0 +1,170 @@
+"""What must hold after every step, and what must be there at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.disk import Entry
+from venus.replication.records import Policy
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+    from tests.simulation.world import World
+
+
+class Violation(Exception):
+    """An invariant does not hold; `invariant` is its name."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+
+
+class Judge:
+    """Sees every step of every replica.
+
+    An era ends with an unclean election: from then on what the new leader does not have may be lost, and is reported.
+    `safe` has, for each era, what was at or below anybody's high watermark.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._counts = world.loop.counts
+        self.safe: list[dict[int, Entry]] = [{}]
+        self.acknowledged: dict[int, int] = {}  # value -> index, but for what an unclean election reported
+        self._high: dict[str, int] = {}
+        self._acknowledges: dict[int, tuple[str, int]] = {}  # term -> the process
+        self._newest: dict[str, tuple[int, int, int]] = {}  # life, term, version
+
+    # -- after every step ------------------------------------------------------------------------------------------
+
+    def started(self, host: Host) -> None:
+        self._high[host.name] = len(host.disk.content.applied)
+
+    def reinstalls(self, host: Host) -> None:
+        self._high[host.name] = 0
+
+    def stepped(self, host: Host) -> None:
+        position = host.replica.position
+        high, before = position.high, self._high[host.name]
+        if high < before and position.whole:
+            raise Violation("high watermark never falls", f"{host.me} from {before} to {high}")
+        if position.whole:
+            self._high[host.name] = high
+            applied = len(host.disk.content.applied)
+            if not applied == high < host.disk.content.end:
+                raise Violation(
+                    "applied = high watermark < end of the log",
+                    f"{host.me} applied {applied}, high {high}, end {host.disk.content.end}",
+                )
+        known = host.replica.known
+        if known is not None:
+            newest = (host.life, known.term, known.version)
+            before_that = self._newest.get(host.name, newest)
+            if newest < before_that or (newest[2] < before_that[2] and newest[0] == before_that[0]):
+                raise Violation("terms and versions never fall", f"{host.me} from {before_that} to {newest}")
+            self._newest[host.name] = newest
+
+    def advances(self, host: Host, high: int) -> None:
+        content = host.disk.content
+        before = len(content.applied)
+        if high >= host.disk.durable_end:
+            raise Violation(
+                "what is applied is on this disk", f"{host.me}: {high}, on disk below {host.disk.durable_end}"
+            )
+        entries = content.entries[before + 1 - content.start : high + 1 - content.start]
+        if len(entries) != high - before:
+            raise Violation("what is applied is in the log", f"{host.me}: {before + 1} to {high}")
+        known = host.replica.known
+        assert known is not None
+        safe = self.safe[min(len(known.unclean_terms), len(self.safe) - 1)]
+        for index, entry in enumerate(entries, before + 1):
+            if safe.setdefault(index, entry) != entry:
+                raise Violation("one entry at an index", f"{host.me} has {entry} at {index}, others {safe[index]}")
+        host.disk.change(("apply", entries))
+        if host.acknowledges_in is not None:
+            for index in [index for index in host.pending if index <= high]:
+                self._acknowledge(host, index, host.pending.pop(index))
+
+    def _acknowledge(self, host: Host, index: int, entry: Entry) -> None:
+        world, known = self._world, host.replica.known
+        assert known is not None
+        assert host.acknowledges_in is not None
+        process = (host.name, host.life)
+        if self._acknowledges.setdefault(host.acknowledges_in, process) != process:
+            raise Violation("one process acknowledges in a term", f"{host.me} in term {host.acknowledges_in}")
+        if entry[0] != host.acknowledges_in or host.disk.content.entries[index - host.disk.content.start] != entry:
+            raise Violation("an entry is acknowledged in its term", f"{host.me}: {entry} at {index}")
+        if known.policy is Policy.AVAILABILITY:
+            if world.coordinator.lease_of(host.me) <= world.loop.now:
+                raise Violation("nothing is acknowledged without a lease", f"{host.me}: entry {index}")
+            if len(world.coordinator.record.unclean_terms) > len(known.unclean_terms):
+                raise Violation("nothing is acknowledged after an unclean election", f"{host.me}: entry {index}")
+        if known.version < world.coordinator.record.version:
+            self._counts["acknowledged while another record was current"] += 1
+        self.acknowledged[entry[1]] = index
+
+    def truncates(self, host: Host, end: int) -> None:
+        if end <= len(host.disk.content.applied):
+            raise Violation("nothing that was applied is taken back", f"{host.me} cuts at {end}")
+
+    def leads(self, host: Host, term: int) -> None:
+        """Note who begins to lead: with the first leader of an era, it is known what may be lost."""
+        known = host.replica.known
+        assert known is not None
+        self._counts["leader began"] += 1
+        era = len(known.unclean_terms)
+        while len(self.safe) <= era:
+            content, durable_end = host.disk.content, host.disk.durable_end
+            kept = {
+                index: entry
+                for index, entry in self.safe[-1].items()
+                if index < durable_end
+                and (
+                    content.applied[index - 1] == entry
+                    if index <= len(content.applied)
+                    else content.entries[index - content.start] == entry
+                )
+            }
+            lost = [value for value, index in self.acknowledged.items() if kept.get(index, (0, 0))[1] != value]
+            self._counts["unclean election"] += 1
+            self._counts["unclean election that lost something"] += bool(lost)
+            for value in lost:
+                del self.acknowledged[value]
+            self.safe.append(kept)
+
+    # -- at the end ------------------------------------------------------------------------------------------------
+
+    def converged(self) -> bool:
+        """Whether one leads, everybody follows, and all have everything."""
+        world, record = self._world, self._world.coordinator.record
+        if record.leader is None or len(record.in_sync) != len(record.replicas):
+            return False
+        leader = world.hosts[record.leader.broker]
+        if not leader.up or leader.me != record.leader or not leader.replica.leads or leader.replica.known != record:
+            return False
+        end = leader.disk.content.end
+        for name in record.replicas:
+            host = world.hosts[name]
+            if not host.up or host.me not in record.in_sync or host.disk.content.end != end:
+                return False
+            if host.replica.high != end - 1 or host.replica.position.terms.newest != record.term:
+                return False
+        return True
+
+    def final(self) -> None:
+        """Judge what everybody has once all have converged."""
+        world, record = self._world, self._world.coordinator.record
+        assert record.leader is not None
+        leader = world.hosts[record.leader.broker].disk.content
+        for value, index in self.acknowledged.items():
+            if index > len(leader.applied) or leader.applied[index - 1][1] != value:
+                raise Violation("what was acknowledged is there", f"value {value} at {index}")
+        for name in record.replicas:
+            if world.hosts[name].disk.content.applied != leader.applied:
+                raise Violation("every replica has the same state", f"{name} and {record.leader}")
+        values = [value for _, value in leader.applied if value]
+        if len(set(values)) != len(values):
+            raise Violation("nothing is there twice", "a value")
+        if record.policy is Policy.CONSISTENCY and record.unclean_terms:
+            raise Violation("no unclean election under consistency", str(record.unclean_terms))

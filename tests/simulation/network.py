@@ -1,0 +1,44 @@
+"""The network between brokers: late, lost, doubled, out of order, cut in one direction or in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.loop import Loop
+
+
+class Network:
+    """`cut` holds (from, to) pairs of names through which nothing passes; the coordinator is "@"."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.cut: set[tuple[str, str]] = set()
+        self.loss = 0.0
+        self.doubling = 0.0
+        self.delay_s = 0.002
+        self.jitter_s = 0.0
+        self._loop = loop
+
+    def heal(self) -> None:
+        """Let everything pass, quickly."""
+        self.cut.clear()
+        self.loss = self.doubling = self.jitter_s = 0.0
+
+    def delay(self) -> float:
+        """Return how long a message takes; now and then much longer than the others."""
+        random = self._loop.random.random
+        late = self.jitter_s * random() ** 4 if self.jitter_s else 0.0
+        return self.delay_s * (0.5 + random()) + late
+
+    def passes(self, source: str, target: str) -> bool:
+        """Whether a message that is sent now arrives."""
+        return (source, target) not in self.cut and not (self.loss and self._loop.random.random() < self.loss)
+
+    def send(self, source: str, target: str, deliver: Callable[..., None], *arguments: Any) -> None:
+        """Send a message, perhaps twice, perhaps in vain."""
+        if not self.passes(source, target):
+            return
+        self._loop.after(self.delay(), deliver, *arguments)
+        if self.doubling and self._loop.random.random() < self.doubling:
+            self._loop.counts["message delivered twice"] += 1
+            self._loop.after(self.delay() * 3, deliver, *arguments)

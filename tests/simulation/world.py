@@ -1,0 +1,156 @@
+"""Brokers, a network, a coordinator and clients; one history from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation import faults
+from tests.simulation.coordinator import SimulatedCoordinator
+from tests.simulation.host import Host
+from tests.simulation.judge import Judge, Violation
+from tests.simulation.loop import Loop
+from tests.simulation.network import Network
+from venus.replication import messages as m
+from venus.replication.records import Leadership, Policy
+from venus.replication.settings import Patience
+
+#: From the moment at which everything is whole.
+LEADER_WITHIN_S = 5.0
+CONVERGED_WITHIN_S = 40.0
+
+
+class World:
+    """Everything that there is in one history."""
+
+    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
+        self.loop = Loop(seed, say)
+        random = self.loop.random
+        self.policy = random.choice((Policy.CONSISTENCY, Policy.CONSISTENCY, Policy.AVAILABILITY))
+        count = random.choice((3, 3, 3, 3, 5))
+        spare = random.random() < 0.2  # a broker that has no replica at first
+        self.patience = Patience(
+            lag_s=random.choice((0.5, 1.5, 10.0)),
+            idle_s=random.choice((0.2, 0.5)),
+            fetch_s=random.choice((0.3, 1.0, 3.0)),
+            election_every_s=random.choice((0.3, 1.0)),
+            promise_s=random.choice((0.3, 2.0)),
+            ballot_s=random.choice((0.1, 0.5)),
+        )
+        self.tick_s = random.choice((0.1, 0.2))
+        self.rate = random.choice((0.3, 1.0, 3.0))
+        self.network = Network(self.loop)
+        self.coordinator = SimulatedCoordinator(self.loop)
+        self.judge = Judge(self)
+        self.slowest_s = 0.0  # how long a fail-over of the whole cluster took
+        self._value = 0
+        names = "abcdef"[: count + spare]
+        self.hosts = {name: Host(self, name, priority) for priority, name in enumerate(names)}
+        self.min_in_sync = count // 2 + 1 if self.policy is Policy.CONSISTENCY else random.choice((1, 1, 2))
+        first = self.hosts["a"].me
+        self.coordinator.record = Leadership(
+            business="shop",
+            term=1,
+            leader=first,
+            in_sync=frozenset({first}),
+            replicas=tuple(names[:count]),
+            policy=self.policy,
+            min_in_sync=self.min_in_sync,
+            version=1,
+        )
+        for host in self.hosts.values():
+            host.start(begins=host.name == "a")
+
+    # -- clients and operators -------------------------------------------------------------------------------------
+
+    def propose(self, host: Host) -> None:
+        """Let clients write to a broker that takes it."""
+        if host.acknowledges_in is None or host.replica.refusal(self.loop.now):
+            return
+        for _ in range(int(self.rate * 2 * self.loop.random.random() + 0.5)):
+            self._value += 1
+            host.log.order(("propose", host.acknowledges_in, self._value))
+
+    def install(self, host: Host, effect: m.Reinstall) -> None:
+        """Begin again with the leader's state; tried until it is done or another leader is named."""
+        self.loop.counts["reinstalled after diverging" if "other entries" in effect.reason else "reinstalled"] += 1
+        host.installing = effect.leader
+        if host.disk.content.whole:
+            host.disk.change(("wipe",))
+            host.disk.crash()
+        self.judge.reinstalls(host)
+        host.log.changed()
+        host.soon(0.05 + 0.5 * self.loop.random.random(), self._installed, host, effect)
+
+    def _installed(self, host: Host, effect: m.Reinstall) -> None:
+        if host.installing != effect.leader:
+            return
+        leader = self.hosts[effect.leader.broker]
+        links = {(host.name, leader.name), (leader.name, host.name)}
+        if not leader.up or leader.me != effect.leader or not leader.replica.leads or links & self.network.cut:
+            host.soon(0.3, self._installed, host, effect)
+            return
+        source = leader.disk.content
+        start = len(source.applied) + 1
+        host.disk.change(("install", start, source.terms.truncate(start).trim(start), source.applied))
+        host.disk.crash()
+        host.installing = None
+        self.judge.reinstalls(host)
+        host.step(m.Installed(log=host.log.now()))
+
+    @property
+    def leader(self) -> Host | None:
+        """The broker that leads by the coordinator's word, if it does."""
+        record = self.coordinator.record
+        if record.leader is None:
+            return None
+        host = self.hosts[record.leader.broker]
+        leads = host.up and host.me == record.leader and host.replica.leads and host.acknowledges_in == record.term
+        return host if leads else None
+
+    # -- a history -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let faults happen, end them, wait until all have everything, kill the leader, wait again; judge it."""
+        self.loop.run_until(2.0)
+        end = 2.0 + self.loop.random.choice((8.0, 15.0))
+        faults.plan(self, end)
+        self.loop.run_until(end)
+        self.loop.say("everything is whole again")
+        faults.heal(self)
+        if self.dead():
+            self.loop.counts["nobody has everything any more"] += 1
+            return
+        self._wait_until_led()
+        self._wait_until_converged()
+        if self.loop.random.random() < 0.3:
+            self._fail_over()
+        self.judge.final()
+
+    def dead(self) -> bool:
+        """Whether the disks of all who had everything are lost: rightly, nobody leads under consistency."""
+        record = self.coordinator.record
+        stores = {host.me for host in self.hosts.values()}
+        return self.policy is Policy.CONSISTENCY and not record.candidates & stores
+
+    def _wait_until_led(self) -> None:
+        deadline = self.loop.now + LEADER_WITHIN_S
+        if not self.loop.run_until(deadline, lambda: self.leader is not None):
+            raise Violation("a leader within 5 s", f"{self.coordinator.record}")
+
+    def _wait_until_converged(self) -> None:
+        self.rate = 0.0
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
+            raise Violation("all have everything within 40 s", f"{self.coordinator.record}")
+
+    def _fail_over(self) -> None:
+        leader = self.leader
+        assert leader is not None
+        self.loop.say(f"kill {leader.me}")
+        leader.end()
+        leader.disk.lose_power(self.loop.random)
+        began = self.loop.now
+        self._wait_until_led()
+        self.loop.counts["fail-over of a whole cluster"] += 1
+        self.slowest_s = self.loop.now - began
+        leader.start()
+        self._wait_until_converged()
