@@ -18,7 +18,7 @@ from venus.errors import VenusError
 from venus.wire import broker_pb2
 
 SAME, REFUSED, CHANGED = 0, 10, 11
-LEASE_S = 10**6
+LEASE_S = 3600
 STOPPED, KILLED = "stopped", "killed"
 
 

@@ -11,6 +11,7 @@ from venus.cli.overview import (
     BrokerView,
     ConsumerView,
     HalfView,
+    LeaseView,
     Overview,
     SourceTable,
     SourceView,
@@ -48,6 +49,12 @@ def test_when_the_store_was_last_read_as_a_whole_is_shown() -> None:
     line = "the broker last read its whole store 12 s ago: it is sound"
     assert line in shown(replace(HEALTHY, broker=replace(BROKER, scrub_age_s=12.0)))
     assert not [part for part in shown(HEALTHY) if "whole store" in str(part)]
+
+
+def test_who_keeps_a_snapshot_is_shown() -> None:
+    lease = LeaseView(holder="load of main/a", offset=1200, left_s=3000)
+    line = "a snapshot at offset 1,200 is kept for load of main/a, for another 50 min if it is not read"
+    assert line in shown(replace(HEALTHY, broker=replace(BROKER, leases=(lease,))))
 
 
 def test_a_healthy_pipeline_has_no_problem() -> None:

@@ -176,6 +176,7 @@ class Core:
             store=self.store,
             buffer=self.buffer,
             space=self.space,
+            snapshots=self.snapshots,
             started_at_us=self._started_at_us,
             clock_us=self.clock_us,
         )

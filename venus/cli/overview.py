@@ -81,6 +81,15 @@ class ConsumerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """Who keeps a snapshot, and with it the queue from `offset` on."""
+
+    holder: str
+    offset: int
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     """The broker and the configured business in it."""
 
@@ -102,6 +111,7 @@ class BrokerView:
     ship_s: float | None = None  # from its capture to its commit
     halves: tuple[HalfView, ...] = ()
     consumers: tuple[ConsumerView, ...] = ()
+    leases: tuple[LeaseView, ...] = ()
     committed_changes: dict[int, int] = field(default_factory=dict)
     #: The broker's own; what adapters have reported to it is apart.
     alarms: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from venus.cli.overview import (
     BrokerView,
     ConsumerView,
     HalfView,
+    LeaseView,
     Overview,
     SourceTable,
     SourceView,
@@ -133,6 +134,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
             )
             for c in own.consumers
         ),
+        leases=tuple(LeaseView(holder=lease.holder, offset=lease.offset, left_s=lease.left_s) for lease in own.leases),
         committed_changes={t.table_id: t.committed_changes for t in own.tables},
         alarms=(*status.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
         reported=reported_views(own, now_us),

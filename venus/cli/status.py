@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.targets.views import TargetView
-    from venus.cli.overview import BrokerView, Overview
+    from venus.cli.overview import BrokerView, LeaseView, Overview
 
 
 def status(
@@ -108,9 +108,18 @@ def shown(found: Overview) -> list[RenderableType]:
             "",
             f"the broker last read its whole store {seconds_shown(found.broker.scrub_age_s)} ago: it is sound",
         ]
+    if found.broker.leases:
+        parts += ["", *(lease_shown(lease) for lease in found.broker.leases)]
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return [*parts, "", verdict(found)]
+
+
+def lease_shown(lease: LeaseView) -> str:
+    """Say who keeps a snapshot."""
+    who = lease.holder or "somebody without a name"
+    left = seconds_shown(lease.left_s)
+    return f"a snapshot at offset {lease.offset:,} is kept for {who}, for another {left} if it is not read"
 
 
 def path_table(found: Overview) -> RenderableType:

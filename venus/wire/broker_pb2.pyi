@@ -1286,6 +1286,38 @@ class TableStatus(_message.Message):
 Global___TableStatus: _TypeAlias = TableStatus  # noqa: Y015
 
 @_typing.final
+class LeaseStatus(_message.Message):
+    """A lease on a snapshot: it keeps the queue from `offset` on, and files."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LEASE_S_FIELD_NUMBER: _builtins.int
+    LEFT_S_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    """who asked for it, empty if it did not say"""
+    offset: _builtins.int
+    lease_s: _builtins.int
+    """how long after each use"""
+    left_s: _builtins.int
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        lease_s: _builtins.int = ...,
+        left_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lease_s", b"lease_s", "left_s", b"left_s", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseStatus: _TypeAlias = LeaseStatus  # noqa: Y015
+
+@_typing.final
 class BusinessStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1329,6 +1361,7 @@ class BusinessStatus(_message.Message):
     REPORTED_ALARMS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     LAST_SCRUB_AT_US_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1364,6 +1397,10 @@ class BusinessStatus(_message.Message):
     def source(self) -> Global___Reported:
         """what the upper adapter said; absent: nothing since the broker's start"""
 
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseStatus]:
+        """on snapshots, the first to end first"""
+
     def __init__(
         self,
         *,
@@ -1387,10 +1424,11 @@ class BusinessStatus(_message.Message):
         reported_alarms: _builtins.int = ...,
         source: Global___Reported | None = ...,
         last_scrub_at_us: _builtins.int = ...,
+        leases: _abc.Iterable[Global___LeaseStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,7 +19,7 @@ from venus.broker.snapshot import splits
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Totals, decode_chunk
-from venus.errors import Corruption, Overloaded, SnapshotExpired, Unavailable
+from venus.errors import Corruption, Overloaded, Refused, SnapshotExpired, Unavailable
 from venus.model import ChangeKind
 from venus.wire import broker_pb2, change_pb2
 
@@ -239,13 +239,34 @@ def test_young_snapshots_are_shared_and_the_last_one_removes_the_files(
 
 def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
     Producer(engine).commit(engines.rows(0, 10))
-    for _ in range(4):
+    for n in range(4):
         clock.now_s += 31
-        open_snapshot(engine)
+        open_snapshot(engine, lease_s=600 + 10 * n, holder=f"load of {n}" if n else "")
     clock.now_s += 31
 
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded) as caught:
         open_snapshot(engine)
+    assert str(caught.value) == (
+        "4 snapshots are open already, for somebody without a name (its lease: 476 s), load of 1 (its lease: 517 s), "
+        "load of 2 (its lease: 558 s), load of 3 (its lease: 599 s)"
+    )
+    assert [(lease.holder, lease.offset, lease.lease_s, lease.left_s) for lease in engines.status(engine).leases] == [
+        ("", 10, 600, 476), ("load of 1", 10, 610, 517), ("load of 2", 10, 620, 558), ("load of 3", 10, 630, 599),
+    ]  # fmt: skip
+
+
+def test_a_lease_is_as_long_as_the_operator_allows(tmp_path: Path, clock: Clock) -> None:
+    engine = engines.make(tmp_path, clock, snapshot_lease_s=5000.0)
+    Producer(engine).commit(engines.rows(0, 10))
+    assert open_snapshot(engine, lease_s=5000).lease_s == 5000
+    with pytest.raises(Refused, match="a lease of 5001 s is too long: this broker gives 5000 s at most"):
+        open_snapshot(engine, lease_s=5001)
+    engine.stop()
+
+    engine = engines.make(tmp_path, clock, snapshot_lease_s=60.0)
+    assert [lease.lease_s for lease in engines.status(engine).leases] == [3600]
+    assert open_snapshot(engine, lease_s=3600).lease_s == 3600  # a Spark job may ask for more than 60 s
+    engine.stop()
 
 
 def test_what_a_crash_left_behind_is_removed(tmp_path: Path, clock: Clock) -> None:

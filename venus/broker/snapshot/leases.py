@@ -96,6 +96,11 @@ class Leases:
         with self._lock:
             return [pin for pin in self._pins.values() if business in (None, pin.business)]
 
+    @property
+    def remembered(self) -> int:
+        """How many ends are in memory: of all leases, and of some that have ended."""
+        return len(self._ends)
+
     def directories(self) -> set[str]:
         """Return the checkpoints that somebody has a lease on."""
         with self._lock:

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, replace
@@ -27,7 +27,7 @@ from venus.broker.store import keys, seal
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.codec.chunk import Sealed, Totals
-from venus.errors import Overloaded, ProtocolError, Unavailable
+from venus.errors import Overloaded, ProtocolError, Refused, Unavailable
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
@@ -36,8 +36,13 @@ logger = logging.getLogger(__name__)
 SHARED_S = 30.0
 #: When a snapshot of an earlier process was made, as far as sharing goes.
 _LONG_AGO_US = -(10**18)
+#: A client may ask for a lease of this length, or of the broker's own if that is longer: reading renews it.
+LEASE_S_MAX = 3600
 #: So many different checkpoints may exist: each keeps files from being deleted.
 CHECKPOINTS_MAX = 4
+#: So many leases are in a status, and so many holders are named in a refusal.
+LEASES_SHOWN_MAX = 100
+_SHOWN_MAX = 8
 _CHECKPOINT_WAIT_S = 120.0
 _CHUNK_BYTES = 1 << 20
 _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 1 << 14, 4 << 20
@@ -58,6 +63,7 @@ class Snapshots:
     ) -> None:
         self._space = space
         self._default_lease_s = default_lease_s
+        self._lease_s_max = max(LEASE_S_MAX, int(default_lease_s))
         self._clock_us = clock_us
         self._checkpoint = checkpoint
         self._record = record
@@ -79,8 +85,9 @@ class Snapshots:
                 self._record(pin.snapshot_id, None)
             else:
                 # its holder could not renew it while the broker was off: the lease starts over
-                until = self._clock_us() + pin.lease_s * 10**6
-                self._leases.add(replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until))
+                lease_s = min(pin.lease_s, self._lease_s_max)
+                until = self._clock_us() + lease_s * 10**6
+                self._leases.add(replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until, lease_s=lease_s))
         self._checkpoints.drop_others(self._leases.directories())
 
     def close_all(self) -> None:
@@ -97,11 +104,25 @@ class Snapshots:
         """Return every lease, or those on the full data of one business."""
         return self._leases.held(business.number if business is not None else None)
 
+    def status(self, business: Business) -> list[broker_pb2.LeaseStatus]:
+        """Describe the leases on the full data of a business, the first to end first."""
+        now = self._clock_us()
+        pins = sorted(self._leases.held(business.number), key=lambda pin: pin.expires_at_us)
+        return [
+            broker_pb2.LeaseStatus(
+                holder=pin.holder,
+                offset=pin.offset,
+                lease_s=pin.lease_s,
+                left_s=max(0, pin.expires_at_us - now) // 10**6,
+            )
+            for pin in pins[:LEASES_SHOWN_MAX]
+        ]
+
     # -- opening -----------------------------------------------------------------------------------------------
 
     def open(self, business: Business, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Make or share a checkpoint and take a lease on it. Waits for the full data to catch up."""
-        lease_s = request.lease_s or int(self._default_lease_s)
+        lease_s = self._lease_s(request)
         with self._making:
             shared = self._shareable(business)
             pin = self._share(shared, lease_s, request.holder) if shared else self._make(business, lease_s, request)
@@ -110,6 +131,14 @@ class Snapshots:
         self._leases.replace(pin)
         self._note(pin).result()
         return found
+
+    def _lease_s(self, request: broker_pb2.OpenSnapshotRequest) -> int:
+        if request.lease_s > self._lease_s_max:
+            raise Refused(
+                f"a lease of {request.lease_s} s is too long: this broker gives {self._lease_s_max} s at most",
+                hint="reading and renewing start a lease over; [broker] snapshot_lease_s allows more",
+            )
+        return request.lease_s or int(self._default_lease_s)
 
     def _shareable(self, business: Business) -> Pin | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
@@ -131,8 +160,10 @@ class Snapshots:
     def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
         self._space.check_data(0)
         if len(self._leases.directories()) >= CHECKPOINTS_MAX:
+            holders = shown(self._leases.held(), self._clock_us())
             raise Overloaded(
-                f"{CHECKPOINTS_MAX} snapshots are open already", hint="wait until a load ends, or its lease does"
+                f"{CHECKPOINTS_MAX} snapshots are open already, for {holders}",
+                hint="wait until one of these loads ends, or its lease does",
             )
         with self._lock:
             self._provisional[business.number] = business.materialised.offset
@@ -324,6 +355,16 @@ class Snapshots:
             self._leases.replace(pin)
             self._note(pin)
         return pin
+
+
+def shown(pins: Sequence[Pin], now_us: int) -> str:
+    """Name who has leases, each with the time that it has at most, the first to end first."""
+    ends: dict[str, int] = {}
+    for pin in sorted(pins, key=lambda pin: pin.expires_at_us):
+        ends[pin.holder or "somebody without a name"] = max(0, pin.expires_at_us - now_us) // 10**6
+    words = [f"{holder} (its lease: {left_s} s)" for holder, left_s in ends.items()]
+    more = f" and {len(words) - _SHOWN_MAX} more" if len(words) > _SHOWN_MAX else ""
+    return ", ".join(words[:_SHOWN_MAX]) + more
 
 
 def range_of(split: broker_pb2.Split) -> Range:

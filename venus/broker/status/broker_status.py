@@ -9,6 +9,7 @@ import venus
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.queue.buffer import Buffer
+from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.status import figures
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
@@ -30,6 +31,7 @@ class StatusReport:
     store: Store
     buffer: Buffer
     space: Space
+    snapshots: Snapshots
     started_at_us: int
     clock_us: Callable[[], int]
 
@@ -56,6 +58,7 @@ class StatusReport:
                     half_alarm_s=max(HALF_ALARM_MIN_S, HALF_ALARM_REVIEWS * self.settings.review_after_s),
                     behind_bytes_max=self.settings.buffer_bytes_max,
                     held_bytes_max=self.settings.retain_bytes,
+                    leases=self.snapshots.status(found),
                 )
                 for found in self.catalogue.present()
                 if business in ("", found.name)

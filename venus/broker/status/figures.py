@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.review_schedule import ASKED_MAX
@@ -42,6 +44,7 @@ def business_status(
     half_alarm_s: float,
     behind_bytes_max: int,
     held_bytes_max: int,
+    leases: Sequence[broker_pb2.LeaseStatus] = (),
 ) -> broker_pb2.BusinessStatus:
     """Describe a business."""
     state = business.committed  # one moment: a decision that is being written down is still undecided and invisible
@@ -62,6 +65,7 @@ def business_status(
         last_committed_at_us=business.committed_at_us,
         last_captured_at_us=business.captured_at_us,
         last_scrub_at_us=business.scrubbed_at_us,
+        leases=leases,
         halves=halves,
         consumers=consumers,
         tables=_tables(business),
