@@ -143,16 +143,16 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path) -> None:
     clock.now_s += 2 * DAY_S
 
     engines.wait_until(lambda: len(stored(engine)) == 11)
-    assert engine.scavenger._known == {}, "a table without tombstones is not read again and again"
+    assert engine.scavenger.tables == set(), "a table without tombstones is not read again and again"
     engine.stop()
 
     engine = engines.make(tmp_path, clock)
-    assert engine.scavenger._known == {}
+    assert engine.scavenger.tables == set()
     Producer(engine, source_last_batch=3).commit([(b"%08d" % 25, None)])
     caught_up(engine)
     engine.stop()
     engine = engines.make(tmp_path, clock)
-    assert len(engine.scavenger._known) == 1
+    assert len(engine.scavenger.tables) == 1
     engine.stop()
 
 

@@ -48,6 +48,11 @@ class Scavenger:
         self._pass: _Pass | None = None
         self._skipped = 0
 
+    @property
+    def tables(self) -> set[tuple[Business, int]]:
+        """The tables that it will read again: with tombstones, or rows under their floor."""
+        return set(self._known)
+
     def load(self, business: Business) -> None:
         """Take up what an earlier broker knew; a table that nothing is known of may have tombstones."""
         for table_id in load(self._store, business):
