@@ -8,7 +8,6 @@ next cut.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
@@ -18,10 +17,9 @@ import psycopg2
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts, UnfitRow
-from venus.adapters.dialects.postgresql import cutsql, names, registry
-from venus.adapters.dialects.postgresql.connection import Conflict, Connection, LockTimeout
-from venus.adapters.dialects.postgresql.dictionary import Table
-from venus.adapters.dialects.postgresql.marks import REGISTRY, Marks, Tables
+from venus.adapters.dialects.postgresql import cutsql, registry
+from venus.adapters.dialects.postgresql.claims import Claim
+from venus.adapters.dialects.postgresql.connection import Conflict, Connection
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.stream import CopyStream, SmallCopy, sections
@@ -30,32 +28,12 @@ from venus.codec.columns import keys_to_columns
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.errors import Fenced
-from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
+from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
 
-logger = logging.getLogger(__name__)
-
-#: A cut waits so long for a table that the application has locked (TRUNCATE, ALTER TABLE), then comes back later.
-#: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
-GIVE_WAY_MS = 200
 #: What an operator can do about a row that halts its table.
 HINT = "move the large value out of the row, or `venus pause` the table at the source"
 #: A chunk of a fill is at most so many sections, because it is in memory as a whole.
 FILL_SECTIONS_MAX = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What one log table has for this cut."""
-
-    schema: TableSchema
-    table: Table
-    rows: int
-    #: Of the table; not asked for where the claim is small anyway.
-    pages: int
-    inserts_only: bool
-    truncated: bool
-    #: Changes were made while the key could not be read.
-    lost: bool
 
 
 @dataclass(slots=True)
@@ -244,118 +222,3 @@ def _last_key(section: TableChanges, layout: Layout) -> list[str]:
     size = int(ids.sizes[-1])
     last = Packed(ids.data[len(ids.data) - size :], ids.sizes[-1:])
     return ["\\x" + v.hex() if isinstance(v, bytes) else str(v) for (v,) in keys_to_columns(last, layout)]
-
-
-def open_cut(
-    connection: Connection,
-    captured: Seq[Captured],
-    tables: Tables,
-    mark: str,
-    fills: Seq[FillState],
-    pace: FillPace,
-    halts: Halts,
-    *,
-    everywhere: bool,
-    idle: bool,
-) -> PostgresCut | None:
-    """Open a snapshot and find what is in it.
-
-    `mark` is the registry as `captured` was loaded from it. `everywhere` = look into every log, marked or not.
-    `idle` = most likely there is nothing: ask for marks first, in one round trip that begins no transaction.
-    """
-    if idle and not fills and not everywhere and not Marks.read(connection).stand_for_work(tables):
-        return None
-    marks = Marks.read(connection, statement("cut", "begin") + "; ")
-    try:
-        if REGISTRY in marks.counts or everywhere:
-            _require_mark(connection, mark)
-        looked_at = _with_rows(connection) if everywhere else marks.counts.keys()
-        claims = _claims(connection, [tables.ready[t] for t in sorted(tables.ready.keys() & looked_at)])
-        forget = marks.forget(tables)
-        if not claims and not fills:
-            _forget(connection, forget)
-            return None
-        try:
-            _lock(connection, captured, claims, fills)
-        except LockTimeout as busy:
-            logger.info("no cut now, the application has a table to itself: %s", busy)
-            connection.rollback()
-            return None
-        return PostgresCut(connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget)
-    except BaseException:
-        connection.rollback()
-        raise
-
-
-def _with_rows(connection: Connection) -> set[int]:
-    """Return the tables whose logs have rows; most logs of many need not be opened for that."""
-    each = [
-        statement("cut", "has_row", table_id=str(t), log=names.log_table(t))
-        for (t,) in connection.rows(statement("cut", "with_pages"))
-    ]
-    return {r[0] for r in connection.rows(" UNION ALL ".join(each))} if each else set()
-
-
-def _require_mark(connection: Connection, loaded: str) -> None:
-    if connection.row(statement("registry", "mark"))[0] != loaded:
-        raise SchemaChanged(f"source {connection.place}: the registry has changed")
-
-
-def _forget(connection: Connection, marks: Seq[str]) -> None:
-    """Take marks away that stand for nothing, if there are any; whoever has done so meanwhile is welcome."""
-    if not marks:
-        connection.rollback()
-        return
-    try:
-        connection.commit("; ".join(marks))
-    except Conflict:
-        connection.rollback()
-
-
-def _claims(connection: Connection, captured: Seq[Captured]) -> list[Claim]:
-    claims = []
-    of = {c.schema.table_id: c for c in captured}
-    for table_id, *found in connection.rows(cutsql.small(of)) if of else ():
-        c = of[table_id]
-        assert c.table is not None
-        (rows, inserts_only, truncated, lost), pages = found, 0
-        if rows > cutsql.SMALL_CLAIM_ROWS:
-            weigh = statement("cut", "weigh", log=names.log_table(c.schema.table_id), table=str(c.table.oid))
-            rows, inserts_only, truncated, lost, pages = connection.row(weigh)
-        claims.append(
-            Claim(
-                schema=c.schema,
-                table=c.table,
-                rows=rows,
-                pages=pages,
-                inserts_only=inserts_only,
-                truncated=truncated,
-                lost=lost,
-            )
-        )
-    return claims
-
-
-def _lock(connection: Connection, captured: Seq[Captured], claims: Seq[Claim], fills: Seq[FillState]) -> None:
-    """Make sure that the tables stay, to the end of the cut, what the registry and the snapshot say they are."""
-    filling = {f.table_id for f in fills}
-    tables = {c.table.oid: c.table for c in claims}
-    tables |= {c.table.oid: c.table for c in captured if c.table and c.schema.table_id in filling}
-    if not tables:
-        return
-    locked = ", ".join(t.from_sql for t in tables.values())
-    usual_ms = int(connection.options.lock_timeout_s * 1000)
-    oids = "'{" + ",".join(map(str, tables)) + "}'"
-    lock = statement(
-        "cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(usual_ms), oids=oids,
-        keyed_plan=cutsql.KEYED_PLAN,
-    )  # fmt: skip
-    rewritten = connection.rows(lock)
-    if rewritten:
-        raise Conflict(
-            f"source {connection.place}: {rewritten[0][0]} was truncated or rewritten while a cut was opened"
-        )
-    now = {r[0]: r[3] for r in connection.rows(statement("cut", "settled", oids=oids))}
-    changed = [t for oid, t in tables.items() if now.get(oid) != t.signature]
-    if changed:
-        raise SchemaChanged(f"{changed[0].namespace}.{changed[0].name} has changed")

@@ -24,8 +24,9 @@ from venus.adapters.dialects.halting import Halts, is_halted, state_before
 from venus.adapters.dialects.postgresql import cutsql, dictionary, install, names, refresh, registry, structure
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
-from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut, open_cut
+from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
 from venus.adapters.dialects.postgresql.marks import Tables
+from venus.adapters.dialects.postgresql.opening import open_cut
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.config import Settings

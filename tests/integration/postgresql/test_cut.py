@@ -15,9 +15,11 @@ from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts
-from venus.adapters.dialects.postgresql import cut, cutsql
+from venus.adapters.dialects.postgresql import cutsql
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
+from venus.adapters.dialects.postgresql.cut import FillPace
 from venus.adapters.dialects.postgresql.marks import Tables
+from venus.adapters.dialects.postgresql.opening import open_cut
 from venus.adapters.dialects.postgresql.registry import load
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
@@ -116,9 +118,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
     connection.run("; ".join(cutsql.prepared()))
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
-        cut.open_cut(
-            connection, captured, Tables.of(captured), mark, [], cut.FillPace(), Halts(), everywhere=False, idle=True
-        )
+        open_cut(connection, captured, Tables.of(captured), mark, [], FillPace(), Halts(), everywhere=False, idle=True)
     connection.close()
     assert follower.source.backlog()[2][0] == 3
     follower.drain()
