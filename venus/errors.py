@@ -55,6 +55,12 @@ class NoSuchDatabase(DatabaseUnavailable):
     exit_code = 2
 
 
+class LoginRefused(DatabaseUnavailable):
+    """The database server refuses the configured login; whoever goes on for days may still wait until it does not."""
+
+    exit_code = 2
+
+
 class Fenced(VenusError):
     """A newer instance has taken over; this one must stop."""
 

@@ -93,6 +93,17 @@ def test_a_url_that_the_database_rejects_is_named_by_line(pipeline: Pipeline, da
     assert PASSWORD not in refused.err
 
 
+def test_a_url_that_the_target_rejects_is_named_by_line(pipeline: Pipeline, database: str) -> None:
+    pipeline.targets = {"main": with_password(database).replace("://postgres:", "://nobody_here:")}
+    pipeline.configure()
+
+    refused = pipeline.venus("pause", "--target", "main", code=2)
+
+    assert ": targets.main.url: target postgresql://nobody_here:***@" in refused.err
+    assert refused.err.startswith("venus: venus.toml:")
+    assert PASSWORD not in refused.err
+
+
 def test_a_table_that_is_not_there_is_named_with_the_nearest(pipeline: Pipeline) -> None:
     refused = pipeline.venus("check", code=2, environ={"VENUS_SOURCE__TABLES": "ordrs"})
 

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 import time
@@ -25,13 +24,11 @@ from pathlib import Path
 import typer
 
 from venus.cli.invocation import Invocation
-from venus.errors import DatabaseUnavailable, VenusError
+from venus.errors import ConfigError, LoginRefused, VenusError
 from venus.masking import masked
 from venus.sentences import sentence
 from venus.toml_lines import line_of
 
-#: What PostgreSQL says when the URL is wrong; psycopg2 has no SQLSTATE for a connection that was refused.
-REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
 INTERRUPTED = 130
 #: What a shell says of a command that SIGPIPE has ended.
 READER_GONE = 141
@@ -56,8 +53,7 @@ def render(error: BaseException, invocation: Invocation) -> int:
 def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int]:
     """Return one line, one hint (or nothing) and the exit code."""
     redact = invocation.redactor
-    if isinstance(error, DatabaseUnavailable) and REJECTED.search(str(error)):
-        # the database is there and says no: waiting cannot help, the configuration is wrong
+    if isinstance(error, LoginRefused | ConfigError):  # the database is there and says no: the configuration is wrong
         return one_line(redact(f"{url_place(str(error), invocation)}{error}")), one_line(redact(error.hint)), 2
     if isinstance(error, VenusError):
         return one_line(redact(str(error))), one_line(redact(error.hint)), error.exit_code
@@ -71,6 +67,8 @@ def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int
 
 def url_place(message: str, invocation: Invocation) -> str:
     """Return `venus.toml:3: source.url: ` of the database that a message is about, as far as it can be told."""
+    if not message.startswith(("source ", "target ")):
+        return ""  # perhaps of the configuration itself, which is then not to be had
     urls = {"source.url": invocation.settings.source.url}
     urls |= {f"targets.{name}.url": target.url for name, target in invocation.settings.targets.items()}
     for key, url in urls.items():

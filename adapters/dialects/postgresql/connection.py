@@ -7,6 +7,7 @@ is not what we thought (read it again), someone else was there (start over), or 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.errors import ConfigError, DatabaseUnavailable, SourceError
+from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
 
+#: What the server says when the URL is wrong; a connection that was refused has no SQLSTATE.
+_REJECTED = re.compile(r"authentication failed|no password supplied|role .* does not exist|database .* does not exist")
 #: Class 08 connection, 53 resources, 57 operator intervention, 55P03 lock not available, 40P01 deadlock.
 _TRANSIENT = ("08", "53", "57", "55P03", "40P01")
 #: Undefined column, table, object; another type than the function or statement was made for.
@@ -108,9 +111,9 @@ class Connection:
                 tcp_user_timeout=60_000,
             )
         except psycopg2.Error as error:
-            raise DatabaseUnavailable(
-                f"source {self.place} cannot be reached: {_first_line(error)}", hint="check [source] url"
-            ) from error
+            text = f"source {self.place} cannot be reached: {_first_line(error)}"
+            kind = LoginRefused if _REJECTED.search(text) else DatabaseUnavailable
+            raise kind(text, hint="check [source] url") from error
         self._raw.autocommit = True
         self._cursor = self._raw.cursor()
         self.run(self._settings())
