@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance.places import Application, Place, do
 from tests.support.follower import Follower
 from venus.adapters.dialects.contract import Source
@@ -109,3 +111,80 @@ def test_a_trigger_that_vanished_is_made_again_and_the_table_marked(
     do(app, "INSERT INTO item VALUES (1, 'a', NULL)")
     item.drain()
     assert list(item.rows("item")) == [("1",)]
+
+
+#: How each make widens a column of a key.
+_WIDENS = {
+    "postgresql": "ALTER TABLE wide ALTER code TYPE {code}, ALTER letter TYPE {letter}, ALTER n TYPE {n}",
+    "mysql": "ALTER TABLE wide MODIFY code {code} NOT NULL, MODIFY letter {letter} NOT NULL, MODIFY n {n} NOT NULL",
+    "oracle": "ALTER TABLE wide MODIFY code {code} NOT NULL, MODIFY letter {letter} NOT NULL, MODIFY n {n} NOT NULL",
+}
+
+
+def test_widening_a_key_never_fails_the_application_and_is_followed(
+    place: Place, app: Application, source: Source
+) -> None:
+    if place.dialect not in _WIDENS:
+        pytest.skip("its columns have no width")
+    number = "NUMBER" if place.dialect == "oracle" else "numeric"
+    varchar = "varchar"
+    narrow = {"code": f"{number}(4)", "letter": f"{varchar}(3)", "n": f"{number}(4,2)"}
+    wide = {"code": f"{number}(15)", "letter": f"{varchar}(30)", "n": f"{number}(9,2)"}
+    do(
+        app,
+        f"CREATE TABLE wide (code {narrow['code']} NOT NULL, letter {narrow['letter']} NOT NULL,"
+        f" n {narrow['n']} NOT NULL, what {place.types['text']}, PRIMARY KEY (code, letter, n))",
+        "INSERT INTO wide VALUES (1, 'a', 1.50, 'first')",
+    )
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    do(app, "UPDATE wide SET what = 'before'")
+    do(app, _WIDENS[place.dialect].format(**wide))
+    do(app, "INSERT INTO wide VALUES (123456789012345, 'a much longer letter', 1234567.25, 'second')")
+    do(app, "UPDATE wide SET what = 'third', code = 223456789012345 WHERE n > 100")
+    follower.drain()
+    assert {(t.state, t.reason) for t in source.registered()} == {("ACTIVE", "")}
+    rows = follower.rows("wide")
+    assert {key: row["what"] for key, row in rows.items()} == {
+        ("1", "a", "1.50"): "before",
+        ("223456789012345", "a much longer letter", "1234567.25"): "third",
+    }
+    do(app, "DELETE FROM wide")
+    follower.drain()
+    assert follower.rows("wide") == {}
+    assert all(step.exists for step in source.install(["*"], []))
+
+
+#: What a log of an older version looked like.
+_NARROWS = {
+    "postgresql": ("ALTER TABLE venus.l_00002 ALTER k1 TYPE varchar(5)",),
+    "mysql": (
+        "ALTER TABLE venus_l_00002 MODIFY k1 varchar(5) CHARACTER SET {charset} COLLATE {collation} NULL,"
+        " COMMENT='k1 varchar(5) CHARACTER SET {charset} COLLATE {collation}'",
+    ),
+}
+
+
+def test_a_log_of_an_older_version_is_widened_without_a_resync(place: Place, app: Application, source: Source) -> None:
+    if place.dialect not in _NARROWS:
+        pytest.skip("tests/integration/oracle has it for Oracle")
+    do(app, "CREATE TABLE word (w varchar(5) NOT NULL PRIMARY KEY, n int)")
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    parts = {}
+    if place.dialect == "mysql":
+        ((charset, collation),) = app.execute(
+            "SELECT character_set_name, collation_name FROM information_schema.columns"
+            " WHERE table_schema = database() AND table_name = 'word' AND column_name = 'w'"
+        )
+        parts = {"charset": charset, "collation": collation}
+    do(app, *(sql.format(**parts) for sql in _NARROWS[place.dialect]), "INSERT INTO word VALUES ('a', 1)")
+    source.refresh_schemas()
+    done = [step.what for step in source.install(["*"], []) if not step.exists]
+    assert [what.partition(" of ")[0] for what in done] == ["width"]
+    follower.drain()
+    assert set(follower.rows("word")) == {("a",)}
+    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    assert all(step.exists for step in source.install(["*"], []))

@@ -30,7 +30,8 @@ from tests.support.lifetimes import new_folder
 #: What MariaDB 10.11 has by itself.
 DEFAULT_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_CREATE_USER,NO_ENGINE_SUBSTITUTION"
 #: MariaDB's dialect of Oracle: PL/SQL triggers, sequences by NEXTVAL, the empty string is NULL.
-ORACLE_MODE = "ORACLE,EMPTY_STRING_IS_NULL"
+#: Strict, as an Oracle is: a value that does not fit is an error.
+ORACLE_MODE = "ORACLE,EMPTY_STRING_IS_NULL,STRICT_ALL_TABLES"
 
 _PACKAGE = "mariadb-server"
 _START_S = 120.0

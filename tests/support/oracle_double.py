@@ -29,7 +29,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
-NUMBER, CLOB, NCLOB, BLOB, VARCHAR = "number", "clob", "nclob", "blob", "varchar"
+NUMBER, CLOB, NCLOB, BLOB, VARCHAR, NVARCHAR = "number", "clob", "nclob", "blob", "varchar", "nvarchar"
 LONG, LONG_NVARCHAR, LONG_RAW = "long", "long nvarchar", "long raw"
 
 
@@ -107,10 +107,13 @@ class Module:
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     said: list[tuple[str, Any]] = field(default_factory=list)
     connections: int = 0
+    #: Of the statement executed last: what was bound as another type than the driver's choice.
+    bound: dict[str, str] = field(default_factory=dict)
     DB_TYPE_NUMBER: str = NUMBER
     DB_TYPE_CLOB: str = CLOB
     DB_TYPE_NCLOB: str = NCLOB
     DB_TYPE_BLOB: str = BLOB
+    DB_TYPE_NVARCHAR: str = NVARCHAR
     DB_TYPE_LONG: str = LONG
     DB_TYPE_LONG_NVARCHAR: str = LONG_NVARCHAR
     DB_TYPE_LONG_RAW: str = LONG_RAW
@@ -138,6 +141,7 @@ class Connection:
 
     module: Module
     outputtypehandler: Any = None
+    inputtypehandler: Any = None
     ended: list[str] = field(default_factory=list)
 
     def cursor(self) -> Cursor:
@@ -169,11 +173,19 @@ class Cursor:
     def execute(self, text: str, binds: Mapping[str, Any] | Sequence[Any] | None = None) -> None:
         module = self.connection.module
         module.said.append((text, binds))
+        self._bind(binds)
         answer = module.answer(text)
         self.rowcount = answer.rowcount
         names = answer.names or [""] * len(answer.types)
         kinds = [self._kind(n, t) for n, t in zip(names, answer.types, strict=True)]
         self.rows = [tuple(_fetched(k, v) for k, v in zip(kinds, row, strict=True)) for row in answer.rows]
+
+    def _bind(self, binds: Mapping[str, Any] | Sequence[Any] | None) -> None:
+        """Ask how each value is to be bound; api_manual/connection.html, Connection.inputtypehandler."""
+        handler = self.connection.inputtypehandler
+        named = binds.items() if isinstance(binds, Mapping) else enumerate(binds or (), 1)
+        kinds = {str(name): handler(self, value, 1) for name, value in named} if handler else {}
+        self.connection.module.bound = {name: kind for name, kind in kinds.items() if kind}
 
     def _kind(self, name: str, stored: str) -> Any:
         handler = self.connection.outputtypehandler

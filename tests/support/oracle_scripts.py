@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from venus.adapters.dialects.oracle import ddl, inline, overrides, ownership, sampling, styles, types
+from venus.adapters.dialects.oracle import ddl, inline, overrides, ownership, sampling, styles, types, widths
 from venus.adapters.dialects.oracle.connection import SESSION
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.dictionary import Listed, Table, described, with_id
@@ -19,13 +19,13 @@ from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version
 
 FOLDER = Path(__file__).parents[2] / "docs" / "oracle"
-STUDENT = Keyed(owner="APP", name="STUDENT", key=(KeyColumn(name="ID", log_type="NUMBER(10)", is_text=False),))
+STUDENT = Keyed(owner="APP", name="STUDENT", key=(KeyColumn(name="ID", log_type="NUMBER", is_text=False),))
 ENROLL = Keyed(
     owner="APP",
     name="ENROLL",
     key=(
-        KeyColumn(name="STUDENT_ID", log_type="NUMBER(10)", is_text=False),
-        KeyColumn(name="COURSE", log_type="VARCHAR2(20 CHAR)", is_text=True),
+        KeyColumn(name="STUDENT_ID", log_type="NUMBER", is_text=False),
+        KeyColumn(name="COURSE", log_type="VARCHAR2(4000 CHAR)", is_text=True),
     ),
 )
 NO_KEY = Keyed(owner="APP", name="NOKEY", key=())
@@ -93,6 +93,7 @@ def running() -> list[str]:
     kept = [statement("registry", name, log=access.log) for name in statement.blocks("registry")]
     recorded = overrides.Recorded(owner="APP", table="EXAM", column="PASSED", to="boolean")
     ways = [overrides.own_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.rows_of(recorded))]
+    cut += [widths.widen(3, "K1", "NUMBER")]
     own = [
         statement("ownership", name, schema=schema) for name in ("recorded", "registered") for schema in ("", '"APP".')
     ]

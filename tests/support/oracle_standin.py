@@ -45,10 +45,19 @@ ADAPTATIONS = (
     (r" DROP \(RECORDID, ISDELETED, SEQUENCE\)$", " DROP RECORDID, DROP ISDELETED, DROP SEQUENCE"),
     (r"NOCYCLE CACHE 1000 (NO)?ORDER", "NOCYCLE CACHE 1000"),
     (r" USING INDEX INITRANS 8\n\) INITRANS 8 PCTFREE 5", "\n)"),
-    (r"\((\d+) CHAR\)", r"(\1)"),
+    (r"^ALTER TABLE (VENUS_L_\d+) MODIFY \((K\d+) (.*)\)$", r"ALTER TABLE \1 MODIFY \2  \3  NOT NULL"),
+    # its CAST adds no blanks
+    (r"CAST\(([^()]+) AS CHAR\((\d+) BYTE\)\)", r"PADDED(\1, \2)"),
+    (r"CAST\(([^()]+) AS N?CHAR\((\d+)(?: CHAR)?\)\)", r"RPAD(\1, \2, ' ')"),
+    # a log table's columns: MariaDB's NUMBER is a DOUBLE, its fractions end at the sixth digit
+    (r"\b(K\d+)  NUMBER  NOT NULL", r"\1  DECIMAL(65,20)  NOT NULL"),
+    (r"\b(K\d+)  TIMESTAMP\(9\)  NOT NULL", r"\1  DATETIME(6)  NOT NULL"),
+    (r"\b(K\d+)  NVARCHAR2\(", r"\1  VARCHAR2("),
+    (r"\((\d+) (?:CHAR|BYTE)\)", r"(\1)"),
     (r" PURGE$", ""),
     (r"ESCAPE '\\'", "ESCAPE '|'"),
     (r"VENUS\\_%", "VENUS|_%"),
+    (r"VENUS\\_L\\_%", "VENUS|_L|_%"),
     (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
     (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
     (r"SYSDATE - 3 / 86400", "NOW() - INTERVAL 3 SECOND"),
@@ -64,11 +73,13 @@ _SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30))
   RETURN VARCHAR(30) DETERMINISTIC AS BEGIN RETURN 'BINARY'; END"""
 _RAISE = """CREATE PROCEDURE RAISE_APPLICATION_ERROR(N NUMBER(9), T VARCHAR(200)) AS
   BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = T; END"""
+_PADDED = """CREATE FUNCTION PADDED(V VARCHAR(4000), N NUMBER(9))
+  RETURN VARCHAR(4000) DETERMINISTIC AS BEGIN RETURN CONCAT(V, SPACE(GREATEST(N - LENGTHB(V), 0))); END"""
 PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREATE VIEW'), ('UNLIMITED TABLESPACE')"
 
 #: What tests write into the dictionary.
 _FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
-           "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES")  # fmt: skip
+           "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES", "BYTE_CHARS")  # fmt: skip
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {
@@ -120,7 +131,7 @@ class Cursor:
 
     def executemany(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
-            self.raw.executemany(_placed(text), rows)
+            self.raw.executemany(_placed(adapted(text)), rows)
         except pymysql.Error as e:
             raise _error(e) from e
 
@@ -192,6 +203,7 @@ def session(said: list[str] | None = None, **where: Any) -> Connection:
     raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, ssl_disabled=True, **where)
     cursor = raw.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")  # what a CAST gives is compared like a column
     # a CHAR comes with its blanks, as from an Oracle
     cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',PAD_CHAR_TO_FULL_LENGTH')")
     return Connection(raw, [] if said is None else said)
@@ -216,6 +228,7 @@ class StandIn:
         # a trigger asks it how its session compares text: it must be found where the trigger lies
         self.server.execute(_SYS_CONTEXT, SCHEMA)
         self.server.execute(_RAISE, SCHEMA)
+        self.server.execute(_PADDED, SCHEMA)
         if not self.server.execute(f"SHOW DATABASES LIKE '{DICTIONARY}'"):
             self.server.execute(f'CREATE DATABASE "{DICTIONARY}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
             for statement in _VIEWS.read_text(encoding="utf-8").split(";\n"):

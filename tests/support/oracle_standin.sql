@@ -29,20 +29,31 @@ SELECT table_schema AS OWNER, table_name AS TABLE_NAME, 'NO' AS PARTITIONED, tab
        'N' AS TEMPORARY, 'NO' AS NESTED, 'N' AS SECONDARY, 'NO' AS DROPPED
   FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP';
 
+-- Columns that a test declares CHAR(n BYTE), which MariaDB does not have: the test stores the blanks that an Oracle would.
+CREATE TABLE BYTE_CHARS (TABLE_NAME VARCHAR(30), COLUMN_NAME VARCHAR(30));
+
 CREATE VIEW ALL_TAB_COLS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
-       CASE data_type WHEN 'decimal' THEN 'NUMBER' WHEN 'varchar' THEN 'VARCHAR2' WHEN 'char' THEN 'CHAR'
+       CASE WHEN (table_name, column_name) IN (SELECT TABLE_NAME, COLUMN_NAME FROM BYTE_CHARS) THEN 'CHAR'
+         ELSE CASE data_type WHEN 'decimal' THEN 'NUMBER' WHEN 'varchar' THEN 'VARCHAR2' WHEN 'char' THEN 'CHAR'
          WHEN 'longtext' THEN 'CLOB' WHEN 'longblob' THEN 'BLOB' WHEN 'varbinary' THEN 'RAW'
          WHEN 'double' THEN 'BINARY_DOUBLE' WHEN 'float' THEN 'BINARY_FLOAT'
          WHEN 'datetime' THEN CASE datetime_precision WHEN 0 THEN 'DATE'
                                                       ELSE CONCAT('TIMESTAMP(', datetime_precision, ')') END
-         ELSE data_type END AS DATA_TYPE,
+         ELSE data_type END END AS DATA_TYPE,
        NULL AS DATA_TYPE_OWNER, character_octet_length AS DATA_LENGTH, character_maximum_length AS CHAR_LENGTH,
-       'C' AS CHAR_USED, numeric_precision AS DATA_PRECISION,
+       CASE WHEN (table_name, column_name) IN (SELECT TABLE_NAME, COLUMN_NAME FROM BYTE_CHARS) THEN 'B' ELSE 'C' END AS CHAR_USED, numeric_precision AS DATA_PRECISION,
        COALESCE(numeric_scale, NULLIF(datetime_precision, 0)) AS DATA_SCALE,
        CASE is_nullable WHEN 'YES' THEN 'Y' ELSE 'N' END AS NULLABLE, NULL AS COLLATION, CASE WHEN extra LIKE '%INVISIBLE%' THEN 'YES' ELSE 'NO' END AS HIDDEN_COLUMN,
        'NO' AS VIRTUAL_COLUMN, ordinal_position AS INTERNAL_COLUMN_ID, column_default AS DATA_DEFAULT
   FROM information_schema.columns WHERE table_schema = 'APP';
+
+-- What stands for a log table's columns there (the driver's adaptations) under the names that they have here.
+CREATE VIEW USER_TAB_COLUMNS AS
+SELECT TABLE_NAME, COLUMN_NAME, INTERNAL_COLUMN_ID AS COLUMN_ID,
+       CASE DATA_TYPE WHEN 'TIMESTAMP(6)' THEN 'TIMESTAMP(9)' ELSE DATA_TYPE END AS DATA_TYPE, CHAR_LENGTH, DATA_LENGTH,
+       NULLIF(DATA_PRECISION, 65) AS DATA_PRECISION
+  FROM ALL_TAB_COLS;
 
 CREATE VIEW ALL_CONSTRAINTS AS
 SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,

@@ -33,6 +33,8 @@ from venus.migrations import run as migrations
 logger = logging.getLogger(__name__)
 
 MENDED = "a trigger or log table was missing or altered and was created again: changes were missed"
+#: A log that an older version has made as wide as the key was then; nothing was missed by it.
+WIDTH = "width of log table "
 _RETRY_AFTER_S = 1.0
 _NEW_TABLE = re.compile(r"CREATE TABLE (?!IF NOT)")
 _ENGINE = " ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -76,7 +78,11 @@ class Present:
         wanted = triggers.triggers(table, table_id, paths)
         lacking = [t.name for t in wanted if self.triggers.get(t.name) != t.definition]
         log = names.log_table(table_id)
-        return lacking + ([log] if self.logs.get(log) != triggers.key_description(table) else [])
+        return lacking + ([] if self.has_log(table, log) else [log])
+
+    def has_log(self, table: Table, log: str) -> bool:
+        """Whether a log takes the keys of its table; one of an older version does until the key becomes wider."""
+        return self.logs.get(log) in (triggers.key_description(table), triggers.narrow_key_description(table))
 
 
 def _foreign_numbers(rows: Seq[Row]) -> Iterator[int]:
@@ -151,7 +157,7 @@ def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path])
     wanted = triggers.triggers(table, table_id, paths)
     for trigger in wanted:
         steps += _trigger_steps(table, trigger, present)
-    mended = known is not None and any(not s.exists for s in steps)
+    mended = known is not None and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
     registration = registry.register_sql(table, table_id)
     steps.append(InstallStep(table=table.where, what="registration", sql=registration, exists=known is not None))
     if known is not None and known.schema.key != table.key:
@@ -167,7 +173,9 @@ def table_steps(table: Table, table_id: int, present: Present, paths: Seq[Path])
 def _log_steps(table: Table, table_id: int, present: Present) -> list[InstallStep]:
     name = names.log_table(table_id)
     what = f"log table {name}"
-    same = present.logs.get(name) == triggers.key_description(table)
+    same = present.has_log(table, name)
+    if same and present.logs[name] != triggers.key_description(table):
+        return [InstallStep(table=table.where, what=f"{WIDTH}{name}", sql=triggers.widen_log(table, table_id))]
     steps = [InstallStep(table=table.where, what=what, sql=triggers.log_table(table, table_id), exists=same)]
     if name in present.logs and not same:
         drop = statement("triggers", "drop_table", table=f"{quoted(table.database)}.{name}")

@@ -15,7 +15,7 @@ from venus.adapters.dialects.mysql.cascades import Path
 from venus.adapters.dialects.mysql.dictionary import Table
 from venus.adapters.dialects.mysql.names import literal, log_keys, quoted
 from venus.adapters.dialects.mysql.statements import statement
-from venus.adapters.dialects.mysql.types import log_type
+from venus.adapters.dialects.mysql.types import log_type, narrow_log_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,20 @@ def key_description(table: Table) -> str:
     """Describe the key in the words of the log table's columns."""
     keys = log_keys(len(table.key))
     return ", ".join(f"{k} {log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
+
+
+def narrow_key_description(table: Table) -> str:
+    """Describe the key as versions did whose logs were as wide as the key was then."""
+    keys = log_keys(len(table.key))
+    return ", ".join(f"{k} {narrow_log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
+
+
+def widen_log(table: Table, table_id: int) -> str:
+    """Return the statement that gives a log of an older version its width."""
+    keys = zip(log_keys(len(table.key)), table.key, strict=True)
+    columns = ", ".join(f"MODIFY {k} {log_type(table.declared[name])} NULL" for k, name in keys)
+    log = _log(table.database, table_id)
+    return statement("triggers", "wider_log", log=log, columns=columns, comment=literal(key_description(table)))
 
 
 def log_table(table: Table, table_id: int) -> str:

@@ -7,6 +7,9 @@ CREATE TABLE {log} (
   seq BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, op CHAR(1) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   {columns}) ENGINE=InnoDB COMMENT={comment}
 
+-- wider_log --
+ALTER TABLE {log} {columns}, COMMENT={comment}
+
 -- marks_table --
 CREATE TABLE {marks} (table_id INT NOT NULL PRIMARY KEY, mark VARCHAR(64) CHARACTER SET ascii NOT NULL) ENGINE=InnoDB
 

@@ -21,6 +21,13 @@ _SPATIAL = {
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
     "geometrycollection", "geomcollection",
 }  # fmt: skip
+#: An index holds no more, so a key has no more.
+KEY_BYTES_MAX = 3072
+#: The widest character of a character set; one byte where it is not listed.
+_CHARACTER_BYTES = {
+    "utf8mb4": 4, "utf8": 3, "utf8mb3": 3, "ucs2": 2, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "ujis": 3,
+    "eucjpms": 3, "big5": 2, "sjis": 2, "cp932": 2, "gbk": 2, "gb2312": 2, "euckr": 2,
+}  # fmt: skip
 _FLOAT_BYTES = {"float": 4, "double": 8}
 
 
@@ -110,6 +117,19 @@ def read_as(declared: Declared, column: str) -> str:
     return column
 
 
+def _unsigned(declared: Declared) -> str:
+    return " unsigned" if declared.unsigned else ""
+
+
+#: The widest form of the types that have no characters.
+_WIDEST: dict[str, Callable[[Declared], str]] = {
+    "decimal": lambda d: f"decimal(65,{d.scale}){_unsigned(d)}",
+    "binary": lambda _: f"varbinary({KEY_BYTES_MAX})",
+    "varbinary": lambda _: f"varbinary({KEY_BYTES_MAX})",
+    "bit": lambda _: "bit(64)",
+}
+
+
 def key_problem(declared: Declared) -> str:
     """Return why a column cannot be part of a key, empty if it can."""
     return "equality of floating-point numbers is not exact" if declared.data_type in _FLOAT_BYTES else ""
@@ -118,11 +138,26 @@ def key_problem(declared: Declared) -> str:
 def log_type(declared: Declared) -> str:
     """Return the type of a log table's column for this key column.
 
-    Integers are logged wide, so that widening the key later does not fail the application's statements.
+    It is the widest of its kind, so that widening the key later does not fail the application's statements.
     """
     name = declared.data_type
     if name in _INT_BYTES:
         return "bigint unsigned" if declared.unsigned else "bigint"
+    chars = max(KEY_BYTES_MAX // _CHARACTER_BYTES.get(declared.charset, 1), declared.length)
+    collated = f" CHARACTER SET {declared.charset} COLLATE {declared.collation}"
+    if name in ("enum", "set"):
+        return f"varchar({chars}){collated}"
+    if declared.collation:
+        return f"{'varchar' if name == 'char' else declared.data_type}({chars}){collated}"
+    widest = _WIDEST.get(name)
+    return widest(declared) if widest else declared.column_type
+
+
+def narrow_log_type(declared: Declared) -> str:
+    """Return what versions before 2026-11-22 gave a log table: as wide as the key was then."""
+    name = declared.data_type
+    if name in _INT_BYTES:
+        return log_type(declared)
     collated = f" CHARACTER SET {declared.charset} COLLATE {declared.collation}"
     if name in ("enum", "set"):
         return f"varchar({max(declared.length, 1)}){collated}"

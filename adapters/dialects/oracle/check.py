@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from zlib import crc32
 
-from venus.adapters.dialects.oracle import ddl, sampling, visibility
+from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, visibility, widths
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen
 from venus.adapters.dialects.oracle.names import quoted
@@ -63,7 +63,24 @@ def check(
         if name.upper().rpartition(".")[2] not in asked & seen:
             message = f"{name} names no column of a captured table"
             yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)
+    yield from _narrow_logs(session, dictionary)
     session.rollback()
+
+
+def _narrow_logs(session: Session, dictionary: Dictionary) -> Iterator[Finding]:
+    """Name the logs that an older version has made as wide as the key was then."""
+    if not dictionary.owned.has(ownership.REGISTRY):
+        return
+    here = widths.read(session)
+    listed = {(t.owner, t.name): t for t in dictionary.listed()}
+    for captured in registry.read_tables(session).values():
+        schema = captured.schema
+        at = listed.get((schema.namespace, schema.name))
+        table = dictionary.table(at, schema, captured.number_max) if at else None
+        if table and len(table.keyed.key) == len(schema.key):
+            for column, _ in widths.narrower(table.keyed, schema.table_id, here):
+                message = f"its log's column {column} is of an older version: a wider key would fail the application"
+                yield Finding(where=schema.qualified, message=message, remedy="run `venus install-triggers`")
 
 
 def _privileges(user: str, granted: set[str], *, foreign: bool, options: Options) -> Iterator[Finding]:

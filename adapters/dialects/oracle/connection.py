@@ -41,6 +41,12 @@ CLIENT = (
 _CODE = re.compile(r"\b(?:ORA|DPY|DPI)-\d+")
 
 
+class National(str):
+    """A text of the national character set: bound as such, or a database without Unicode would lose characters."""
+
+    __slots__ = ()
+
+
 class SnapshotLost(DatabaseUnavailable):
     """The snapshot cannot be read any further; a new one can."""
 
@@ -82,6 +88,7 @@ class ModuleDriver:
         """Connect, and have every value fetched exactly."""
         connection = self.call()
         connection.outputtypehandler = output_handler(self.module)
+        connection.inputtypehandler = input_handler(self.module)
         return connection
 
 
@@ -151,6 +158,15 @@ def output_handler(module: Any) -> Callable[..., Any]:
         if name.startswith(LOCATOR):
             return cursor.var(kind, arraysize=cursor.arraysize)  # whatever the driver's defaults.fetch_lobs says
         return cursor.var(wanted[kind], arraysize=cursor.arraysize) if kind in wanted else None
+
+    return handler
+
+
+def input_handler(module: Any) -> Callable[..., Any]:
+    """Return the function that says how a value is bound: texts of the national character set as such."""
+
+    def handler(cursor: Any, value: Any, arraysize: int) -> Any:
+        return cursor.var(module.DB_TYPE_NVARCHAR, arraysize=arraysize) if isinstance(value, National) else None
 
     return handler
 

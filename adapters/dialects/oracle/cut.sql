@@ -13,8 +13,8 @@ SELECT {table_id} AS TABLE_ID, SEQ FROM {log}
 -- deletion, 1 only INSERTs, 2 neither. A row that is not there though nobody has deleted it is hidden, or was removed
 -- without a trigger.
 SELECT {log_key}, {others}CASE WHEN T.{first_key} IS NULL THEN 0 ELSE 1 END, G.FRESH{lobs}
-  FROM (SELECT {keys}, CASE WHEN MIN(OP) = 'D' THEN 0 WHEN MAX(OP) = 'I' THEN 1 ELSE 2 END AS FRESH
-          FROM {log} WHERE SEQ <= :hi GROUP BY {keys}) G
+  FROM (SELECT {cast_keys}, CASE WHEN MIN(OP) = 'D' THEN 0 WHEN MAX(OP) = 'I' THEN 1 ELSE 2 END AS FRESH
+          FROM {log} WHERE SEQ <= :hi GROUP BY {grouped}) G
   LEFT JOIN {table} T ON {joined}
 
 -- fill --

@@ -9,12 +9,12 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from venus.adapters.dialects.oracle import inline, overrides, ownership, structure, visibility
-from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.connection import National, Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.names import HEARTBEAT
 from venus.adapters.dialects.oracle.overrides import USUAL, Recorded, overridden, wanted
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping
+from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, log_type_of
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.adapters.dialects.patterns import Patterns, choosing_nothing
@@ -54,6 +54,19 @@ class Reading:
     def expression(self, column: str) -> str:
         """Return what to select for this column."""
         return self.mapping.select(self.declared).replace("{c}", column)
+
+    def logged(self, column: str) -> str:
+        """Return a log table's column as the table's own has it: a CHAR with its blanks."""
+        padded = self.declared.padded
+        return f"CAST({column} AS {padded})" if padded else column
+
+    def bind(self, name: object) -> str:
+        """Return what a condition has in place of a value of this column that is bound under this name."""
+        return self.logged(self.mapping.bind.format(n=name))
+
+    def bindable(self, value: object) -> object:
+        """Return what to bind for a value as it was fetched."""
+        return National(value) if self.declared.is_national and isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,13 +311,14 @@ def with_id(table: Table, table_id: int) -> Table:
 
 
 def _declared(row: Row) -> Declared:
-    _, data_type, owner, length, chars, _, precision, scale, *_ = row
+    _, data_type, owner, length, chars, used, precision, scale, *_ = row
     return Declared(
         data_type=data_type,
         owner=owner or "",
         length=int(chars or 0) if "CHAR" in data_type else int(length or 0) if data_type == "RAW" else 0,
         precision=None if precision is None else int(precision),
         scale=None if scale is None else int(scale),
+        in_bytes=used == "B",
     )
 
 
@@ -320,12 +334,5 @@ def _key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
 
 
 def _key_column(name: str, reading: Reading) -> KeyColumn:
-    declared, mapping = reading.declared, reading.mapping
-    text = mapping.text == "text"
-    spelled = declared.spelled
-    if text and not declared.data_type.startswith("N"):
-        spelled = f"{declared.data_type}({declared.length} CHAR)"
-    log_type = mapping.log_type.replace("{declared}", spelled).replace("{data_type}", declared.data_type)
-    if declared.data_type.startswith("TIMESTAMP") and (declared.scale or 0) > FRACTION_MAX:
-        log_type = ""
-    return KeyColumn(name=name, log_type=log_type, is_text=text)
+    log_type = log_type_of(reading.declared, reading.mapping)
+    return KeyColumn(name=name, log_type=log_type, is_text=reading.mapping.text == "text")

@@ -15,7 +15,7 @@ from typing import Any
 import tenacity
 
 from venus.adapters.dialects.contract import InstallStep
-from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry
+from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry, widths
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen, with_id
@@ -36,7 +36,7 @@ class Step:
     """One statement, and what is needed to run it."""
 
     shown: InstallStep
-    kind: str  # run, make, check, fence
+    kind: str  # run, make, check, fence, widen
     name: str = ""  # the trigger that is made or looked up
     binds: dict[str, Any] | None = None
 
@@ -49,6 +49,8 @@ class Objects:
     triggers: dict[str, Present]
     indexes: frozenset[str]
     owned: Owned
+    #: Of the log tables: how their key columns are declared.
+    widths: dict[str, dict[str, str]]
 
 
 def objects(session: Session) -> Objects:
@@ -75,6 +77,7 @@ def objects(session: Session) -> Objects:
         triggers=triggers,
         indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
         owned=owned,
+        widths=widths.read(session) if owned.ours else {},
     )
 
 
@@ -207,7 +210,7 @@ class Installer:
             return []  # refresh_schemas says why
         is_inline = table.keyed.style is Style.INLINE
         if not unfinished and not wrong_triggers(table, here.triggers) and (is_inline or _log(table) in here.kinds):
-            every = [] if is_inline else [_log_step(table, True)]
+            every = [] if is_inline else [_log_step(table, True), *_wider(table, here)]
             every += [_make(table, made, True) for made in triggers(table.keyed, table.schema.table_id)]
             return every
         return list(self._objects(table, here, resync=not unfinished))
@@ -225,6 +228,7 @@ class Installer:
                 yield _run(table.schema.qualified, what, sql, exists=there)
         else:
             yield _log_step(table, _log(table) in here.kinds)
+            yield from _wider(table, here)
         wrong = {made.name for made in wrong_triggers(table, here.triggers)}
         for made in every:
             yield _make(table, made, made.name not in wrong)
@@ -249,6 +253,8 @@ class Installer:
                 self._run(step)
             except VenusError as error:
                 self._session.rollback()
+                if step.kind == "widen":
+                    raise  # its triggers are as they were
                 table = step.shown.table
                 self._take_away([s.name for s in steps if s.kind == "make" and s.shown.table == table])
                 self._mark(table, str(error))
@@ -271,8 +277,8 @@ class Installer:
     def _run(self, step: Step) -> None:
         if step.kind == "check":
             self._check(step.name)
-        elif step.kind == "fence":
-            self._fence(step.shown.sql)
+        elif step.kind in ("fence", "widen"):
+            self._patiently(step.shown.sql)
         else:
             self._session.run(step.shown.sql, step.binds)
         self._session.commit()
@@ -288,7 +294,7 @@ class Installer:
         hint = "grants must be direct: a trigger does not see what its owner has through a role"
         raise SourceError(f"trigger {trigger} does not compile and was removed: {said or 'no reason given'}", hint=hint)
 
-    def _fence(self, sql: str) -> None:
+    def _patiently(self, sql: str) -> None:
         for attempt in tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
             stop=tenacity.stop_after_attempt(FENCE_ATTEMPTS),
@@ -345,6 +351,12 @@ def _recorded(table: str, wanted: Seq[tuple[str, str]], here: Objects) -> Step:
 def _log_step(table: Table, exists: bool) -> Step:
     made = ddl.log_ddl(table.keyed, table.schema.table_id)
     return _run(table.schema.qualified, f"table {made.name}", made.sql, exists=exists)
+
+
+def _wider(table: Table, here: Objects) -> Iterator[Step]:
+    for column, to in widths.narrower(table.keyed, table.schema.table_id, here.widths):
+        sql = widths.widen(table.schema.table_id, column, to)
+        yield Step(shown=_step(table.schema.qualified, f"width of {_log(table)}.{column}", sql), kind="widen")
 
 
 def _make(table: Table, made: ddl.Made, exists: bool) -> Step:

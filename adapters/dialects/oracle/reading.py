@@ -103,12 +103,15 @@ def _log_changes(
     table: Table, layout: Layout, readings: Seq[Reading], key_at: Seq[str], columns: Seq[str], beside: str
 ) -> str:
     logged = log_keys(layout.key_count)
+    # one that was logged before its CHAR became wider is the same key
+    cast = [r.logged(k) for k, r in zip(logged, readings, strict=False)]
     return statement(
         "cut",
         "changes",
         log=log_table(table.schema.table_id),
         table=table.keyed.sql,
-        keys=", ".join(logged),
+        cast_keys=", ".join(c if c == k else f"{c} AS {k}" for c, k in zip(cast, logged, strict=True)),
+        grouped=", ".join(cast),
         log_key=", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
         others="".join(f"{c}, " for c in columns[layout.key_count :]),
         lobs=beside,
@@ -125,7 +128,7 @@ def _inline_changes(
 
 def _behind(key_at: Seq[str], readings: Seq[Reading], bound: str) -> str:
     """Return the condition that a row's key is greater than the one bound as p1, p2, ...: Oracle compares no rows."""
-    places = [r.mapping.bind.format(n=f"{bound}{n}") for n, r in enumerate(readings[: len(key_at)], 1)]
+    places = [r.bind(f"{bound}{n}") for n, r in enumerate(readings[: len(key_at)], 1)]
     ways = []
     for last in range(len(key_at)):
         equal = [f"{at} = {place}" for at, place in zip(key_at[:last], places, strict=False)]
@@ -272,14 +275,15 @@ def fill_from(access: Access, cursor: bytes) -> tuple[str, dict[str, Any]]:
     if not cursor:
         return access.fill_sql, {}
     place = Place.read(cursor)
-    bounds = _bound("p", place.after)
-    return (
-        (access.fill_next_sql, bounds) if place.end is None else (access.fill_rest_sql, bounds | _bound("e", place.end))
-    )
+    bounds = _bound("p", place.after, access)
+    if place.end is None:
+        return access.fill_next_sql, bounds
+    return access.fill_rest_sql, bounds | _bound("e", place.end, access)
 
 
-def _bound(name: str, key: list[Any]) -> dict[str, Any]:
-    return {f"{name}{n}": _untagged(tag, value) for n, (tag, value) in enumerate(key, 1)}
+def _bound(name: str, key: list[Any], access: Access) -> dict[str, Any]:
+    pairs = zip(access.readings, key, strict=False)
+    return {f"{name}{n}": r.bindable(_untagged(tag, value)) for n, (r, (tag, value)) in enumerate(pairs, 1)}
 
 
 def _untagged(tag: str, value: str) -> Any:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from venus.adapters.dialects.keyforms import another_form
 from venus.adapters.dialects.oracle.ddl import Made
 from venus.adapters.dialects.oracle.dictionary import Table, with_id
 from venus.adapters.dialects.oracle.registry import Captured
@@ -48,6 +49,8 @@ class Comparison:
     table: Table | None  # as it is now, with the version that it has to have; None: it cannot be read
     reason: str = ""  # why changes may have been missed, empty if none were
     missing: tuple[str, ...] = ()  # triggers
+    #: Its triggers do not fit its key any more, and could fail the application's statements.
+    silence: bool = False
 
     @property
     def is_new_version(self) -> bool:
@@ -80,7 +83,12 @@ def compare(captured: Captured, found: Table | None, present: Mapping[str, Prese
     if found.schema.key != known.key or any(name not in numbers for name in known.key):
         key = ", ".join(found.schema.key)
         reason = f"its key is now ({key}), was ({', '.join(known.key)}): uninstall and install again"
-        return Comparison(captured=captured, table=None, reason=reason)
+        return Comparison(captured=captured, table=None, reason=reason, silence=True)
+    if column := another_form(found.schema, known):
+        reason = (
+            f"key column {column} has another form now, and with it every row's identity: uninstall and install again"
+        )
+        return Comparison(captured=captured, table=None, reason=reason, silence=True)
     if fingerprint(found.schema) != fingerprint(known):
         found = replace(found, schema=replace(found.schema, version=known.version + 1))
     missing = tuple(made.name for made in wrong_triggers(found, present))

@@ -5,6 +5,7 @@ The reader holds a cut's snapshot, the writer does everything else in short tran
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from venus.adapters.dialects.contract import (
     SourceState,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
-from venus.adapters.dialects.oracle import inline, registry, sampling, structure
+from venus.adapters.dialects.oracle import ddl, inline, ownership, registry, sampling, structure
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import Claim, OracleCut
@@ -36,8 +37,10 @@ from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version, version_of
 from venus.config import Settings
-from venus.errors import ConfigError, Fenced, Refused, SourceError
+from venus.errors import ConfigError, DatabaseUnavailable, Fenced, Refused, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
+
+logger = logging.getLogger(__name__)
 
 NOT_INSTALLED = "VENUS is not installed here"
 
@@ -296,10 +299,24 @@ class OracleSource:
             done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
             if done:
                 self._writer.many(statement("registry", "ddl_done"), done)
+        self._silence(found)
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
         self._adopt(self._compare_all())
         now = [a.layout.schema for a in self._accesses.values()]
         return [s for s in now if (s.table_id, s.version) not in known]
+
+    def _silence(self, found: Seq[Comparison]) -> None:
+        """Take triggers away that do not fit their table's key: they could fail the application's statements."""
+        unfit = [how.captured.schema for how in found if how.silence]
+        present = objects(self._writer).triggers if unfit else {}
+        for schema in unfit:
+            for kind, name in ownership.of_table(schema.table_id):
+                if name in present:
+                    try:
+                        self._writer.run(ddl.drop(kind, name))
+                    except DatabaseUnavailable:
+                        logger.warning("%s is in use: trigger %s is taken away later", schema.qualified, name)
+        self._writer.rollback()
 
     def _retry_halted(self) -> None:
         """Go on with the tables that halted at a row and have been written to since: the row may be right now."""

@@ -9,6 +9,10 @@ CREATE TABLE {log} (
   CONSTRAINT {log}_PK PRIMARY KEY (SEQ) USING INDEX INITRANS 8
 ) INITRANS 8 PCTFREE 5;
 
+-- wider_column --
+-- Of a log table that an older version has made as wide as the key was then.
+ALTER TABLE {log} MODIFY ({column} {type});
+
 -- insert --
 CREATE OR REPLACE TRIGGER {trigger}
 AFTER INSERT ON {table}

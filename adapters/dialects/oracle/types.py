@@ -15,6 +15,9 @@ from venus.errors import UnsupportedType
 from venus.model import Kind, LogicalType
 
 MOMENT = "SYYYY-MM-DD HH24:MI:SS"
+#: How long texts and RAW can be where nobody has extended them (MAX_STRING_SIZE), and where somebody has.
+TEXT_CHARS, NATIONAL_CHARS, RAW_BYTES = 4000, 2000, 2000
+EXTENDED_CHARS, EXTENDED_NATIONAL_CHARS = 32767, 16383
 #: Fraction digits that targets can hold; further ones are cut off, and `check` says so.
 FRACTION_MAX = 6
 
@@ -28,6 +31,20 @@ class Declared:
     length: int = 0  # characters for text, bytes for RAW
     precision: int | None = None
     scale: int | None = None
+    #: A CHAR(n BYTE): as many blanks as fill n bytes.
+    in_bytes: bool = False
+
+    @property
+    def is_national(self) -> bool:
+        """Whether it holds the national character set, which values bound as ordinary text may not survive."""
+        return self.data_type in ("NCHAR", "NVARCHAR2", "NCLOB")
+
+    @property
+    def padded(self) -> str:
+        """What a value has to be cast to so that it has this column's blanks; empty if it has none."""
+        if self.data_type == "NCHAR":
+            return f"NCHAR({self.length})"
+        return f"CHAR({self.length} {'BYTE' if self.in_bytes else 'CHAR'})" if self.data_type == "CHAR" else ""
 
     @property
     def spelled(self) -> str:
@@ -48,7 +65,9 @@ class Mapping:
     select: Callable[[Declared], str]
     text: str
     bind: str = ":{n}"
-    log_type: str = ""  # of a key column in the log table; empty = not in a key
+    #: Of a key column in the log table: the widest form, so that a wider key never fails the application's statements.
+    #: {text} = see `log_type_of`. Empty = not in a key.
+    log_type: str = ""
     wide: bool = False
     #: A LOB: a large value is read by its locator (lobs.py).
     located: bool = False
@@ -97,7 +116,7 @@ _LOB_NOTE = "a larger one by its locator, in pieces; an empty one is not NULL; i
 
 MAPPINGS = (
     Mapping(pattern=r"NUMBER", becomes="INT for scale 0 up to 18 digits, else DECIMAL", logical=_number, select=_plain,
-            text="number", log_type="{declared}", note="fetched as Decimal, never as float; negative scales stay"),
+            text="number", log_type="NUMBER", note="fetched as Decimal, never as float; negative scales stay"),
     Mapping(pattern=r"FLOAT", becomes="DECIMAL", logical=_of(Kind.DECIMAL, length=0), select=_plain, text="number",
             log_type="NUMBER", note="a NUMBER with binary precision"),
     Mapping(pattern=r"BINARY_FLOAT", becomes="FLOAT of 4 bytes", logical=_of(Kind.FLOAT, length=4), select=_plain,
@@ -105,15 +124,15 @@ MAPPINGS = (
     Mapping(pattern=r"BINARY_DOUBLE", becomes="FLOAT of 8 bytes", logical=_of(Kind.FLOAT, length=8), select=_plain,
             text="double", note="NaN and infinities travel; not in a key"),
     Mapping(pattern=r"N?CHAR", becomes="CHAR", logical=_of(Kind.CHAR), select=_plain, text="text",
-            log_type="{declared}", note=_TEXT_NOTE),
+            log_type="{text}", note=_TEXT_NOTE),
     Mapping(pattern=r"N?VARCHAR2", becomes="TEXT", logical=_of(Kind.TEXT), select=_plain, text="text",
-            log_type="{declared}", note=_TEXT_NOTE),
+            log_type="{text}", note=_TEXT_NOTE),
     Mapping(pattern=r"DATE", becomes="TIMESTAMP(0)", logical=_timestamp(Kind.TIMESTAMP),
             select=_always(f"TO_CHAR({{c}}, '{MOMENT}')"), text="moment", bind=f"TO_DATE(:{{n}}, '{MOMENT}')",
             log_type="DATE", note="has a time of day; years BC too"),
     Mapping(pattern=r"TIMESTAMP(\(\d\))?", becomes="TIMESTAMP", logical=_timestamp(Kind.TIMESTAMP),
             select=lambda d: f"TO_CHAR({{c}}, '{_moment(d)}')", text="moment", bind=_TO_MOMENT,
-            note="digits after the sixth are cut off; not in a key with more than six", log_type="{data_type}"),
+            note="digits after the sixth are cut off; not in a key with more than six", log_type="TIMESTAMP(9)"),
     Mapping(pattern=r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE", becomes="TIMESTAMPTZ",
             logical=_timestamp(Kind.TIMESTAMPTZ),
             select=lambda d: f"TO_CHAR(SYS_EXTRACT_UTC(CAST({{c}} AS TIMESTAMP WITH TIME ZONE)), '{_moment(d)}')",
@@ -123,7 +142,7 @@ MAPPINGS = (
     Mapping(pattern=r"INTERVAL DAY.* TO SECOND.*", becomes="INTERVAL", logical=_of(Kind.INTERVAL, length=0),
             select=_always("TO_CHAR({c})"), text="days", note="digits after the sixth are cut off"),
     Mapping(pattern=r"RAW", becomes="BYTES", logical=_of(Kind.BYTES), select=_plain, text="octets",
-            log_type="{declared}"),
+            log_type=f"RAW({RAW_BYTES})"),
     Mapping(pattern=r"BLOB", becomes="BYTES", logical=_of(Kind.BYTES, length=0), select=_always(INLINE),
             text="octets", wide=True, located=True, note=_LOB_NOTE),
     Mapping(pattern=r"N?CLOB", becomes="TEXT", logical=_of(Kind.TEXT, length=0), select=_always(INLINE), text="text",
@@ -163,6 +182,18 @@ def mapping_of(declared: Declared) -> Mapping:
                 return mapping
         reason = "this type is not known"
     raise UnsupportedType(f"{declared.data_type}: {reason}", hint="exclude the column's table, or move the value")
+
+
+def log_type_of(declared: Declared, mapping: Mapping) -> str:
+    """Return how a log table declares a key column of this type, empty if it cannot be in a key."""
+    if declared.data_type.startswith("TIMESTAMP") and (declared.scale or 0) > FRACTION_MAX:
+        return ""
+    if declared.is_national:
+        chars = NATIONAL_CHARS if declared.length <= NATIONAL_CHARS else EXTENDED_NATIONAL_CHARS
+        text = f"NVARCHAR2({chars})"
+    else:
+        text = f"VARCHAR2({TEXT_CHARS if declared.length <= TEXT_CHARS else EXTENDED_CHARS} CHAR)"
+    return mapping.log_type.replace("{text}", text)
 
 
 def documentation() -> str:

@@ -31,7 +31,7 @@ from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint
 from venus.config import Settings
 from venus.errors import Refused
-from venus.model import Kind, LogicalType, Sequence
+from venus.model import LogicalType, Sequence
 
 SECTION_BYTES = 1 << 30
 #: Rows read at a time weigh no more than this, or are one.
@@ -145,7 +145,7 @@ class OracleReader(ReadsRows):
             for column, reading, kind, text in zip(columns, access.readings, types, key, strict=False):
                 name = f"p{len(binds) + 1}"
                 binds[name] = bound(reading, kind, text)
-                case.append(f"{column} = {reading.mapping.bind.format(n=name)}")
+                case.append(f"{column} = {reading.bind(name)}")
             cases.append(f"({' AND '.join(case)})")
         return f"({' OR '.join(cases)})", binds
 
@@ -160,18 +160,19 @@ class OracleReader(ReadsRows):
         if not keys or any((owner, name) == (schema.namespace, schema.name) for _, _, owner, name in noted):
             return set(keys)
         access, logged = self._access(subject), log_keys(len(schema.key))
-        expressions = [r.expression(f"G.{k}") for r, k in zip(access.readings, logged, strict=False)]
+        columns = [r.logged(f"G.{k}") for r, k in zip(access.readings, logged, strict=False)]
+        expressions = [r.expression(c) for r, c in zip(access.readings, columns, strict=False)]
         parts = {"keys": ", ".join(expressions), "log": self._log(access)}
         found: set[Key] = set()
         for first in range(0, len(keys), KEYS_AT_ONCE):
-            where, binds = self._keyed(subject, [f"G.{k}" for k in logged], keys[first : first + KEYS_AT_ONCE])
+            where, binds = self._keyed(subject, columns, keys[first : first + KEYS_AT_ONCE])
             rows = self._session.rows(statement("verify", "waiting", where=where, **parts), binds)
             found |= _keys_of(subject, access, rows)
         return found
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
         access, types = self._access(subject), [c.type for c in subject.schema.wire_columns]
-        values = [r.mapping.bind.format(n=n) for n, r in enumerate(access.readings[: access.layout.key_count], 1)]
+        values = [r.bind(n) for n, r in enumerate(access.readings[: access.layout.key_count], 1)]
         names = ", ".join(log_keys(access.layout.key_count))
         text = statement("verify", "touch", log=self._log(access), keys=names, values=", ".join(values))
         rows = [[bound(r, t, form) for r, t, form in zip(access.readings, types, key, strict=False)] for key in keys]
@@ -195,7 +196,7 @@ def bound(reading: Reading, kind: LogicalType, text: str) -> Any:
     if reading.mapping.text == "number":
         return Decimal(text)
     if reading.mapping.text == "text":
-        return text.ljust(kind.length) if kind.kind is Kind.CHAR else text
+        return reading.bindable(text)  # without the blanks of a CHAR, which the statement adds
     era, moment = text.endswith(" BC"), text.removesuffix(" BC")
     return f"{'-' if era else ' '}{moment}"  # as SYYYY writes it
 

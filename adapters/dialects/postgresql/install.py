@@ -21,6 +21,7 @@ from venus.adapters.dialects.postgresql.dictionary import KeyColumn, Table
 from venus.adapters.dialects.postgresql.names import literal
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.triggers import Function, Trigger
+from venus.adapters.dialects.postgresql.types import widest
 from venus.errors import DatabaseUnavailable, Refused
 from venus.migrations import run as migrations
 from venus.model import Column, Kind, LogicalType, TableSchema
@@ -68,6 +69,8 @@ HEARTBEAT = Table(
 _HEARTBEAT = (HEARTBEAT.namespace, HEARTBEAT.name)
 #: The dialect's own tables for all logs together, and the statement that makes each.
 _SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table"}
+#: A log that an older version has made as wide as the key was then; nothing was missed by it.
+WIDTH = "width of log table "
 _RETRY_AFTER_S = 1.0
 #: pg_trigger.tgenabled: O fires for ordinary sessions, A for replicas too.
 _ENABLED = {False: "O", True: "A"}
@@ -113,7 +116,7 @@ class Present:
     def lacks(self, table: Table, table_id: int, *, always: bool) -> list[str]:
         """Return what is missing or altered of a registered table's triggers."""
         steps = table_steps(table, table_id, self, always=always)
-        return [s.what for s in steps if not s.exists and not s.what.startswith("state ")]
+        return [s.what for s in steps if not s.exists and not s.what.startswith(("state ", WIDTH))]
 
 
 # -- plans -------------------------------------------------------------------------------------------------------
@@ -179,7 +182,7 @@ def table_steps(table: Table, table_id: int, present: Present, *, always: bool) 
         steps += _function_steps(where, function, present)
     for trigger in triggers.triggers(table, table_id):
         steps += _trigger_steps(where, trigger, present, always=always)
-    mended = known and any(not s.exists for s in steps)
+    mended = known and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
     steps.append(
         InstallStep(table=where, what="registration", sql=registry.register_sql(table, table_id), exists=known)
     )
@@ -210,7 +213,17 @@ def _log_steps(where: str, table: Table, table_id: int, present: Present) -> lis
     what = f"log table {name}"
     create = triggers.log_table(table, table_id)
     there = present.logs.get(_local(name))
-    same = there == tuple((k.log_type, k.collation) for k in table.key)
+    wanted = tuple((k.log_type, k.collation) for k in table.key)
+    if there and there != wanted and tuple((widest(t), c) for t, c in there) == wanted:
+        return [
+            InstallStep(table=where, what=what, sql=create, exists=True),
+            *(
+                InstallStep(table=where, what=f"{WIDTH}{name}", sql=triggers.widen(name, k, wide))
+                for k, (wide, _), (narrow, _) in zip(names.log_keys(len(wanted)), wanted, there, strict=True)
+                if narrow != wide
+            ),
+        ]
+    same = there == wanted
     steps = [InstallStep(table=where, what=what, sql=create, exists=same)]
     if there is not None and not same:
         steps.insert(0, InstallStep(table=where, what=what, sql=f"DROP TABLE {name}"))

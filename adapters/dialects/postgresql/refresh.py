@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
+from venus.adapters.dialects.keyforms import another_form
 from venus.adapters.dialects.postgresql import names, registry, triggers
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Leaf, Table
@@ -16,6 +17,7 @@ from venus.adapters.dialects.postgresql.install import Present
 from venus.adapters.dialects.postgresql.names import log_keys, qualified, quoted
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.postgresql.types import widest
 from venus.errors import SourceError
 from venus.model import TableSchema
 
@@ -62,9 +64,11 @@ def _key_change(known: TableSchema, table: Table) -> str:
     now = tuple(k.name for k in table.key)
     if now != known.key:
         return f"its key was ({', '.join(known.key)}) and is ({', '.join(now)})"
-    types = {c.name: (c.type, c.number) for c in known.columns}
+    types = {c.name: (c.number, widest(c.source_type)) for c in known.columns}
+    reformed = another_form(table.schema(known.table_id, known.version), known)
     for column in table.columns:
-        if column.name in known.key and types[column.name] != (column.type, column.number):
+        same = types.get(column.name) == (column.number, widest(column.source_type))
+        if column.name in known.key and (not same or column.name == reformed):
             return f"key column {column.name} was made anew as {column.source_type}"
     return ""
 

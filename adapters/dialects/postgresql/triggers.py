@@ -33,6 +33,8 @@ class Trigger:
 
 
 _INDEX = re.compile(r"(?<=pg_get_indexdef\()\d+")
+#: Of a key column's type, which a wider key has changed.
+_WIDTH = re.compile(r"\(\d+(,-?\d+)?\)(?=[^']*'::regtype)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,12 @@ class Function:
         return self.sql.split("$venus$")[1]
 
     def names_another_index(self, body: str) -> bool:
-        """Whether `body` is this function but for the number of an index that has been made anew since."""
-        return body != self.body and _INDEX.sub("", body) == _INDEX.sub("", self.body)
+        """Whether `body` is this function but for an index that has been made anew since, or a key that is wider."""
+        return body != self.body and _lasting(body) == _lasting(self.body)
+
+
+def _lasting(body: str) -> str:
+    return _WIDTH.sub("", _INDEX.sub("", body))
 
 
 def log_table(table: Table, table_id: int) -> str:
@@ -59,6 +65,11 @@ def log_table(table: Table, table_id: int) -> str:
         for k, c in zip(log_keys(len(table.key)), table.key, strict=True)
     )
     return statement("triggers", "log_table", log=names.log_table(table_id), columns=columns)
+
+
+def widen(log: str, column: str, to: str) -> str:
+    """Return the statement that takes the width of a log's column away."""
+    return statement("triggers", "wider_column", log=log, column=column, type=to)
 
 
 def functions(table: Table, table_id: int) -> Iterator[Function]:

@@ -8,6 +8,9 @@ CREATE TABLE {log} (op "char" NOT NULL, {columns})
     WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
           autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
 
+-- wider_column --
+ALTER TABLE {log} ALTER {column} TYPE {type}
+
 -- dirty_table --
 -- The dirty marks: which log tables have something, so that a poll reads one small table however many logs there are.
 -- Only inserted into, one row for each transaction and table: writers never wait for each other here.

@@ -7,6 +7,7 @@ inside its own database: object ids and roles behind a name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -127,6 +128,23 @@ def below_domain(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
         spelled = found.base_spelled
         found = types[found.base]
     return spelled
+
+
+_WIDTH = re.compile(r"\(\d+(,-?\d+)?\)")
+#: What a type without a width is called, where its plain name means a width of one.
+_WITHOUT_WIDTH = {"character": "bpchar", "bit": "bit varying"}
+
+
+def widest(spelled: str) -> str:
+    """Return a type without its width: a log's column must take the values of a key that becomes wider."""
+    if '"' in spelled:
+        return spelled  # a name of somebody's own; only the server's types have widths here
+    plain, array = _WIDTH.sub("", spelled), ""
+    if plain.startswith("interval"):
+        plain = "interval" + plain[plain.index("[") :] if "[" in plain else "interval"
+    if plain.endswith("[]"):
+        plain, array = plain.removesuffix("[]"), "[]"
+    return _WITHOUT_WIDTH.get(plain, plain) + array
 
 
 def is_identity(oid: int, modifier: int, types: Mapping[int, PgType], *, deterministic: bool) -> bool:

@@ -224,3 +224,31 @@ def test_a_column_travels_as_it_was_asked_to(application: Any, standin: StandIn)
     with closing(OracleSource(standin, Options(type_map={"FLAGS.OFF": "boolean"}))) as source:
         (found,) = [f for f in source.check(["*"], []) if f.blocks]
         assert found.message == "FLAGS.OFF names no column of a captured table"
+
+
+def test_a_log_of_an_older_version_is_named_and_widened(
+    enroll: Follower, source: OracleSource, application: Any
+) -> None:
+    application.execute("ALTER TABLE VENUS_L_00002 MODIFY K1 NUMBER(10) NOT NULL, MODIFY K2 VARCHAR2(20) NOT NULL")
+    application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (5, 'waits')""")
+    found = [f.message for f in source.check(["*"], []) if "older version" in f.message]
+    assert [m.split(" is of ")[0] for m in found] == ["its log's column K1", "its log's column K2"]
+    made = [s.what for s in source.install(["*"], []) if not s.exists]
+    assert made == ["width of VENUS_L_00002.K1", "width of VENUS_L_00002.K2"]
+    application.execute('ALTER TABLE "ENROLL" MODIFY "COURSE" VARCHAR2(60) NOT NULL')
+    application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (6, REPEAT('x', 60))""")
+    enroll.drain()
+    assert {("5", "waits"), ("6", "x" * 60)} <= set(enroll.rows("ENROLL"))
+    assert {t.state for t in source.registered()} == {"ACTIVE"}
+
+
+def test_a_key_with_another_form_silences_its_triggers(
+    enroll: Follower, source: OracleSource, application: Any
+) -> None:
+    application.execute('ALTER TABLE "ENROLL" MODIFY "STUDENT_ID" NUMBER(12,2) NOT NULL')
+    source.refresh_schemas()
+    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    assert state.state == "RESYNC"
+    assert "key column STUDENT_ID has another form now" in state.reason
+    application.execute("SELECT trigger_name FROM information_schema.triggers WHERE event_object_table = 'ENROLL'")
+    assert application.fetchall() == ()

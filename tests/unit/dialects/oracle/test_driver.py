@@ -17,12 +17,14 @@ from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module, error
 from tests.support.oracle_scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged
+from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.oracle import ddl, sampling
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
 from venus.adapters.dialects.oracle.connection import (
     SESSION,
     ModuleDriver,
+    National,
     Options,
     Session,
     SnapshotLost,
@@ -30,8 +32,10 @@ from venus.adapters.dialects.oracle.connection import (
     driver_of,
     output_handler,
 )
-from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.install import Installer, Step
+from venus.adapters.dialects.oracle.reading import access_to, fill_from
+from venus.adapters.dialects.oracle.verify import bound
 from venus.adapters.dialects.oracle.versions import named
 from venus.adapters.dialects.registry import dialect_of
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError
@@ -312,3 +316,40 @@ def test_without_oracles_client_the_thick_mode_says_so() -> None:
 )  # fmt: skip
 def test_the_table_of_codes(code: str, action: Action) -> None:
     assert action_of(code) is action
+
+
+def test_keys_of_the_national_character_set_are_bound_as_such(module: Module, session: Session) -> None:
+    """Bound as ordinary text they would lose what the database's own character set does not have."""
+    access = access_to(national())
+    cursor = Place([["text", "日本"]], [["text", "語"]]).cursor
+    sql, binds = fill_from(access, cursor)
+    session.rows(sql, {**binds, "lines": 1})
+    assert module.bound == {"p1": double.NVARCHAR, "e1": double.NVARCHAR}
+    key = access.readings[0]
+    assert isinstance(bound(key, access.layout.columns[0].type, "日本"), National)
+    assert not isinstance(key.bindable(Decimal(1)), National)
+
+
+def national() -> Table:
+    rows = [("W", "NVARCHAR2", None, 40, 20, "C", None, None, "N", None)]
+    listed = Listed(owner="APP", name="WORD", partitioned=False, rows=0)
+    return with_id(described(listed, rows, [("WORD_PK", "P", "W")]), 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "used", "chars", "log_type", "logged"),
+    [
+        ("CHAR", "B", 10, "VARCHAR2(4000 CHAR)", "CAST(K1 AS CHAR(10 BYTE))"),
+        ("CHAR", "C", 10, "VARCHAR2(4000 CHAR)", "CAST(K1 AS CHAR(10 CHAR))"),
+        ("NCHAR", "C", 10, "NVARCHAR2(2000)", "CAST(K1 AS NCHAR(10))"),
+        ("VARCHAR2", "B", 10, "VARCHAR2(4000 CHAR)", "K1"),
+        ("VARCHAR2", "B", 5000, "VARCHAR2(32767 CHAR)", "K1"),
+        ("NVARCHAR2", "C", 10, "NVARCHAR2(2000)", "K1"),
+        ("NVARCHAR2", "C", 3000, "NVARCHAR2(16383)", "K1"),
+    ],
+)
+def test_a_text_key_is_logged_in_its_widest_form(kind: str, used: str, chars: int, log_type: str, logged: str) -> None:
+    rows = [("W", kind, None, 40, chars, used, None, None, "N", None)]
+    table = described(Listed(owner="APP", name="WORD", partitioned=False, rows=0), rows, [("WORD_PK", "P", "W")])
+    assert table.keyed.key[0].log_type == log_type
+    assert table.readings["W"].logged("K1") == logged
