@@ -29,7 +29,7 @@ class Log:
 
     def __init__(self) -> None:
         self.business = Business(1, "main", Reviews(first_s=6.0))
-        self.group = Group(Nowhere())  # type: ignore[arg-type]
+        self.group = self.new_group()
         self.live: list[tuple[int, set[Version]]] = []
         self.decided = 0
 
@@ -56,7 +56,12 @@ class Log:
     def apply(self, count: int) -> None:
         self.group.write_log()
         machine.apply_pending(self.business, self.business.log.applied + count, Nowhere())  # type: ignore[arg-type]
-        self.group = Group(Nowhere())  # type: ignore[arg-type]
+        self.group = self.new_group()
+
+    def new_group(self) -> Group:
+        group = Group(Nowhere())  # type: ignore[arg-type]
+        group.allow(self.business, 0)
+        return group
 
     def known(self) -> set[int]:
         return {version for _, versions in self.live for _, version in versions}
