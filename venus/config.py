@@ -220,6 +220,10 @@ class Capture(_Section):
     fill_chunk_rows: Count = 20_000
     heartbeat_s: Seconds = 5.0
     cut_timeout_s: Seconds = 60.0
+    #: What one cut of an Oracle source takes at most: a longer one outlives the undo that its snapshot is read from.
+    cut_rows_max: Count = 1_000_000
+    cut_bytes_max: Count = 1 << 30
+    cut_read_s: Seconds = 300.0
 
 
 class Apply(_Section):

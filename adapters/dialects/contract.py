@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Protocol
 
 from venus.codec.changes import TableChanges
-from venus.errors import SourceError
+from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, TableSchema
 
 
@@ -24,6 +24,10 @@ class SchemaChanged(SourceError):
     """A captured table is not what the registry says any more: refresh the schemas, then open the cut again."""
 
     retryable = True
+
+
+class SnapshotLost(DatabaseUnavailable):
+    """The snapshot cannot be read any further: take the cut back and open another, which the dialect makes smaller."""
 
 
 class TableHalts(SourceError):

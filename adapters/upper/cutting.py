@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from enum import Enum
 
-from venus.adapters.dialects.contract import Cut, FillState, TableHalts
+from venus.adapters.dialects.contract import Cut, FillState, SnapshotLost, TableHalts
 from venus.adapters.upper.batching import Batcher
 from venus.adapters.upper.fills import Chunk
 from venus.adapters.upper.report import Reporter
@@ -74,6 +74,8 @@ class Cutter:
         except SourceError as e:
             self._read_again(e)
             return Found.NOTHING
+        except SnapshotLost as e:
+            return self._smaller(e)
         if cut is None:
             return Found.NOTHING
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
@@ -91,6 +93,9 @@ class Cutter:
             self._take_back(cut, shipment)
             self._read_again(e)
             return Found.NOTHING
+        except SnapshotLost as e:
+            self._take_back(cut, shipment)
+            return self._smaller(e)
         except BaseException:
             self._take_back(cut, shipment)
             raise
@@ -170,6 +175,12 @@ class Cutter:
             raise error
         self._reporter.state("reading the dictionary again", error=error)
         self._session.refresh_schemas()
+
+    def _smaller(self, error: SnapshotLost) -> Found:
+        """Leave it to the source how much the next cut takes."""
+        logger.warning("%s; the next cut is smaller; %s", error, error.hint)
+        self._reporter.state("taking a smaller cut", error=error)
+        return Found.NOTHING
 
     def _committed(self, cut: Cut, shipment: Shipment, chunks: Sequence[Chunk]) -> None:
         records, session = shipment.records, self._session

@@ -21,6 +21,7 @@ from venus.adapters.dialects.contract import (
     OtherObject,
     RegisteredTable,
     SchemaChanged,
+    SnapshotLost,
     SourceState,
     TableHalts,
 )
@@ -307,6 +308,8 @@ class ScriptedSource:
             raise DatabaseUnavailable("the connection is broken")
         try:
             self.script.step(f"source.{name}")
+        except SnapshotLost:
+            raise
         except DatabaseUnavailable:
             self.broken = True
             raise

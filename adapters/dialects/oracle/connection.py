@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.contract import SchemaChanged, SnapshotLost
 from venus.adapters.dialects.oracle.address import connect_arguments
+from venus.adapters.dialects.oracle.bounds import Limits
 from venus.adapters.dialects.oracle.codes import Action, action_of
 from venus.adapters.dialects.oracle.lobs import LOCATOR, Lob, whole
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
@@ -47,10 +48,6 @@ class National(str):
     __slots__ = ()
 
 
-class SnapshotLost(DatabaseUnavailable):
-    """The snapshot cannot be read any further; a new one can."""
-
-
 class Driver(Protocol):
     """A DB-API module with an address."""
 
@@ -72,6 +69,7 @@ class Options:
     watch_database: bool = False
     compound: bool = False
     type_map: Mapping[str, str] = field(default_factory=dict)  # of [source.type_map]
+    limits: Limits = field(default_factory=Limits)  # of [capture]
     inline: bool = False  # of `install-triggers --mode inline`, not of the URL
 
 
@@ -220,7 +218,8 @@ class Session:
             self.close()
             return DatabaseUnavailable(said)
         if action is Action.AGAIN:
-            return SnapshotLost(said, hint="if this happens often, raise UNDO_RETENTION or lower [capture] limits")
+            hint = "if this happens often, raise UNDO_RETENTION, or lower cut_rows_max or cut_read_s of [capture]"
+            return SnapshotLost(said, hint=hint)
         if action is Action.WAIT:
             return DatabaseUnavailable(said)
         if action is Action.DICTIONARY:

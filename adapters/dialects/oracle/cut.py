@@ -1,21 +1,24 @@
 """One cut of an Oracle database: a read-only transaction, then the local transaction (VENUS 3.3, capture.md 0).
 
-The claim list is every log row that the snapshot sees; the local transaction deletes exactly those, by their numbers.
+The claim list is every log row that the snapshot sees, or as many as one cut takes (bounds.py); the local transaction
+deletes exactly those that were read, by their numbers.
 A row that commits late has a number among them but is not on the list, and waits for the next cut.
 """
 
 from __future__ import annotations
 
+import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from venus.adapters.dialects.contract import FillState
+from venus.adapters.dialects.contract import FillState, SnapshotLost
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.bounds import SLICE_ROWS, Bounds, slices
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.inline import Polled
 from venus.adapters.dialects.oracle.reading import (
@@ -50,18 +53,33 @@ class Claim:
     numbers: array[int]
     truncated: bool
     polled: Polled | None = None
+    #: Whether these are all that the snapshot sees of its log.
+    complete: bool = True
 
     @property
     def extent(self) -> int:
         """What is another number as soon as the table has been written to: its log rows, or its highest Sequence."""
         return self.polled.highest if self.polled else len(self.numbers)
 
-    @property
-    def place(self) -> dict[str, int] | None:
-        """What bounds the changes to read; None if there are none."""
-        if self.polled:
-            return {"last": self.polled.last, "hi": self.polled.highest}
-        return {"hi": max(self.numbers)} if self.numbers else None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """How much of a table's log one statement sees."""
+
+    #: All that there is, and nothing of it was sent before: what the log says of a key is all that it says.
+    whole: bool
+    #: All of it that is in this cut.
+    in_one: bool = True
+    #: Keys of earlier slices.
+    seen: set[Row] = field(default_factory=set)
+
+    def unseen(self, rows: list[Row], keys: int) -> list[Row]:
+        """Return the rows that this cut has not sent yet: a key of an earlier slice is as it was, in one snapshot."""
+        if self.in_one:
+            return rows
+        found = [row for row in rows if row[:keys] not in self.seen]
+        self.seen.update(row[:keys] for row in found)
+        return found
 
 
 class OracleCut:
@@ -77,6 +95,8 @@ class OracleCut:
         ddl_numbers: Seq[int],
         fills: Mapping[int, tuple[FillState, Access]],
         halts: Halts,
+        bounds: Bounds,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -87,6 +107,12 @@ class OracleCut:
         self._halts = halts
         self._read = False
         self._vanished: dict[int, str] = {}
+        self._bounds = bounds
+        self._monotonic = monotonic
+        #: What has been read of each table's log, and is removed by `commit`.
+        self._taken: dict[int, array[int]] = {}
+        self._partly: set[int] = set()
+        self._left = False
 
     @property
     def captured_at_us(self) -> int:
@@ -94,30 +120,86 @@ class OracleCut:
         return self._captured_at_us
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes, table by table. Raises TableHalts at a row that cannot be carried."""
+        """Stream the changes, table by table, as far as one cut goes. Raises TableHalts at a row that does not fit."""
+        began, nbytes, is_first = self._monotonic(), 0, True
         for table_id in self._halts.first(self._claims):
             claim = self._claims[table_id]
+            # a TRUNCATE is noted for the whole database: it goes with this cut
+            if not (is_first or claim.truncated) and self._bounds.is_full(nbytes, self._monotonic() - began):
+                self._leave(table_id)
+                continue
+            is_first = False
             schema = claim.access.layout.schema
             self._halts.begin()
             if claim.truncated:
                 yield marker(schema.table_id, schema.version, ChangeKind.TRUNCATE)
-            if (place := claim.place) is None:
-                continue
             try:
-                yield from self._changes(claim, place, rows_max=rows_max, bytes_max=bytes_max)
+                for section in self._pieces(claim, began, nbytes, rows_max=rows_max, bytes_max=bytes_max):
+                    nbytes += section.nbytes
+                    yield section
             except UnfitRow as why:
                 raise self._halts.halt(schema, claim.extent, why) from why
+            except SnapshotLost:
+                self._bounds.lost(sum(map(len, self._taken.values())) + len(claim.numbers))
+                raise
         self._read = True
 
-    def _changes(self, claim: Claim, place: dict[str, int], *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+    def _leave(self, table_id: int) -> None:
+        """Leave a table to the next cut, which begins with it."""
+        self._claims.pop(table_id)
+        if not self._left:
+            self._bounds.turn = table_id
+        self._left = True
+
+    def _pieces(
+        self, claim: Claim, began: float, nbytes: int, *, rows_max: int, bytes_max: int
+    ) -> Iterator[TableChanges]:
+        """Read a table's share slice by slice; a cut that is full in between leaves the rest of it behind."""
+        if claim.polled:
+            place = {"last": claim.polled.last, "hi": claim.polled.highest}
+            yield from self._changes(claim, place, Part(whole=True), rows_max=rows_max, bytes_max=bytes_max)
+            return
+        table_id = claim.access.layout.schema.table_id
+        taken = self._taken[table_id] = array("q")
+        in_one = len(claim.numbers) <= SLICE_ROWS
+        part = Part(whole=in_one and claim.complete and table_id not in self._bounds.behind, in_one=in_one)
+        for numbers in slices(claim.numbers):
+            if taken and self._bounds.is_full(nbytes, self._monotonic() - began):
+                break
+            place = {"lo": min(numbers), "hi": max(numbers)}
+            for section in self._changes(claim, place, part, rows_max=rows_max, bytes_max=bytes_max):
+                nbytes += section.nbytes
+                # who has a part of the log only cannot say what is new
+                yield section if part.whole else replace(section, inserts_only=False)
+            taken.extend(numbers)
+        if len(taken) < len(claim.numbers) or not claim.complete:
+            self._partly.add(table_id)
+
+    def _changes(
+        self, claim: Claim, place: dict[str, int], part: Part, *, rows_max: int, bytes_max: int
+    ) -> Iterator[TableChanges]:
         access = claim.access
+        deleted: set[Row] | None = None if not part.whole else set()
         # one that is left in the middle would still hold the session's cursor
         with closing(self._reader.stream(access.changes_sql, place, access.piece)) as pieces:
             for portion in portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max):
-                if not claim.truncated and (lost := vanished(portion)):
-                    self._vanished.setdefault(access.layout.schema.table_id, key_for_people(access, lost[0]))
-                    portion = [row for row in portion if row[-2] or row[-1] == DELETED]
-                yield from sections_of(portion, access, bytes_max=bytes_max)
+                rows = part.unseen(portion, access.layout.key_count)
+                if not self._is_emptied(claim) and vanished(rows):
+                    if deleted is None:
+                        deleted = {tuple(key) for key in self._reader.rows(access.deleted_sql, place)}
+                    rows = self._without_vanished(rows, access, deleted)
+                yield from sections_of(rows, access, bytes_max=bytes_max)
+
+    def _is_emptied(self, claim: Claim) -> bool:
+        return claim.truncated or claim.access.layout.schema.table_id in self._bounds.emptied
+
+    def _without_vanished(self, rows: list[Row], access: Access, deleted: Collection[Row]) -> list[Row]:
+        """Leave out what is gone and was not deleted, and remember that there was such a row."""
+        keys = access.layout.key_count
+        lost = [row for row in vanished(rows) if row[:keys] not in deleted]
+        if lost:
+            self._vanished.setdefault(access.layout.schema.table_id, key_for_people(access, lost[0]))
+        return [row for row in rows if row[-2] or row[-1] == DELETED or row[:keys] in deleted]
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         """Read the next key range of a table. Raises TableHalts."""
@@ -125,6 +207,7 @@ class OracleCut:
             return [], fill
         access = self._fills[fill.table_id][1]
         sql, place = fill_from(access, fill.cursor)
+        rows_max = min(rows_max, self._bounds.rows)
         binds = {**place, "lines": rows_max}
         self._halts.begin()
         try:
@@ -133,6 +216,9 @@ class OracleCut:
                 found = portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max)
                 rows = next(found, [])
             sections = list(sections_of(rows, access, bytes_max=bytes_max)) if rows else []
+        except SnapshotLost:
+            self._bounds.lost(rows_max)
+            raise
         except UnfitRow as why:
             claim = self._claims.get(fill.table_id)
             raise self._halts.halt(access.layout.schema, claim.extent if claim else 0, why) from why
@@ -175,6 +261,10 @@ class OracleCut:
                 if fill.table_id in self._fills:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
             self._writer.run(statement("registry", "forget_batches"), {"below": forget_batches_below})
+        emptied = {t for t in self._partly if self._is_emptied(self._claims[t])}
+        self._bounds.emptied = (self._bounds.emptied - self._claims.keys()) | emptied
+        self._bounds.behind = (self._bounds.behind - self._claims.keys()) | self._partly
+        self._bounds.succeeded()
 
     def _forget_log(self) -> None:
         """Remove exactly what was read and shipped."""
@@ -182,7 +272,8 @@ class OracleCut:
             if claim.polled:
                 self._advance(claim.access.layout.schema.qualified, claim.polled)
             else:
-                self._delete(statement("cut", "delete", log=claim.access.log), claim.numbers)
+                taken = self._taken[claim.access.layout.schema.table_id]
+                self._delete(statement("cut", "delete", log=claim.access.log), taken)
         self._delete(statement("registry", "ddl_done"), self._ddl_numbers)
 
     def _advance(self, name: str, polled: Polled) -> None:

@@ -14,8 +14,14 @@ SELECT {table_id} AS TABLE_ID, SEQ FROM {log}
 -- without a trigger.
 SELECT {log_key}, {others}CASE WHEN T.{first_key} IS NULL THEN 0 ELSE 1 END, G.FRESH{lobs}
   FROM (SELECT {cast_keys}, CASE WHEN MIN(OP) = 'D' THEN 0 WHEN MAX(OP) = 'I' THEN 1 ELSE 2 END AS FRESH
-          FROM {log} WHERE SEQ <= :hi GROUP BY {grouped}) G
+          FROM {log} WHERE SEQ >= :lo AND SEQ <= :hi GROUP BY {grouped}) G
   LEFT JOIN {table} T ON {joined}
+
+-- deleted --
+-- Which keys of a part of the log are deleted anywhere in it: asked where the log is not read at once.
+SELECT {log_key}
+  FROM (SELECT {cast_keys} FROM {log} WHERE SEQ >= :lo AND SEQ <= :hi GROUP BY {grouped}) G
+  JOIN (SELECT {cast_keys} FROM {log} WHERE OP = 'D' GROUP BY {grouped}) D ON {same_key}
 
 -- fill --
 -- The next rows in key order, through the key's index.

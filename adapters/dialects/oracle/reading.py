@@ -52,6 +52,7 @@ class Access:
     lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow behind all other columns
     log: str  # empty: the table itself says what has changed
     changes_sql: str
+    deleted_sql: str  # which keys of a part of the log it says to be deleted
     fill_sql: str
     fill_next_sql: str
     fill_rest_sql: str  # the next rows up to the end
@@ -77,6 +78,7 @@ def access_to(table: Table) -> Access:
     beside = "".join(lobs.beside(f"T.{quoted(layout.columns[n].name)}", n + 1) for n in located)
     is_inline = table.keyed.style is Style.INLINE
     changes = _inline_changes if is_inline else _log_changes
+    deleted = "" if is_inline else statement("cut", "deleted", **_log_parts(table, layout, readings))
     listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
     parts = {"columns": listed, "lobs": beside, "table": table.keyed.sql, "order": ", ".join(key_at)}
     behind, beyond = _behind(key_at, readings, "p"), _behind(key_at, readings, "e")
@@ -89,6 +91,7 @@ def access_to(table: Table) -> Access:
         lobs=located,
         log="" if is_inline else log_table(table.schema.table_id),
         changes_sql=changes(table, layout, readings, key_at, columns, beside),
+        deleted_sql=deleted,
         fill_sql=statement(file, "fill", **parts, after=""),
         fill_next_sql=statement(file, "fill", **parts, after=after.format(behind)),
         fill_rest_sql=statement(file, "fill", **parts, after=after.format(f"{behind} AND NOT {beyond}")),
@@ -103,21 +106,29 @@ def _log_changes(
     table: Table, layout: Layout, readings: Seq[Reading], key_at: Seq[str], columns: Seq[str], beside: str
 ) -> str:
     logged = log_keys(layout.key_count)
-    # one that was logged before its CHAR became wider is the same key
-    cast = [r.logged(k) for k, r in zip(logged, readings, strict=False)]
     return statement(
         "cut",
         "changes",
-        log=log_table(table.schema.table_id),
+        **_log_parts(table, layout, readings),
         table=table.keyed.sql,
-        cast_keys=", ".join(c if c == k else f"{c} AS {k}" for c, k in zip(cast, logged, strict=True)),
-        grouped=", ".join(cast),
-        log_key=", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
         others="".join(f"{c}, " for c in columns[layout.key_count :]),
         lobs=beside,
         first_key=quoted(layout.columns[0].name),
         joined=" AND ".join(f"{at} = G.{k}" for at, k in zip(key_at, logged, strict=True)),
     )
+
+
+def _log_parts(table: Table, layout: Layout, readings: Seq[Reading]) -> dict[str, str]:
+    logged = log_keys(layout.key_count)
+    # one that was logged before its CHAR became wider is the same key
+    cast = [r.logged(k) for k, r in zip(logged, readings, strict=False)]
+    return {
+        "log": log_table(table.schema.table_id),
+        "cast_keys": ", ".join(c if c == k else f"{c} AS {k}" for c, k in zip(cast, logged, strict=True)),
+        "grouped": ", ".join(cast),
+        "log_key": ", ".join(r.expression(f"G.{k}") for r, k in zip(readings, logged, strict=False)),
+        "same_key": " AND ".join(f"D.{k} = G.{k}" for k in logged),
+    }
 
 
 def _inline_changes(
@@ -190,7 +201,11 @@ def vanished(rows: list[Row]) -> list[Row]:
 def key_for_people(access: Access, row: Row) -> str:
     """Name a row."""
     names = (c.name for c in access.layout.columns)
-    return ", ".join(f"{name}={value}" for name, value in zip(names, row[: access.layout.key_count], strict=False))
+    return ", ".join(f"{n}={_shown(v)}" for n, v in zip(names, row[: access.layout.key_count], strict=False))
+
+
+def _shown(value: Any) -> Any:
+    return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 
 
 def sections_of(rows: list[Row], access: Access, *, bytes_max: int) -> Iterator[TableChanges]:

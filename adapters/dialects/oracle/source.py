@@ -10,6 +10,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -25,6 +26,7 @@ from venus.adapters.dialects.contract import (
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.oracle import ddl, inline, ownership, registry, sampling, structure
+from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import Claim, OracleCut
@@ -48,9 +50,10 @@ NOT_INSTALLED = "VENUS is not installed here"
 def open_source(settings: Settings) -> OracleSource:
     """Connect to the database that the settings name."""
     driver, options = driver_of(settings.source.url.get_secret_value())
-    return OracleSource(
-        driver, replace(options, inline=settings.source.mode == "inline", type_map=settings.source.type_map)
-    )
+    capture = settings.capture
+    limits = Limits(rows_max=capture.cut_rows_max, bytes_max=capture.cut_bytes_max, read_s=capture.cut_read_s)
+    inline_mode = settings.source.mode == "inline"
+    return OracleSource(driver, replace(options, inline=inline_mode, type_map=settings.source.type_map, limits=limits))
 
 
 class OracleSource:
@@ -70,6 +73,7 @@ class OracleSource:
         self._sees_blockers = True
         self._fingerprints: dict[int, str] = {}
         self._halts = Halts()
+        self._bounds = Bounds(self._options.limits)
 
     def close(self) -> None:
         """Let go of the sessions."""
@@ -380,10 +384,12 @@ class OracleSource:
             raise SchemaChanged(f"source {self._place}: {noted[0][1]} of {noted[0][2]}.{noted[0][3]}")
         readable = {t: a for t, a in self._accesses.items() if states.get(t, ("PAUSED",))[0] != registry.PAUSED}
         ddl_numbers, truncated = self._truncated(noted, readable)
-        numbers = self._claimed({t: a for t, a in readable.items() if a.log})
+        numbers, incomplete = self._claimed({t: a for t, a in readable.items() if a.log})
         polled = inline.claimed(self._reader) if self._is_inline(readable) else {}
         claims = [
-            Claim(access=a, numbers=numbers[t], truncated=t in truncated, polled=polled.get(t))
+            Claim(
+                access=a, numbers=numbers[t], truncated=t in truncated, polled=polled.get(t), complete=t != incomplete
+            )
             for t, a in readable.items()
             if numbers[t] or t in truncated or t in polled
         ]
@@ -398,6 +404,7 @@ class OracleSource:
             ddl_numbers=ddl_numbers,
             fills=filling,
             halts=self._halts,
+            bounds=self._bounds,
         )
 
     @staticmethod
@@ -432,14 +439,23 @@ class OracleSource:
                 numbers.append(int(number))
         return numbers, tables
 
-    def _claimed(self, readable: dict[int, Access]) -> dict[int, array[int]]:
+    def _claimed(self, readable: dict[int, Access]) -> tuple[dict[int, array[int]], int]:
+        """Return the log rows of this cut, and the table of which there may be more (0 = none)."""
         numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))
-        if readable:
-            each = (statement("cut", "claim", table_id=str(t), log=a.log) for t, a in readable.items())
-            for piece in self._reader.stream("\nUNION ALL ".join(each), None, 5000):
+        ids, left = self._bounds.in_turn(readable), self._bounds.rows
+        if not ids:
+            return numbers, 0
+        each = (statement("cut", "claim", table_id=str(t), log=readable[t].log) for t in ids)
+        with closing(self._reader.stream("\nUNION ALL ".join(each), None, min(5000, left))) as pieces:
+            for piece in pieces:
                 for table_id, number in piece:
                     numbers[int(table_id)].append(int(number))
-        return numbers
+                left -= len(piece)
+                if left <= 0:
+                    last = int(piece[-1][0])
+                    self._bounds.turn = last + 1  # the others come first, then what is left of this one
+                    return numbers, last
+        return numbers, 0
 
 
 def _unknown(table_id: int) -> SourceError:

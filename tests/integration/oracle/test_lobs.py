@@ -9,8 +9,8 @@ import pytest
 from tests.support import oracle_double
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandInError
+from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.limits import ROW_BYTES_MAX
-from venus.adapters.dialects.oracle.connection import SnapshotLost
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration

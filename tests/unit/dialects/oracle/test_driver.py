@@ -16,7 +16,7 @@ import pytest
 from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module, error
 from tests.support.oracle_scripts import everything
-from venus.adapters.dialects.contract import InstallStep, SchemaChanged
+from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.oracle import ddl, sampling
 from venus.adapters.dialects.oracle.check import check
@@ -27,7 +27,6 @@ from venus.adapters.dialects.oracle.connection import (
     National,
     Options,
     Session,
-    SnapshotLost,
     code_of,
     driver_of,
     output_handler,

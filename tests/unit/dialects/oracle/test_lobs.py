@@ -10,11 +10,12 @@ import pytest
 from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Lob, Module, error
 from tests.support.oracle_scripts import everything
+from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import ROW_BYTES_MAX
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.connection import ModuleDriver, Options, Session, SnapshotLost
+from venus.adapters.dialects.oracle.connection import ModuleDriver, Options, Session
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described
 from venus.adapters.dialects.oracle.reading import Access, access_to, portions, sections_of
 from venus.adapters.dialects.oracle.versions import named

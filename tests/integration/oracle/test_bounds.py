@@ -1,0 +1,168 @@
+"""A cut takes only so much, the rest is the next one; it shrinks when its undo is gone. Nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.oracle_standin import StandIn
+from tests.support.oracle_workload import item_step, writers
+from venus.adapters.dialects.contract import SnapshotLost
+from venus.adapters.dialects.oracle import bounds, cut
+from venus.adapters.dialects.oracle.bounds import Bounds, Limits
+from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.source import OracleSource
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def small(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[OracleSource]:
+    """Open a source whose cuts take 40 log rows, 15 with one statement."""
+    for module in (bounds, cut):
+        monkeypatch.setattr(module, "SLICE_ROWS", 15)
+    with closing(OracleSource(standin, Options(limits=Limits(rows_max=40)))) as source:
+        yield source
+
+
+def make(application: Any, *names: str) -> None:
+    for name in names:
+        application.execute(f'CREATE TABLE "{name}" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(40))')
+
+
+def rows_of_cut(follower: Follower) -> int:
+    found = follower.cut()
+    return 0 if found is None else sum(section.count for section in found.sections)
+
+
+def table(application: Any, name: str) -> dict[tuple[str], str]:
+    application.execute(f'SELECT "ID", "V" FROM "{name}"')
+    return {(str(key),): value for key, value in application.fetchall()}
+
+
+def test_a_large_backlog_becomes_several_cuts(small: OracleSource, application: Any) -> None:
+    make(application, "ITEM", "OTHER")
+    small.install(["*"], [])
+    follower = Follower(small)
+    follower.drain()
+    for name in ("ITEM", "OTHER"):
+        for key in range(100):
+            application.execute(f"""INSERT INTO "{name}" VALUES (%s, 'a')""", [key])
+        application.execute(f"""UPDATE "{name}" SET "V" = 'b'""")
+        application.execute(f'DELETE FROM "{name}" WHERE "ID" < 30')
+    sizes = []
+    while size := rows_of_cut(follower):
+        sizes.append(size)
+    assert max(sizes) <= 40
+    assert len(sizes) > 10
+    for name in ("ITEM", "OTHER"):
+        got = {key: row["V"] for key, row in follower.rows(name).items()}
+        assert got == table(application, name)
+    assert {t.state for t in small.registered()} == {"ACTIVE"}
+
+
+def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: OracleSource, application: Any) -> None:
+    make(application, "ITEM")
+    small.install(["*"], [])
+    follower = Follower(small)
+    follower.drain()
+    for key in range(100):
+        application.execute("""INSERT INTO "ITEM" VALUES (%s, 'a')""", [key])
+    application.execute('TRUNCATE TABLE "ITEM"')
+    application.execute("INSERT INTO VENUS_DDL (SEQ, EVENT, OBJ_OWNER, OBJ_NAME)"
+                        " VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM')")  # fmt: skip
+    application.execute("""INSERT INTO "ITEM" VALUES (7, 'new')""")
+    follower.drain()
+    assert set(follower.rows("ITEM")) == {("7",)}
+    assert {t.state for t in small.registered()} == {"ACTIVE"}
+
+
+def test_a_busy_table_does_not_keep_the_others_waiting(small: OracleSource, application: Any) -> None:
+    make(application, "BUSY", "QUIET")
+    small.install(["*"], [])
+    follower = Follower(small)
+    follower.drain()
+    application.execute("""INSERT INTO "QUIET" VALUES (1, 'a')""")
+    for turn in range(3):
+        for key in range(60):
+            application.execute("""INSERT INTO "BUSY" VALUES (%s, 'a')""", [turn * 100 + key])
+        rows_of_cut(follower)
+    assert set(follower.rows("QUIET")) == {("1",)}
+
+
+@pytest.mark.parametrize("limits", [Limits(bytes_max=1), Limits(read_s=1e-9)])
+def test_bytes_and_time_end_a_cut_too(
+    standin: StandIn, application: Any, monkeypatch: pytest.MonkeyPatch, limits: Limits
+) -> None:
+    for module in (bounds, cut):
+        monkeypatch.setattr(module, "SLICE_ROWS", 15)
+    make(application, "ITEM", "OTHER")
+    with closing(OracleSource(standin, Options(limits=limits))) as source:
+        source.install(["*"], [])
+        follower = Follower(source)
+        follower.drain()
+        for key in range(40):
+            application.execute("""INSERT INTO "ITEM" VALUES (%s, 'a')""", [key])
+            application.execute("""INSERT INTO "OTHER" VALUES (%s, 'a')""", [key])
+        assert rows_of_cut(follower) == 15
+        follower.drain()
+        assert len(follower.rows("ITEM")) == len(follower.rows("OTHER")) == 40
+
+
+def test_after_a_lost_snapshot_cuts_are_smaller_and_grow_again(
+    small: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(application, "ITEM")
+    small.install(["*"], [])
+    follower = Follower(small)
+    follower.drain()
+    for key in range(200):
+        application.execute("""INSERT INTO "ITEM" VALUES (%s, 'a')""", [key])
+    small._bounds.rows = 400
+    taken = small.open_cut([])
+    assert taken is not None
+
+    def too_old(*_: Any) -> Any:
+        raise SnapshotLost("ORA-01555: snapshot too old")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(small._reader, "stream", too_old)
+        with pytest.raises(SnapshotLost):
+            list(taken.sections(rows_max=100, bytes_max=10_000))
+    taken.rollback()
+    assert small._bounds.rows == 100
+    assert rows_of_cut(follower) == 100
+    assert small._bounds.rows == 40  # twice as much again, up to what the settings allow
+    follower.drain()
+    assert len(follower.rows("ITEM")) == 200
+
+
+def test_six_writers_and_bounded_cuts_lose_nothing(small: OracleSource, standin: StandIn, application: Any) -> None:
+    make(application, "ITEM")
+    small.install(["*"], [])
+    follower = Follower(small)
+    with writers(standin, item_step) as ended:
+        while ended["commit"] < 300:
+            follower.cut()
+    follower.drain()
+    got = {key: row["V"] for key, row in follower.rows("ITEM").items()}
+    assert got == table(application, "ITEM")
+    assert {t.state for t in small.registered()} == {"ACTIVE"}
+
+
+def test_bounds_shrink_to_a_minimum_and_grow_to_the_settings() -> None:
+    found = Bounds(Limits(rows_max=10_000))
+    found.lost(8_000)
+    assert found.rows == 2_000
+    for _ in range(5):
+        found.lost(found.rows)
+    assert found.rows == bounds.ROWS_MIN
+    for _ in range(10):
+        found.succeeded()
+    assert found.rows == 10_000
+    found.turn = 3
+    assert found.in_turn([1, 2, 3, 4]) == [3, 4, 1, 2]
