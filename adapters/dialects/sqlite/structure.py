@@ -22,7 +22,6 @@ from venus.model import Check, Index, Kind, LeftOut, TableSchema
 
 GRAMMAR = Grammar(name="sqlite", like_ignores_case=True, folds_ascii_only=True)
 _NO_ACTION = ("NO ACTION", "RESTRICT")
-#: What an index of ours looks like: VENUS's triggers and tables are no part of the application.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

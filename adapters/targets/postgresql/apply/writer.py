@@ -1,8 +1,8 @@
 """The rows of one target transaction, set-based: sections of changes become few statements for each table (VENUS 3.4).
 
-Changes wait in memory up to a limit, then in staging tables (`rows/merging.py`). Nothing here or below it creates,
-alters or empties a table: that is done between two calls, by who calls (`transaction.py`). What the target refuses
-ends the transaction with `RowsRefused`.
+Changes wait in memory up to a limit, then in temporary staging tables of the session (`rows/merging.py`). Nothing here
+or below creates, alters or empties any other table: `transaction.py` has that done between two calls. What the target
+refuses ends the transaction with `RowsRefused`.
 """
 
 from __future__ import annotations
