@@ -46,7 +46,7 @@ def build(path: Path, end: str) -> None:
 def flush(engine: Core) -> None:
     """Bring everything into files, as a checkpoint does."""
     engines.wait_until(lambda: engines.status(engine).materialised_offset == engines.status(engine).next_offset)
-    with tempfile.TemporaryDirectory(dir=engine._data_dir.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=engine.data_dir.parent) as scratch:
         engine.store.checkpoint(Path(scratch) / "copy")
 
 

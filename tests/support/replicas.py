@@ -100,7 +100,7 @@ class Node:
         me = LiveBroker(member=self.member, address=f"{name}:1")
         self.coordinator = MemoryCoordinator(cluster.memory, lease_s=LEASE_S)
         self.coordination = CoordinatorThread(
-            self.coordinator, me, lease_s=LEASE_S, monotonic=time.monotonic, post=self.post
+            self.coordinator, lease_s=LEASE_S, monotonic=time.monotonic, post=self.post
         )
         self.host = Host(
             me,
@@ -116,7 +116,7 @@ class Node:
         cluster.net.nodes[name] = self
         self._thread = threading.Thread(target=self._run, name=f"host-{name}", daemon=True)
         self._thread.start()
-        self.coordination.start(self.host)
+        self.coordination.start(self.host, me)
 
     def post(self, call: Callable[[], None]) -> None:
         """Run a call in the host's thread."""

@@ -59,7 +59,7 @@ class Core:
         shared: SharedLog | None = None,
         free_bytes: FreeBytes = space.free_bytes,
     ) -> None:
-        self._data_dir = data_dir
+        self.data_dir = data_dir
         self._settings = settings
         self.clock_us = clock_us
         self._monotonic = monotonic
@@ -97,9 +97,9 @@ class Core:
 
     def _open_store(self) -> None:
         settings = self._settings
-        make_private(self._data_dir)
-        self.store = Store(self._data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
-        self.space = Space(self._data_dir, settings.free_bytes_min, self._free_bytes)
+        make_private(self.data_dir)
+        self.store = Store(self.data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
+        self.space = Space(self.data_dir, settings.free_bytes_min, self._free_bytes)
         self.buffer = Buffer(settings.buffer_bytes_max)
         self.catalogue = Catalogue(
             lambda number, name: Business(number, name, Reviews(first_s=settings.review_after_s))
@@ -119,7 +119,7 @@ class Core:
             on_fatal=self._fail,
         )
         self.snapshots = Snapshots(
-            self._data_dir / "snapshots",
+            self.data_dir / "snapshots",
             self.space,
             default_lease_s=self._settings.snapshot_lease_s,
             clock_us=lambda: int(self._monotonic() * 1e6),

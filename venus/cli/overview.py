@@ -90,6 +90,34 @@ class LeaseView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """A replica as the broker that was asked knows it."""
+
+    broker: str
+    address: str
+    alive: bool
+    in_sync: bool
+    behind: int | None = None  # log entries; None = not known there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationView:
+    """How the business is replicated."""
+
+    term: int
+    leader: str
+    leader_address: str
+    policy: str
+    min_in_sync: int
+    log_end: int
+    high: int
+    mode: str
+    reason: str
+    refusal: str
+    replicas: tuple[ReplicaView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     """The broker and the configured business in it."""
 
@@ -118,6 +146,8 @@ class BrokerView:
     #: What the adapters have reported to it, by consumer group; "" = the upper adapter.
     reported: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
+    #: None = the broker is on its own.
+    replication: ReplicationView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from venus.cli.overview import (
     HalfView,
     LeaseView,
     Overview,
+    ReplicationView,
+    ReplicaView,
     SourceTable,
     SourceView,
 )
@@ -23,7 +25,7 @@ from venus.errors import VenusError
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
     from venus.config import Settings
-    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus
+    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, ReplicationStatus
 
 #: A broker that does not answer within this is called unreachable.
 BROKER_TIMEOUT_S = 5.0
@@ -139,6 +141,33 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         alarms=(*status.alarms, *own.alarms[: len(own.alarms) - own.reported_alarms]),
         reported=reported_views(own, now_us),
         counters=dict(own.counters),
+        replication=replication_view(own.replication) if own.HasField("replication") else None,
+    )
+
+
+def replication_view(found: ReplicationStatus) -> ReplicationView:
+    """Return how a business is replicated."""
+    return ReplicationView(
+        term=found.term,
+        leader=found.leader,
+        leader_address=found.leader_address,
+        policy=found.policy,
+        min_in_sync=found.min_in_sync,
+        log_end=found.log_end,
+        high=found.high,
+        mode=found.mode,
+        reason=found.reason,
+        refusal=found.refusal,
+        replicas=tuple(
+            ReplicaView(
+                broker=replica.broker,
+                address=replica.address,
+                alive=replica.alive,
+                in_sync=replica.in_sync,
+                behind=replica.behind if replica.HasField("behind") else None,
+            )
+            for replica in found.replicas
+        ),
     )
 
 

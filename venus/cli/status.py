@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.targets.views import TargetView
-    from venus.cli.overview import BrokerView, LeaseView, Overview
+    from venus.cli.overview import BrokerView, LeaseView, Overview, ReplicationView, ReplicaView
 
 
 def status(
@@ -110,6 +110,8 @@ def shown(found: Overview) -> list[RenderableType]:
         ]
     if found.broker.leases:
         parts += ["", *(lease_shown(lease) for lease in found.broker.leases)]
+    if found.broker.replication is not None:
+        parts += ["", *replication_shown(found.broker.replication)]
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return [*parts, "", verdict(found)]
@@ -120,6 +122,20 @@ def lease_shown(lease: LeaseView) -> str:
     who = lease.holder or "somebody without a name"
     left = seconds_shown(lease.left_s)
     return f"a snapshot at offset {lease.offset:,} is kept for {who}, for another {left} if it is not read"
+
+
+def replication_shown(found: ReplicationView) -> list[str]:
+    """Return who leads, how safe a commit is, and each replica."""
+    leads = f"broker {found.leader} leads in term {found.term}" if found.leader else "no broker leads"
+    mode = f"; replication is {found.mode}: {found.reason}" if found.mode else ""
+    return [leads + mode, *(f"  replica at {replica_shown(replica)}" for replica in found.replicas)]
+
+
+def replica_shown(replica: ReplicaView) -> str:
+    """Return one replica in words."""
+    state = "gone" if not replica.alive else "in sync" if replica.in_sync else "not in sync"
+    behind = f", {replica.behind:,} entries behind" if replica.behind else ""
+    return f"{replica.broker} ({replica.address or 'address not known'}): {state}{behind}"
 
 
 def path_table(found: Overview) -> RenderableType:

@@ -28,6 +28,7 @@ LEASE_S_MAX = 30 * 86_400
 CREDIT_BYTES_MAX = 1 << 40
 KEY_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 20
+ENTRY_BYTES_MAX = 1 << 24
 #: A group's name has a business's and a target's in it, a holder's name a group's.
 GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
@@ -83,7 +84,7 @@ class Each:
     """So many items at most, each within a range of its own."""
 
     most: int
-    rule: Number | None = None
+    rule: Number | Bytes | None = None
 
     def complaint(self, value: Any) -> str:
         """Return what is wrong with a value, or an empty string."""
@@ -205,6 +206,24 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "after": Bytes(KEY_BYTES_MAX),
         "chunk_bytes": Number(0, 1 << 24),
     },
+    "ClusterMember": {"broker": Name(NAME_CHARS_MAX), "store": Name(64)},
+    "Greeting": {"cluster": Name(64)},
+    "FollowerFrame": {"fetches": Each(COUNT_MAX)},
+    "FetchEntries": {"business": _BUSINESS, "term": _FROM_1, "index": _FROM_1, "last_term": _ANY},
+    "LeaderFrame": {"answers": Each(COUNT_MAX)},
+    "FetchAnswer": {
+        "business": _BUSINESS,
+        "outcome": Number(0, 3),
+        "term": _ANY,
+        "index": _ANY,
+        "last_term": _ANY,
+        "high": _ANY,
+        "known_term": _ANY,
+        "end": _ANY,
+        "entries": Each(COUNT_MAX, Bytes(ENTRY_BYTES_MAX)),
+    },
+    "BallotRequest": {"business": _BUSINESS, "term": _FROM_1},
+    "BallotAnswer": {"last_term": _ANY, "end": _ANY, "high": _ANY},
     "StatusRequest": {"business": Name(NAME_CHARS_MAX, may_be_empty=True)},
     "DecideRequest": {"business": _BUSINESS, "batch_no": _FROM_1, "verdict": _VERDICT},
     "ForgetRequest": {"business": _BUSINESS, "group": _GROUP},

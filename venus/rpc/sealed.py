@@ -20,7 +20,7 @@ from venus.codec.chunk import Sealed
 from venus.errors import DigestMismatch, ProtocolError, VenusError
 from venus.rpc import limits
 from venus.rpc.errors import from_rpc_error, to_status
-from venus.wire import broker_pb2
+from venus.wire import broker_pb2, replica_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -84,7 +84,9 @@ def opener(kind: type[M]) -> Callable[[bytes], M]:
     return parse
 
 
-def _server_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
+def frame_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
+    """Return a parser for whoever looks at each frame with `checked`: a server, or a client with a loop."""
+
     def parse(data: bytes) -> M | _NoMessage | None:
         if _whole(data):
             try:
@@ -158,12 +160,14 @@ def read_split(
     return call(request, wait_for_ready=False)
 
 
+_FILES = (broker_pb2.DESCRIPTOR, replica_pb2.DESCRIPTOR)
+
 # -- servers ---------------------------------------------------------------------------------------------------------
 
 
 def handlers(service: str, servicer: object) -> grpc.GenericRpcHandler:
-    """Return what a server adds in place of the generated handlers: every method of `Ingest`, `Delivery` or `Admin`."""
-    found = broker_pb2.DESCRIPTOR.services_by_name[service]
+    """Return what a server adds in place of the generated handlers: every method of one service."""
+    found = next(s for file in _FILES for name, s in file.services_by_name.items() if name == service)
     return grpc.method_handlers_generic_handler(
         found.full_name, {method.name: _handler(method, getattr(servicer, method.name)) for method in found.methods}
     )
@@ -173,7 +177,7 @@ def _handler(method: Any, serve: Callable[..., Any]) -> grpc.RpcMethodHandler[An
     kind = GetMessageClass(method.input_type)
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            serve, request_deserializer=_server_opener(kind), response_serializer=seal
+            serve, request_deserializer=frame_opener(kind), response_serializer=seal
         )
     path = f"/{method.containing_service.full_name}/{method.name}"
     make: Any = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler

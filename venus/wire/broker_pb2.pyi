@@ -1362,6 +1362,7 @@ class BusinessStatus(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     LAST_SCRUB_AT_US_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
+    REPLICATION_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1401,6 +1402,10 @@ class BusinessStatus(_message.Message):
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseStatus]:
         """on snapshots, the first to end first"""
 
+    @_builtins.property
+    def replication(self) -> Global___ReplicationStatus:
+        """absent without a cluster"""
+
     def __init__(
         self,
         *,
@@ -1425,14 +1430,111 @@ class BusinessStatus(_message.Message):
         source: Global___Reported | None = ...,
         last_scrub_at_us: _builtins.int = ...,
         leases: _abc.Iterable[Global___LeaseStatus] | None = ...,
+        replication: Global___ReplicationStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["replication", b"replication", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BusinessStatus: _TypeAlias = BusinessStatus  # noqa: Y015
+
+@_typing.final
+class ReplicationStatus(_message.Message):
+    """How a business is replicated, as the broker that was asked knows it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    leader: _builtins.str
+    """a broker's id; empty = nobody leads"""
+    leader_address: _builtins.str
+    policy: _builtins.str
+    min_in_sync: _builtins.int
+    log_end: _builtins.int
+    """of this broker's log: the index that the next entry gets"""
+    high: _builtins.int
+    """its high watermark"""
+    mode: _builtins.str
+    """single, async, semi-sync, sync; of the leader, empty elsewhere"""
+    reason: _builtins.str
+    """of the mode"""
+    refusal: _builtins.str
+    """why nothing can be written at this broker; empty = it can"""
+    trouble: _builtins.str
+    """why this broker's replica cannot follow"""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]: ...
+    def __init__(
+        self,
+        *,
+        term: _builtins.int = ...,
+        leader: _builtins.str = ...,
+        leader_address: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        min_in_sync: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+        high: _builtins.int = ...,
+        mode: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        refusal: _builtins.str = ...,
+        trouble: _builtins.str = ...,
+        replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "leader", b"leader", "leader_address", b"leader_address", "log_end", b"log_end", "min_in_sync", b"min_in_sync", "mode", b"mode", "policy", b"policy", "reason", b"reason", "refusal", b"refusal", "replicas", b"replicas", "term", b"term", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicationStatus: _TypeAlias = ReplicationStatus  # noqa: Y015
+
+@_typing.final
+class ReplicaStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    BEHIND_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    address: _builtins.str
+    alive: _builtins.bool
+    in_sync: _builtins.bool
+    behind: _builtins.int
+    """entries that it does not have on disk; absent: not known here"""
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        address: _builtins.str = ...,
+        alive: _builtins.bool = ...,
+        in_sync: _builtins.bool = ...,
+        behind: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "behind", b"behind"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "address", b"address", "alive", b"alive", "behind", b"behind", "broker", b"broker", "in_sync", b"in_sync"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__behind: _TypeAlias = _typing.Literal["behind"]  # noqa: Y015
+    _WhichOneofArgType__behind: _TypeAlias = _typing.Literal["_behind", b"_behind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__behind) -> _WhichOneofReturnType__behind | None: ...
+
+Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
 @_typing.final
 class BrokerStatus(_message.Message):
@@ -1445,12 +1547,18 @@ class BrokerStatus(_message.Message):
     BUFFER_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     BUSINESSES_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
     free_bytes: _builtins.int
     buffer_bytes: _builtins.int
     buffer_limit_bytes: _builtins.int
+    cluster: _builtins.str
+    """empty = on its own"""
+    broker_id: _builtins.str
+    """in the cluster"""
     seal: _builtins.int
     @_builtins.property
     def businesses(self) -> _containers.RepeatedCompositeFieldContainer[Global___BusinessStatus]: ...
@@ -1466,11 +1574,13 @@ class BrokerStatus(_message.Message):
         buffer_limit_bytes: _builtins.int = ...,
         businesses: _abc.Iterable[Global___BusinessStatus] | None = ...,
         alarms: _abc.Iterable[_builtins.str] | None = ...,
+        cluster: _builtins.str = ...,
+        broker_id: _builtins.str = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "free_bytes", b"free_bytes", "seal", b"seal", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "seal", b"seal", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from venus.errors import ProtocolError
 from venus.rpc import limits
-from venus.wire import broker_pb2, change_pb2
+from venus.wire import broker_pb2, change_pb2, replica_pb2
 
 #: Fields without a range, by message: digests, and what has a digest or a check of its own.
 FREE = {
@@ -38,7 +38,8 @@ def messages() -> list[Descriptor]:
                 if field.message_type is not None:
                     add(field.message_type)
 
-    for service in broker_pb2.DESCRIPTOR.services_by_name.values():
+    services = (*broker_pb2.DESCRIPTOR.services_by_name.values(), *replica_pb2.DESCRIPTOR.services_by_name.values())
+    for service in services:
         for method in service.methods:
             add(method.input_type)
             add(method.output_type)

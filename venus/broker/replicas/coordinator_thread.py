@@ -38,11 +38,9 @@ class Told(Protocol):
 class CoordinatorThread:
     """A `Coordination`. `unreachable` says why the coordinator does not answer, empty = it does."""
 
-    def __init__(
-        self, coordinator: Coordinator, me: LiveBroker, *, lease_s: float, monotonic: Callable[[], float], post: Post
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, *, lease_s: float, monotonic: Callable[[], float], post: Post) -> None:
         self._coordinator = coordinator
-        self._me = me
+        self._me: LiveBroker | None = None
         self._lease_s = lease_s
         self._refresh_every_s = lease_s * REFRESH_PART
         self._monotonic = monotonic
@@ -56,9 +54,9 @@ class CoordinatorThread:
         self.unreachable = ""
         self._thread = threading.Thread(target=self._run, name="venus-coordinator", daemon=True)
 
-    def start(self, told: Told) -> None:
+    def start(self, told: Told, me: LiveBroker) -> None:
         """Register this broker, and begin. Raises Refused if another broker has its id."""
-        self._told = told
+        self._told, self._me = told, me
         try:
             self._register()
         except Unavailable as error:
@@ -162,6 +160,7 @@ class CoordinatorThread:
 
     def _register(self) -> None:
         asked_at = self._monotonic()
+        assert self._me is not None, "started"
         self._coordinator.register(self._me)
         self._leased(asked_at)
 

@@ -156,10 +156,14 @@ class Host:
 
     # -- businesses ------------------------------------------------------------------------------------------------
 
+    def begun(self, businesses: Iterable[str]) -> None:
+        """Note that this process has told the cluster of businesses: nobody has led their terms before it."""
+        self._begun.update(businesses)
+
     def create(self, business: str, *, term: int = 1) -> None:
         """Make a business that the cluster does not know, led by this broker."""
         self._begun.add(business)
-        self._coordination.create(self._wanted.first(business, self.me, self.brokers.live.values(), term))
+        self._coordination.create(self._wanted.first(business, self.me.member, self.brokers.live.values(), term))
 
     def _led(self) -> Iterator[Leadership]:
         for replica in self.replicas.values():

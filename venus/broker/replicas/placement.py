@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from venus.replication.records import Leadership, LiveBroker, Policy
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,14 +18,14 @@ class Wanted:
     policy: Policy = Policy.CONSISTENCY
     min_in_sync: int = 2
 
-    def first(self, business: str, me: LiveBroker, live: Iterable[LiveBroker], term: int) -> Leadership:
+    def first(self, business: str, me: Member, live: Iterable[LiveBroker], term: int) -> Leadership:
         """Return the record of a new business, led by `me`."""
-        names = [me.member.broker, *self._others(business, live, (me.member.broker,))]
+        names = [me.broker, *self._others(business, live, (me.broker,))]
         return Leadership(
             business=business,
             term=term,
-            leader=me.member,
-            in_sync=frozenset({me.member}),
+            leader=me,
+            in_sync=frozenset({me}),
             replicas=tuple(names[: self.replicas]),
             policy=self.policy,
             min_in_sync=self.min_in_sync,

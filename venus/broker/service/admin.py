@@ -9,6 +9,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.service.answering import answering
+from venus.broker.service.gate import Gate
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus
@@ -21,7 +22,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Admin(broker_pb2_grpc.AdminServicer):
     """Status, Decide, Forget."""
 
-    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, ingest: Ingest) -> None:
+    def __init__(
+        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, ingest: Ingest, gate: Gate
+    ) -> None:
+        self._gate = gate
         self._core, self._bridge, self._service_status, self._ingest = core, bridge, service_status, ingest
 
     async def Status(  # type: ignore[override]  # noqa: N802
@@ -60,6 +64,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Remove a business for good."""
         async with answering(context):
+            self._gate.forgetting(request.business)
             await self._bridge.blocking(Lane.FULL_DATA, self._core.forget_business, request.business)
             self._service_status.forget(request.business)
             return broker_pb2.Empty()

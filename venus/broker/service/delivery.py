@@ -10,9 +10,10 @@ from venus.broker.core import Core
 from venus.broker.service.answering import answering
 from venus.broker.service.chunks import Chunks
 from venus.broker.service.consumer_stream import ConsumerStream, Context
+from venus.broker.service.gate import Gate
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
-from venus.errors import ProtocolError, Unavailable
+from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.rpc.sealed import checked
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -20,8 +21,9 @@ from venus.wire import broker_pb2, broker_pb2_grpc
 class Delivery(broker_pb2_grpc.DeliveryServicer):
     """All consumers' streams, and snapshots."""
 
-    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus) -> None:
+    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, gate: Gate) -> None:
         self.core = core
+        self._gate = gate
         self.bridge = bridge
         self.service_status = service_status
         self._streams: set[ConsumerStream] = set()
@@ -38,12 +40,20 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         for stream in self._streams:
             stream.end(Unavailable("the broker is stopping"))
 
+    def end_groups(self, business: str, error: VenusError) -> None:
+        """End the streams of consumer groups: their positions are logged elsewhere now."""
+        for stream in self._streams:
+            if stream.business == business and not stream.transient:
+                stream.end(error)
+
     async def Subscribe(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one consumer until it leaves."""
         async with answering(context):
             first = checked(await context.read(), "the first frame of a consumer")
             if first is grpc.aio.EOF or not first.HasField("open"):
                 raise ProtocolError("the first frame of a consumer must have open")
+            if not first.open.transient:
+                self._gate.consumer(first.open.business)
             stream = ConsumerStream(self.core, self.bridge, self.service_status, context, first.open)
             self._streams.add(stream)
             try:

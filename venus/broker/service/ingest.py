@@ -11,6 +11,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.service.answering import answering
+from venus.broker.service.gate import Gate
 from venus.broker.service.holder import must_wait, wait_for_turn
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.producer_stream import Context, ProducerStream, Shared, Unsaved
@@ -25,7 +26,14 @@ class Ingest(broker_pb2_grpc.IngestServicer):
     """All producers' streams; one live producer for each business."""
 
     def __init__(
-        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, *, buffer_bytes_max: int, patience_s: float
+        self,
+        core: Core,
+        bridge: LoopBridge,
+        service_status: ServiceStatus,
+        *,
+        buffer_bytes_max: int,
+        patience_s: float,
+        gate: Gate,
     ) -> None:
         self.core = core
         self.bridge = bridge
@@ -33,6 +41,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         self._shared = Shared(core, bridge, service_status, Unsaved(buffer_bytes_max))
         self.live: dict[str, ProducerStream] = {}
         self._patience_s = patience_s
+        self._gate = gate
         self._door = asyncio.Lock()
 
     async def Produce(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -58,6 +67,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
                     return await self._open(context, init)
 
     async def _open(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
+        await self._gate.producer(init.business)
         answer = self.core.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
         try:
             stream = ProducerStream(self._shared, context, init, await asyncio.wrap_future(answer))

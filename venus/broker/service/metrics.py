@@ -32,6 +32,17 @@ BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], flo
     ("venus_alarms", "Alarms that stand", lambda b: len(b.alarms)),
 )
 
+#: Of businesses that are replicated.
+REPLICATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ReplicationStatus], float]], ...] = (
+    ("venus_term", "Leadership of the business", lambda r: r.term),
+    ("venus_leads", "1 if this broker leads the business", lambda r: float(bool(r.mode))),
+    ("venus_high_watermark", "Newest log entry that is safe, as this broker knows", lambda r: r.high),
+    ("venus_log_end", "Index that the next entry of this broker's log gets", lambda r: r.log_end),
+    ("venus_in_sync_replicas", "Replicas that have everything", lambda r: sum(x.in_sync for x in r.replicas)),
+    ("venus_replicas", "Replicas that there shall be", lambda r: len(r.replicas)),
+    ("venus_writable", "1 if this broker takes writes for the business", lambda r: float(not r.refusal)),
+)
+
 CONSUMER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ConsumerStatus], float]], ...] = (
     ("venus_consumer_acknowledged", "Every change below this offset is applied", lambda c: c.acknowledged),
     ("venus_consumer_backlog_rows", "Changes committed and not acknowledged", lambda c: c.backlog_rows),
@@ -84,6 +95,7 @@ class StatusCollector(Collector):
             yield family
         yield self._oldest_half()
         yield from self._consumers()
+        yield from self._replicas()
         yield self._tables()
         yield from self._reports()
         yield from self._counters()
@@ -121,6 +133,24 @@ class StatusCollector(Collector):
             if consumer.HasField("unaccounted_rows"):
                 unaccounted.add_metric([business, consumer.group], consumer.unaccounted_rows)
         yield unaccounted
+
+    def _replicas(self) -> Iterable[Metric]:
+        """Return how businesses are replicated; nothing for a broker on its own."""
+        rows = [(b.business, b.replication) for b in self._status.businesses if b.HasField("replication")]
+        for name, text, read in REPLICATION_GAUGES if rows else ():
+            family = GaugeMetricFamily(name, text, labels=["business"])
+            for business, found in rows:
+                family.add_metric([business], read(found))
+            yield family
+        behind = GaugeMetricFamily(
+            "venus_replica_behind_entries", "Log entries that a replica does not have", labels=["business", "broker"]
+        )
+        for business, found in rows:
+            for replica in found.replicas:
+                if replica.HasField("behind"):
+                    behind.add_metric([business, replica.broker], replica.behind)
+        if rows:
+            yield behind
 
     def _reports(self) -> Iterable[Metric]:
         """Return what the adapters say; `place` is source or the consumer group."""

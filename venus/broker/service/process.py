@@ -17,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from venus.broker.core import Core
+from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.service.allocation import share_heaps
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.replication import Replication, stay_alone
 from venus.broker.service.server import Limits, Service
 from venus.broker.service.service_status import Health, ServiceStatus
 from venus.broker.store import privacy
-from venus.config import Broker, Settings
+from venus.config import Broker, Cluster, Settings
 from venus.errors import VenusError
 
 THREAD_TIMEOUT_S = 30.0
@@ -51,15 +53,39 @@ async def run(
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
     on_fatal: Callable[[BaseException], None],
+    cluster: Cluster,
 ) -> None:
     """Serve until `stop`; what was started is stopped in the opposite order, whatever happens."""
     loop = asyncio.get_running_loop()
-    core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal)
+    shared = ReplicatedLogs() if cluster.name else None
+    core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared)
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
+    try:
+        await _serve(
+            broker, limits, stop, ready, core, bridge, Replication(core, shared, bridge, cluster) if shared else None
+        )
+    finally:
+        await loop.run_in_executor(None, bridge.close)
+        await loop.run_in_executor(None, core.stop)
+
+
+async def _serve(
+    broker: Broker,
+    limits: Limits,
+    stop: asyncio.Event,
+    ready: Callable[[Addresses], None],
+    core: Core,
+    bridge: LoopBridge,
+    replication: Replication | None,
+) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, replication.enter if replication is not None else lambda: stay_alone(core))
     service_status = ServiceStatus(core)
+    if replication is not None:
+        service_status.replication = replication.status
     health = Health(service_status, free_bytes_min=broker.free_bytes_min)
-    service = Service(core, bridge, service_status, limits)
+    service = Service(core, bridge, service_status, limits, replication)
     http: Http | None = None
     try:
         if broker.http:
@@ -68,15 +94,17 @@ async def run(
         if http is not None:
             http.start()
         host = broker.listen.rpartition(":")[0]
+        if replication is not None:
+            await replication.start(broker.address or f"{host}:{port}", service.ingest, service.delivery)
         ready(Addresses(grpc=f"{host}:{port}", http=http.address if http is not None else ""))
         await stop.wait()
     finally:
         health.stopping = True
+        if replication is not None:
+            await replication.stop()
         await service.stop()
         if http is not None:
             await http.stop()
-        await loop.run_in_executor(None, bridge.close)
-        await loop.run_in_executor(None, core.stop)
 
 
 def raise_descriptor_limit() -> None:
@@ -112,7 +140,8 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await run(broker, Limits(buffer_bytes_max=broker.buffer_bytes_max), stop, announce or ready, die)
+        limits = Limits(buffer_bytes_max=broker.buffer_bytes_max)
+        await run(broker, limits, stop, announce or ready, die, settings.cluster)
 
     asyncio.run(main())
     return 0
@@ -156,7 +185,8 @@ class RunningBroker:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await run(self._settings.broker, self._limits, self._stop, self._note, self._on_fatal)
+        settings = self._settings
+        await run(settings.broker, self._limits, self._stop, self._note, self._on_fatal, settings.cluster)
 
     def _note(self, addresses: Addresses) -> None:
         self.address, self.http_address = addresses.grpc, addresses.http

@@ -12,8 +12,11 @@ from grpc_reflection.v1alpha import reflection
 from venus.broker.core import Core
 from venus.broker.service.admin import Admin
 from venus.broker.service.delivery import Delivery
+from venus.broker.service.gate import Gate, OpenGate
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.replica_service import ReplicaService
+from venus.broker.service.replication import Replication
 from venus.broker.service.reviews import ask_for_reviews
 from venus.broker.service.service_status import ServiceStatus
 from venus.errors import ConfigError
@@ -42,7 +45,15 @@ class Limits:
 class Service:
     """The server and the tasks that belong to it."""
 
-    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, limits: Limits) -> None:
+    def __init__(
+        self,
+        core: Core,
+        bridge: LoopBridge,
+        service_status: ServiceStatus,
+        limits: Limits,
+        replication: Replication | None = None,
+    ) -> None:
+        gate: Gate = replication or OpenGate()
         self._core, self._bridge = core, bridge
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
@@ -54,12 +65,14 @@ class Service:
         # after this a connection that says nothing has been closed
         patience_s = limits.keepalive_s + limits.keepalive_timeout_s + PATIENCE_MARGIN_S
         self.ingest = Ingest(
-            core, bridge, service_status, buffer_bytes_max=limits.buffer_bytes_max, patience_s=patience_s
+            core, bridge, service_status, buffer_bytes_max=limits.buffer_bytes_max, patience_s=patience_s, gate=gate
         )
-        self.delivery = Delivery(core, bridge, service_status)
+        self.delivery = Delivery(core, bridge, service_status, gate)
         self._health = health.aio.HealthServicer()
-        admin = Admin(core, bridge, service_status, self.ingest)
-        services = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
+        admin = Admin(core, bridge, service_status, self.ingest, gate)
+        services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
+        if replication is not None:
+            services["Replica"] = ReplicaService(replication.host, replication.lines)
         self._server.add_generic_rpc_handlers([handlers(name, servicer) for name, servicer in services.items()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]

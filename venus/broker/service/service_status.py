@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from venus.broker.core import Core
+from venus.broker.service.replication_status import ReplicationStatus
 from venus.broker.service.reported import Reports
 from venus.errors import VenusError
 from venus.wire import broker_pb2
@@ -27,6 +28,7 @@ class ServiceStatus:
         self._core = core
         self.producers: dict[str, str] = {}
         self.reports = Reports()
+        self.replication: ReplicationStatus | None = None
         self._alarms: dict[str, list[str]] = {}
 
     def alarm(self, business: str, text: str) -> None:
@@ -50,6 +52,8 @@ class ServiceStatus:
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Return the core's status with what the service adds; reads the store, so not in the loop."""
         status = self._core.status(business)
+        if self.replication is not None:
+            self.replication.lay_over(status)
         for entry in status.businesses:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))

@@ -33,6 +33,8 @@ SCRUBBED = b"scrubbed/"
 UNDESCRIBED = b"undescribed/"
 #: What the scrub has found to be wrong; a store that has it is not served from.
 FINDING = b"finding"
+#: Which member of which cluster the store is.
+MEMBER = b"member"
 #: The highest number that a business ever had.
 NUMBER = b"number"
 

@@ -1,0 +1,105 @@
+"""Three `venus broker` processes and an etcd: kill -9 of the leader in the middle of writes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import half
+from tests.support.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers import business_status, wait_for
+from tests.support.etcd import EtcdCluster
+from venus.errors import Refused
+from venus.rpc.channel import open_channel
+from venus.rpc.sealed import ask
+from venus.wire import replica_pb2
+
+pytestmark = pytest.mark.integration
+ROWS = 10
+#: With processes that stop and clients that look for the leader; a busy machine takes its time.
+HAND_OVER_S = 10.0
+
+
+def bodies(last: int) -> list[bytes]:
+    return [half(n, rows=ROWS).body for n in range(1, last + 1)]
+
+
+def test_the_leader_is_killed_in_the_middle_of_writes(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(20, ROWS)
+        for _ in range(2):
+            killed = writer.leader
+            killer = threading.Timer(0.2, cluster.brokers[killed].kill)
+            killer.start()
+            writer.write(60, ROWS)
+            killer.join()
+            writer.write(5, ROWS)
+            assert writer.leader != killed
+            cluster.start(killed)
+        last = writer.acknowledged
+        found = cluster.contents(last * ROWS)
+        assert set(found) == set("abc")
+        for name, contents in found.items():
+            assert contents == bodies(last), name
+
+
+def test_a_leader_that_stops_hands_over(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(5, ROWS)
+        began = time.monotonic()
+        before = writer.leader
+        assert cluster.brokers[before].stop() == 0
+        writer.write(1, ROWS)
+        assert writer.leader != before
+        assert time.monotonic() - began < HAND_OVER_S
+
+
+def test_status_and_metrics_show_the_replicas(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(2, ROWS)
+        leader = cluster.brokers[writer.leader]
+        wait_for(lambda: business_status(leader.address).replication.mode == "sync")
+        found = business_status(leader.address).replication
+        assert (found.leader, found.policy, found.min_in_sync, found.refusal) == (writer.leader, "consistency", 2, "")
+        assert found.high == found.log_end - 1
+        assert {replica.broker for replica in found.replicas} == set("abc")
+
+        gone = next(name for name in "abc" if name != writer.leader)
+        cluster.brokers[gone].kill()
+        wait_for(
+            lambda: [r.broker for r in business_status(leader.address).replication.replicas if not r.alive] == [gone]
+        )
+        assert f"its replica at broker {gone} is gone" in business_status(leader.address).alarms
+        with urllib.request.urlopen(f"http://{leader.http_address}/metrics") as answer:
+            metrics = answer.read().decode()
+        assert 'venus_leads{business="main"} 1.0' in metrics
+        assert f'venus_replica_behind_entries{{broker="{writer.leader}",business="main"}} 0.0' in metrics
+
+
+def test_a_stranger_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        address = cluster.brokers[writer.leader].address
+        file = tmp_path / writer.leader / "cluster.json"
+        own = json.loads(file.read_text())
+        identity = next(value for key, value in own.items() if key != "format")
+        stranger, receiver = (
+            replica_pb2.ClusterMember(broker="x", store="s"),
+            replica_pb2.ClusterMember(broker="y", store="s"),
+        )
+        with open_channel(address) as channel:
+            for cluster_id, message in (("other", "another cluster"), (identity, "this is broker")):
+                greeting = replica_pb2.Greeting(cluster=cluster_id, sender=stranger, receiver=receiver)
+                request = replica_pb2.BallotRequest(greeting=greeting, business="main", term=99)
+                with pytest.raises(Refused, match=message):
+                    ask(channel, "Replica/Ballot", request, replica_pb2.BallotAnswer, timeout_s=10)
+        writer.write(1, ROWS)
+        assert business_status(address).replication.term == 1

@@ -1,0 +1,111 @@
+"""Clusters of real broker processes with a real etcd; a broker that is killed keeps its data directory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, BrokerProcess, settings, take
+from tests.support.etcd import EtcdCluster
+from venus.errors import VenusError
+from venus.model import Verdict
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+FAIL_OVER_S = 30.0
+
+
+class BrokerCluster:
+    """Brokers a, b, c of one cluster."""
+
+    def __init__(self, folder: Path, etcd: EtcdCluster, names: str = "abc", **cluster: Any) -> None:
+        self.folder, self.etcd, self.name = folder, etcd, etcd.new_name()
+        self._options = cluster
+        self.brokers: dict[str, BrokerProcess] = {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str) -> BrokerProcess:
+        """Start a broker, or start it again."""
+        cluster = {"name": self.name, "broker_id": name, "etcd": self.etcd.addresses, "lease_s": 2.0, **self._options}
+        chosen = settings(self.folder / name, free_bytes_min=1 << 20).model_copy(
+            update={"cluster": type(settings(self.folder).cluster)(**cluster)}
+        )
+        self.brokers[name] = BrokerProcess(chosen)
+        return self.brokers[name]
+
+    def connected(self, last_batch: int = 0) -> tuple[str, Producer, broker_pb2.InitAck]:
+        """Return the leader's name and a producer there, as soon as one lets it in."""
+        end, error = time.monotonic() + FAIL_OVER_S, ""
+        while time.monotonic() < end:
+            for name, broker in self.brokers.items():
+                if broker.process.poll() is not None:
+                    continue
+                with contextlib.ExitStack() as stack:
+                    try:
+                        producer = stack.enter_context(
+                            Producer(broker.address, BUSINESS, "test", window_bytes_max=8 << 20)
+                        )
+                        ack = producer.connect(0, last_batch, owner="test", take_over=True)
+                    except VenusError as found:
+                        error = str(found)
+                        continue
+                    stack.pop_all()
+                    return name, producer, ack
+            time.sleep(0.05)
+        raise AssertionError(f"nobody lets a producer in: {error}")
+
+    def contents(self, until: int) -> dict[str, list[bytes]]:
+        """Return the bodies of every living broker's queue up to an offset."""
+        found = {}
+        for name, broker in self.brokers.items():
+            if broker.process.poll() is None:
+                with Subscriber(broker.address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
+                    subscriber.open(0, 0)
+                    found[name] = [increment.body for increment in take(subscriber, until)]
+        return found
+
+    def __enter__(self) -> BrokerCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+
+
+class Writer:
+    """Commits batch after batch with whoever leads, and knows what was acknowledged."""
+
+    def __init__(self, cluster: BrokerCluster) -> None:
+        self.cluster = cluster
+        self.acknowledged = 0
+        self.leader, self.producer, _ = cluster.connected()
+
+    def go_on(self) -> None:
+        """Find the leader, and decide what is undecided, as the upper adapter does."""
+        with contextlib.suppress(VenusError):
+            self.producer.close()
+        self.leader, self.producer, ack = self.cluster.connected(self.acknowledged)
+        assert ack.last_batch >= self.acknowledged, "an acknowledged batch is gone"
+        for found in ack.undecided:
+            self.producer.decide(found.batch_no, found.digest, Verdict.COMMIT)
+            self.producer.wait_decided(found.batch_no)
+        self.acknowledged = max([ack.last_batch, *(found.batch_no for found in ack.undecided)])
+
+    def write(self, batches: int, rows: int = 10) -> None:
+        """Commit so many batches."""
+        last = self.acknowledged + batches
+        while self.acknowledged < last:
+            message = half(self.acknowledged + 1, rows=rows)
+            try:
+                self.producer.send_half(message)
+                self.producer.wait_persisted(message.batch_no)
+                self.producer.decide(message.batch_no, message.digest, Verdict.COMMIT)
+                self.producer.wait_decided(message.batch_no)
+                self.acknowledged = message.batch_no
+            except VenusError:
+                self.go_on()

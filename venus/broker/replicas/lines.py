@@ -1,0 +1,233 @@
+"""The lines to other brokers, over gRPC: one stream to each broker that is followed, one from each follower.
+
+Everything runs in the service's event loop, and so does the host. A line that breaks, or on which a fetch is not
+answered, is given up: the host is told, asks again, and that opens a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Any
+
+import grpc
+
+from venus.broker.replicas import wire
+from venus.broker.replicas.host import Host
+from venus.errors import VenusError
+from venus.replication.messages import Answer, Answered, Fetch
+from venus.replication.records import LiveBroker, Member
+from venus.rpc import limits
+from venus.rpc.channel import FRAME_BYTES, options
+from venus.rpc.errors import from_rpc_error
+from venus.rpc.sealed import checked, frame_opener, seal, unseal
+from venus.wire import replica_pb2
+
+logger = logging.getLogger(__name__)
+
+FOLLOW = "/venus.wire.Replica/Follow"
+BALLOT = "/venus.wire.Replica/Ballot"
+BALLOT_TIMEOUT_S = 1.0
+#: A leader answers each fetch within half a second, if only with its high watermark.
+SILENT_S = 5.0
+RECONNECT_S = 0.2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Lines:
+    """A `Transport`. `host` is set before the first call."""
+
+    def __init__(self, cluster: str, me: Member) -> None:
+        self.cluster, self.me = cluster, me
+        self.host: Host | None = None
+        self._out: dict[Member, OutLine] = {}
+        self._in: dict[Member, InLine] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def fetch(self, to: LiveBroker, business: str, fetch: Fetch) -> None:
+        """Ask a leader for entries."""
+        line = self._out.get(to.member)
+        if line is not None and (line.address != to.address or line.is_silent):
+            line.close()
+            line = None
+        if line is None:
+            line = self._out[to.member] = OutLine(self, to)
+        line.send(wire.put_fetch(business, fetch))
+
+    def answer(self, to: Member, business: str, answer: Answer) -> None:
+        """Answer a follower's fetch, if its line is still there."""
+        line = self._in.get(to)
+        if line is not None:
+            line.send(wire.put_answer(business, answer))
+
+    def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
+        """Ask a replica for its ballot."""
+        self._spawn(self._ask_ballot(to, business, term))
+
+    async def _ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
+        request = replica_pb2.BallotRequest(greeting=self.greeting(to.member), business=business, term=term)
+        try:
+            async with grpc.aio.insecure_channel(to.address, options=_options()) as channel:
+                call: Any = channel.unary_unary(BALLOT, request_serializer=seal, response_deserializer=None)
+                data = await call(request, timeout=BALLOT_TIMEOUT_S)
+            answer = unseal(replica_pb2.BallotAnswer, data, "a ballot")
+            limits.check(answer, "from another broker: ")
+        except (grpc.RpcError, VenusError) as error:
+            logger.info("%s: no ballot of %s: %s", business, to.member.broker, _text(error))
+            return
+        ballot = wire.ballot(to.member, answer)
+        if ballot is not None and self.host is not None:
+            self.host.ballot_came(business, term, ballot)
+
+    def greeting(self, to: Member) -> replica_pb2.Greeting:
+        """Say who speaks to whom."""
+        return replica_pb2.Greeting(cluster=self.cluster, sender=wire.put_member(self.me), receiver=wire.put_member(to))
+
+    def lost(self, line: OutLine) -> None:
+        """Note that a line has ended."""
+        if self._out.get(line.to) is line:
+            del self._out[line.to]
+            if self.host is not None:
+                self.host.line_lost(line.to)
+
+    def enter(self, line: InLine) -> None:
+        """Take a follower's line; a newer one replaces it."""
+        older = self._in.get(line.follower)
+        self._in[line.follower] = line
+        if older is not None:
+            older.end()
+
+    def leave(self, line: InLine) -> None:
+        """Note that a follower's line has ended."""
+        if self._in.get(line.follower) is line:
+            del self._in[line.follower]
+
+    async def close(self) -> None:
+        """End every line."""
+        self.host = None
+        lines, self._out = list(self._out.values()), {}
+        for line in lines:
+            line.close()
+        for follower in list(self._in.values()):
+            follower.end()
+        tasks = [*(line.task for line in lines), *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class OutLine:
+    """Our stream to a broker that we follow."""
+
+    def __init__(self, lines: Lines, to: LiveBroker) -> None:
+        self.to, self.address = to.member, to.address
+        self._lines = lines
+        self._waiting: deque[replica_pb2.FetchEntries] = deque()
+        self._wake = asyncio.Event()
+        self._asked_at: float | None = None  # of the oldest fetch since the newest answer
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether what was asked has not been answered for too long."""
+        return self._asked_at is not None and time.monotonic() - self._asked_at > SILENT_S
+
+    def send(self, fetch: replica_pb2.FetchEntries) -> None:
+        """Send a fetch soon."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+        self._waiting.append(fetch)
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the line."""
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            async with grpc.aio.insecure_channel(self.address, options=_options()) as channel:
+                call: Any = channel.stream_stream(
+                    FOLLOW, request_serializer=seal, response_deserializer=frame_opener(replica_pb2.LeaderFrame)
+                )()
+                await call.write(replica_pb2.FollowerFrame(greeting=self._lines.greeting(self.to)))
+                writer = asyncio.create_task(self._write(call))
+                try:
+                    await self._read(call)
+                finally:
+                    writer.cancel()
+                    call.cancel()
+        except asyncio.CancelledError:
+            raise
+        except (grpc.RpcError, VenusError, asyncio.InvalidStateError) as error:
+            logger.info("the line to %s at %s: %s", self.to.broker, self.address, _text(error))
+        except Exception:
+            logger.exception("the line to %s at %s failed", self.to.broker, self.address)
+        await asyncio.sleep(RECONNECT_S)
+        self._lines.lost(self)
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            fetches, self._waiting = list(self._waiting), deque()
+            await call.write(replica_pb2.FollowerFrame(fetches=fetches))
+
+    async def _read(self, call: Any) -> None:
+        while True:
+            frame = await call.read()
+            if frame is grpc.aio.EOF:
+                why = f"{await call.details()} ({(await call.code()).name})"
+                logger.info("the line to %s at %s has ended: %s", self.to.broker, self.address, why)
+                return
+            self._asked_at = None
+            for found in checked(frame, f"a frame of {self.to.broker}").answers:
+                if self._lines.host is not None:
+                    self._lines.host.answered(found.business, Answered(leader=self.to, answer=wire.answer(found)))
+
+
+class InLine:
+    """A follower's stream to us."""
+
+    def __init__(self, follower: Member, context: Context) -> None:
+        self.follower = follower
+        self._context = context
+        self._waiting: deque[replica_pb2.FetchAnswer] = deque()
+        self._wake = asyncio.Event()
+        self._ended = False
+
+    def send(self, answer: replica_pb2.FetchAnswer) -> None:
+        """Send an answer soon."""
+        self._waiting.append(answer)
+        self._wake.set()
+
+    def end(self) -> None:
+        """End the line."""
+        self._ended = True
+        self._wake.set()
+
+    async def write(self) -> None:
+        """Send answers until the line ends; several small ones share a frame."""
+        while not self._ended:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting and not self._ended:
+                answers, size = [self._waiting.popleft()], 0
+                while self._waiting and (size := size + wire.nbytes(answers[-1])) < FRAME_BYTES:
+                    answers.append(self._waiting.popleft())
+                await self._context.write(replica_pb2.LeaderFrame(answers=answers))
+
+
+def _options() -> list[tuple[str, int]]:
+    return [*options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+
+
+def _text(error: BaseException) -> str:
+    return str(from_rpc_error(error)) if isinstance(error, grpc.RpcError) else str(error)

@@ -1,0 +1,90 @@
+"""Messages of the replicas as they travel: protobuf from and to what `venus.replication` knows."""
+
+from __future__ import annotations
+
+from venus.errors import ProtocolError
+from venus.replication.election import Ballot
+from venus.replication.messages import Answer, Diverge, Entries, Fetch, Fetched, NotLeading, Trimmed
+from venus.replication.records import Member
+from venus.wire import replica_pb2
+
+
+def put_member(member: Member) -> replica_pb2.ClusterMember:
+    """Return a member for the wire."""
+    return replica_pb2.ClusterMember(broker=member.broker, store=member.store)
+
+
+def member(found: replica_pb2.ClusterMember) -> Member:
+    """Read a member."""
+    return Member(broker=found.broker, store=found.store)
+
+
+def put_fetch(business: str, fetch: Fetch) -> replica_pb2.FetchEntries:
+    """Return a fetch for the wire."""
+    return replica_pb2.FetchEntries(business=business, term=fetch.term, index=fetch.index, last_term=fetch.last_term)
+
+
+def fetched(follower: Member, found: replica_pb2.FetchEntries) -> Fetched:
+    """Read a fetch."""
+    return Fetched(follower=follower, term=found.term, index=found.index, last_term=found.last_term)
+
+
+def put_answer(business: str, answer: Answer) -> replica_pb2.FetchAnswer:
+    """Return the answer to a fetch for the wire."""
+    found = replica_pb2.FetchAnswer(business=business, term=answer.term)
+    match answer:
+        case Entries():
+            found.outcome = replica_pb2.ENTRIES
+            found.index, found.high = answer.first, answer.high
+            found.entries.extend(answer.entries)
+        case Diverge():
+            found.outcome = replica_pb2.DIVERGE
+            found.index, found.last_term = answer.index, answer.last_term
+            found.known_term, found.end = answer.known_term, answer.end
+        case Trimmed():
+            found.outcome = replica_pb2.TRIMMED
+            found.index = answer.start
+        case NotLeading():
+            found.outcome = replica_pb2.NOT_LEADING
+    return found
+
+
+def answer(found: replica_pb2.FetchAnswer) -> Answer:
+    """Read the answer to a fetch. Raises ProtocolError."""
+    match found.outcome:
+        case replica_pb2.ENTRIES:
+            return Entries(term=found.term, first=found.index, high=found.high, entries=tuple(found.entries))
+        case replica_pb2.DIVERGE:
+            return Diverge(
+                term=found.term,
+                index=found.index,
+                last_term=found.last_term,
+                known_term=found.known_term,
+                end=found.end,
+            )
+        case replica_pb2.TRIMMED:
+            return Trimmed(term=found.term, start=found.index)
+        case replica_pb2.NOT_LEADING:
+            return NotLeading(term=found.term)
+    raise ProtocolError(f"the answer to a fetch of {found.business} has outcome {found.outcome}")
+
+
+def put_ballot(ballot: Ballot | None) -> replica_pb2.BallotAnswer:
+    """Return a ballot for the wire; None = none is given."""
+    if ballot is None:
+        return replica_pb2.BallotAnswer()
+    return replica_pb2.BallotAnswer(
+        given=True, last_term=ballot.last_term, end=ballot.end, high=ballot.high, healthy=ballot.healthy
+    )
+
+
+def ballot(of: Member, found: replica_pb2.BallotAnswer) -> Ballot | None:
+    """Read the ballot of a member; None = it gave none."""
+    if not found.given:
+        return None
+    return Ballot(member=of, last_term=found.last_term, end=found.end, high=found.high, healthy=found.healthy)
+
+
+def nbytes(found: replica_pb2.FetchAnswer) -> int:
+    """Return about how large an answer is."""
+    return sum(map(len, found.entries)) + len(found.business) + 64

@@ -1,0 +1,31 @@
+"""Who may come in: a broker on its own lets everybody in, one of a cluster says who leads."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Gate(Protocol):
+    """In the service's event loop."""
+
+    async def producer(self, business: str) -> None:
+        """Let a producer in; the business is made if need be. Raises NotLeader, Unavailable."""
+
+    def consumer(self, business: str) -> None:
+        """Let a consumer group in, whose position is logged. Raises NotLeader, Unavailable."""
+
+    def forgetting(self, business: str) -> None:
+        """Let a business be removed. Raises Refused."""
+
+
+class OpenGate:
+    """Lets everybody in."""
+
+    async def producer(self, business: str) -> None:
+        """Let a producer in."""
+
+    def consumer(self, business: str) -> None:
+        """Let a consumer group in."""
+
+    def forgetting(self, business: str) -> None:
+        """Let a business be removed."""

@@ -1,0 +1,73 @@
+"""What other brokers of the cluster ask of this one: entries of logs that it leads, and its ballot."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from venus.broker.replicas import wire
+from venus.broker.replicas.host import Host
+from venus.broker.replicas.lines import InLine, Lines
+from venus.broker.service.answering import answering
+from venus.errors import ProtocolError, Refused
+from venus.replication.records import Member
+from venus.rpc.sealed import checked
+from venus.wire import replica_pb2, replica_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ReplicaService(replica_pb2_grpc.ReplicaServicer):
+    """Follow and Ballot; both in the host's loop."""
+
+    def __init__(self, host: Host, lines: Lines) -> None:
+        self._host, self._lines = host, lines
+
+    async def Follow(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Serve one follower until it leaves."""
+        async with answering(context):
+            first = checked(await context.read(), "the first frame of a follower")
+            if first is grpc.aio.EOF or not first.HasField("greeting"):
+                raise ProtocolError("the first frame of a follower must have a greeting")
+            line = InLine(self._known(first.greeting), context)
+            self._lines.enter(line)
+            reader = asyncio.create_task(self._read(line, context))
+            try:
+                await line.write()
+                if reader.done() and (error := reader.exception()) is not None:
+                    raise error
+            finally:
+                reader.cancel()
+                self._lines.leave(line)
+
+    async def _read(self, line: InLine, context: Context) -> None:
+        try:
+            while (frame := checked(await context.read(), "a frame of a follower")) is not grpc.aio.EOF:
+                if frame.HasField("greeting"):
+                    raise ProtocolError("a follower greets once")
+                for fetch in frame.fetches:
+                    self._host.fetched(fetch.business, wire.fetched(line.follower, fetch))
+        finally:
+            line.end()
+
+    async def Ballot(  # type: ignore[override]  # noqa: N802
+        self, request: replica_pb2.BallotRequest, context: Context
+    ) -> replica_pb2.BallotAnswer | None:
+        """Give this broker's ballot."""
+        async with answering(context):
+            sender = self._known(request.greeting)
+            return wire.put_ballot(self._host.ballot_asked(request.business, sender, request.term))
+        return None
+
+    def _known(self, greeting: replica_pb2.Greeting) -> Member:
+        """Return who speaks. Raises Refused for a stranger, and if somebody else is meant."""
+        sender, receiver = wire.member(greeting.sender), wire.member(greeting.receiver)
+        if greeting.cluster != self._lines.cluster:
+            raise Refused(f"broker {sender.broker} is of another cluster (id {greeting.cluster})")
+        if receiver != self._lines.me:
+            raise Refused(f"this is broker {self._lines.me}, not {receiver}")
+        if sender == self._lines.me or self._host.brokers.known(sender) is None:
+            raise Refused(f"broker {sender} is not known to the cluster", hint="it registers at etcd when it starts")
+        return sender

@@ -1,0 +1,180 @@
+"""A broker of a cluster: its replicas, the lines between brokers, the coordinator, and what they mean for clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import venus
+from venus.broker.core import Core
+from venus.broker.replicas import identity
+from venus.broker.replicas.coordinator_thread import CoordinatorThread
+from venus.broker.replicas.core_logs import CoreLogs
+from venus.broker.replicas.host import Host
+from venus.broker.replicas.lines import Lines
+from venus.broker.replicas.placement import Wanted
+from venus.broker.replicas.shared import ReplicatedLogs, refused
+from venus.broker.service.delivery import Delivery
+from venus.broker.service.ingest import Ingest
+from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.replication_status import ReplicationStatus
+from venus.config import Cluster
+from venus.coordination.etcd import EtcdCoordinator
+from venus.coordination.membership import FILE, join
+from venus.errors import ConfigError, NotLeader, Refused, Unavailable
+from venus.replication.records import LiveBroker, Policy
+from venus.replication.settings import Patience
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+#: A producer waits so long for a new business, or for a leader, before it is told to come again.
+WAIT_S = 5.0
+LOOK_EVERY_S = 0.02
+HAND_OVER_S = 3.0
+EVERYWHERE = ("0.0.0.0", "[::]")
+
+
+class Replication:
+    """Everything of a cluster that one broker has; a `Gate` for clients. In the service's event loop."""
+
+    def __init__(self, core: Core, shared: ReplicatedLogs, bridge: LoopBridge, settings: Cluster) -> None:
+        self.settings = settings
+        self._core, self._shared, self._bridge = core, shared, bridge
+        self._coordinator = EtcdCoordinator(settings.etcd, settings.name, lease_s=settings.lease_s)
+        self._pool = ThreadPoolExecutor(1, "venus-replica-read")
+        self._ticking: asyncio.Task[None] | None = None
+        self._clients: tuple[Ingest, Delivery] | None = None
+        self._wanted = Wanted(
+            replicas=settings.replicas,
+            policy=Policy(settings.policy),
+            min_in_sync=settings.min_in_sync_effective
+            if settings.policy == "consistency"
+            else settings.min_in_sync or 1,
+        )
+
+    def enter(self) -> None:
+        """Join the cluster with this store; blocking. Raises Refused, Unavailable."""
+        settings, core = self.settings, self._core
+        cluster = join(self._coordinator, core.data_dir, settings.name)
+        member, told = identity.enter(core, self._coordinator, cluster, settings.broker_id, self._wanted)
+        me = LiveBroker(
+            member=member, address="", site=settings.site, priority=settings.priority, version=venus.__version__
+        )
+        self.lines = Lines(cluster, member)
+        self.coordination = CoordinatorThread(
+            self._coordinator, lease_s=settings.lease_s, monotonic=time.monotonic, post=self._bridge.post
+        )
+        self.host = Host(
+            me,
+            logs=CoreLogs(
+                core,
+                self._shared,
+                me=str(member),
+                background=lambda call: self._background(call),
+                retired=self._retired,
+            ),
+            shared=self._shared,
+            transport=self.lines,
+            coordination=self.coordination,
+            wanted=self._wanted,
+            patience=Patience(),
+            monotonic=time.monotonic,
+            post=self._bridge.post,
+        )
+        self.host.begun(told)
+        self.lines.host = self.host
+        self.status = ReplicationStatus(settings.name, self.host, self._shared, self.coordination)
+
+    async def start(self, address: str, ingest: Ingest, delivery: Delivery) -> None:
+        """Register under an address, and take part. Raises Refused if another broker has this one's id."""
+        if address.rpartition(":")[0] in EVERYWHERE:
+            raise ConfigError(
+                f"broker.listen {address} is no address that other brokers could use",
+                hint="set broker.address to HOST:PORT, as the others reach this broker",
+            )
+        self._clients = ingest, delivery
+        self.host.me = replace(self.host.me, address=address)
+        await asyncio.get_running_loop().run_in_executor(None, self.coordination.start, self.host, self.host.me)
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Hand over what this broker leads, then leave the cluster's list of the living."""
+        end = time.monotonic() + HAND_OVER_S
+        if self._ticking is not None:
+            while self.host.hand_over() and time.monotonic() < end:
+                await asyncio.sleep(LOOK_EVERY_S)
+            self._ticking.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self.coordination.stop)
+        await self.lines.close()
+        self._pool.shutdown()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.host.tick()
+            except Exception:
+                logger.exception("the replicas failed to let time pass")
+
+    def _background(self, call: object) -> None:
+        self._pool.submit(call)  # type: ignore[arg-type]
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    async def producer(self, business: str) -> None:
+        """Wait until this broker leads the business, which is made if need be. Raises NotLeader, Unavailable."""
+        end, made = time.monotonic() + WAIT_S, False
+        while True:
+            standing = self._shared.standing(business)
+            replica = self.host.replicas.get(business)
+            if replica is not None and not standing.refusal and self._has_begun(business):
+                return
+            elsewhere = replica is not None and not standing.leads and standing.leader
+            if elsewhere or time.monotonic() > end:
+                raise refused(business, standing)
+            if replica is None and not made and self.host.brokers.live:
+                made = True
+                self.host.create(business)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _has_begun(self, business: str) -> bool:
+        try:
+            self._shared.term(self._core.catalogue.known(business))
+        except Unavailable:
+            return False
+        return True
+
+    def consumer(self, business: str) -> None:
+        """Let a consumer group in where its position is logged. Raises NotLeader, Unavailable."""
+        standing = self._shared.standing(business)
+        if not standing.leads:
+            raise refused(business, standing)
+
+    def forgetting(self, business: str) -> None:
+        """Refuse."""
+        raise Refused(f"business {business!r} belongs to a cluster: a single broker cannot forget it")
+
+    def _retired(self, business: str, error: NotLeader) -> None:
+        if self._clients is None:
+            return
+        ingest, delivery = self._clients
+        stream = ingest.live.get(business)
+        if stream is not None:
+            stream.end(error)
+        delivery.end_groups(business, error)
+
+
+def stay_alone(core: Core) -> None:
+    """Serve a store without a cluster; blocking. Raises Refused if it belongs to one."""
+    file = core.data_dir / FILE
+    if file.exists():
+        raise Refused(
+            f"{core.data_dir} belongs to a cluster, and [cluster] is not set",
+            hint=f"set [cluster]; to serve this data by one broker alone from now on, remove {file}",
+        )
+    if identity.read(core) is not None:
+        identity.write(core, None)

@@ -1,0 +1,83 @@
+"""How the replicas of a broker stand, in its status; read in any thread, changed in the loop alone."""
+
+from __future__ import annotations
+
+from venus.broker.replicas.coordinator_thread import CoordinatorThread
+from venus.broker.replicas.host import Host
+from venus.broker.replicas.shared import ReplicatedLogs
+from venus.replication import states
+from venus.replication.in_sync import Progress
+from venus.replication.records import Leadership, Member
+from venus.replication.replica import Replica
+from venus.wire import broker_pb2
+
+
+class ReplicationStatus:
+    """Lays what the replicas know over the status of the broker."""
+
+    def __init__(self, name: str, host: Host, shared: ReplicatedLogs, coordination: CoordinatorThread) -> None:
+        self._name = name
+        self._host, self._shared, self._coordination = host, shared, coordination
+
+    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
+        """Add the cluster, each business's replicas, and what is wrong with them."""
+        status.cluster, status.broker_id = self._name, self._host.me.member.broker
+        if self._coordination.unreachable:
+            status.alarms.append(f"the coordinator does not answer: {self._coordination.unreachable}")
+        for entry in status.businesses:
+            replica = self._host.replicas.get(entry.business)
+            if replica is None or replica.known is None:
+                entry.alarms.append(
+                    "the cluster does not know this business: this broker keeps it and serves no writes"
+                )
+            else:
+                self._describe(entry, replica, replica.known)
+
+    def _describe(self, entry: broker_pb2.BusinessStatus, replica: Replica, known: Leadership) -> None:
+        standing, leading = self._shared.standing(entry.business), replica.leading
+        found = entry.replication
+        found.term, found.policy, found.min_in_sync = known.term, known.policy.value, known.min_in_sync
+        if known.leader is not None:
+            found.leader, found.leader_address = known.leader.broker, self._host.brokers.address(known.leader)
+        found.log_end, found.high, found.refusal = replica.position.end, standing.high, standing.refusal
+        found.trouble = self._host.troubles.get(entry.business, "")
+        followers = dict(leading.followers) if leading is not None else {}
+        for name in known.replicas:
+            found.replicas.append(self._replica(name, known, followers, replica))
+        if leading is not None:
+            mode, found.reason = states.mode(known, followers, replica.position.end)
+            found.mode = mode.value
+        entry.alarms.extend(alarms(found, leads=leading is not None))
+
+    def _replica(
+        self, name: str, known: Leadership, followers: dict[Member, Progress], replica: Replica
+    ) -> broker_pb2.ReplicaStatus:
+        live = next((broker for member, broker in self._host.brokers.live.items() if member.broker == name), None)
+        found = broker_pb2.ReplicaStatus(
+            broker=name,
+            address=live.address if live is not None else "",
+            alive=live is not None,
+            in_sync=any(member.broker == name for member in known.in_sync),
+        )
+        if replica.leading is not None:
+            ends = [progress.end for member, progress in followers.items() if member.broker == name]
+            if known.leader is not None and name == known.leader.broker:
+                found.behind = 0
+            elif ends:
+                found.behind = max(replica.position.end - max(ends), 0)
+        return found
+
+
+def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
+    """Return what of the replication needs somebody."""
+    said = [found.trouble] if found.trouble else []
+    if not found.leader:
+        said.append("no broker leads it: nothing can be written")
+    elif leads and found.refusal:
+        said.append(f"nothing can be written: {found.refusal}")
+    if leads:
+        gone = [replica.broker for replica in found.replicas if not replica.alive]
+        late = [replica.broker for replica in found.replicas if replica.alive and not replica.in_sync]
+        said += [f"its replica at broker {name} is gone" for name in gone]
+        said += [f"its replica at broker {name} is not in sync" for name in late]
+    return said
