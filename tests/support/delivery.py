@@ -50,6 +50,8 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
     acknowledged: dict[str, int] = field(default_factory=dict)
     pinned: dict[str, Pinned] = field(default_factory=dict)
     splits_read: int = 0
+    #: How much SumSnapshot is wrong: rows too many, bits of the digest.
+    sums_off: tuple[int, int] = (0, 0)
     snapshots_opened: int = 0
     #: Nothing at or behind this offset is delivered.
     hold_from: int | None = None
@@ -219,7 +221,8 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         for table_id, table in self._pinned(request.snapshot_id, context).rows.items():
             totals = Totals()
             totals.add(stored_rows((row[0], row[1], k, row[2]) for k, row in table.items()))
-            found.tables.add(table_id=table_id, rows=totals.rows, rows_digest=totals.digest)
+            rows, digest = totals.rows + self.sums_off[0], totals.digest ^ self.sums_off[1]
+            found.tables.add(table_id=table_id, rows=rows, rows_digest=digest)
         return found
 
     def RenewSnapshot(  # noqa: N802

@@ -204,6 +204,28 @@ def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path) -
     engine.stop()
 
 
+def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_path: Path) -> None:
+    disk = engines.Disk()
+    engine = engines.make(tmp_path, free_bytes=disk)
+    disk.holds_full_data = True
+    filled(engine)
+    engine.producers.leave(BUSINESS)
+    settle(engine)
+    found = engine.catalogue.known(BUSINESS)
+    waiting = engine.materialiser.checkpoint(found, tmp_path / "waiting")
+    engine.forget_business(BUSINESS)
+    late = engine.materialiser.checkpoint(found, tmp_path / "late")
+    disk.holds_full_data = False
+
+    for asked in (waiting, late):
+        with pytest.raises(Unavailable, match="is being forgotten"):
+            asked.result(WAIT_S)
+    filled(engine, "other")
+    assert len(engines.full_data(engine, business="other")) == 500
+    assert {key[:4] for key in everything(engine)[keys.ROW]} == {keys.number_prefix(2)}
+    engine.stop()
+
+
 # -- numbers that no source has --------------------------------------------------------------------------------------
 
 

@@ -128,7 +128,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Pat
     engine.stop()
 
 
-def test_tombstones_from_before_a_restart_go_too(tmp_path: Path) -> None:
+def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
@@ -146,6 +146,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path) -> None:
     assert engine.scavenger.tables == set(), "a table without tombstones is not read again and again"
     engine.stop()
 
+    monkeypatch.setattr(Scavenger, "step", lambda *_, **__: None)  # what is known is known from the store
     engine = engines.make(tmp_path, clock)
     assert engine.scavenger.tables == set()
     Producer(engine, source_last_batch=3).commit([(b"%08d" % 25, None)])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import engines
+from tests.support.brokers import BrokerProcess, settings
 from tests.support.engines import Producer
 from venus.broker.store import privacy
 from venus.errors import ConfigError
@@ -60,6 +61,13 @@ def test_a_broker_process_makes_no_file_that_others_can_read(tmp_path: Path) -> 
     broker.terminate()
     broker.communicate(timeout=60)
 
+    assert len(found) > 8
+    assert [name for name, mode in found.items() if mode & 0o077] == []
+
+
+def test_a_broker_that_no_command_started_makes_no_such_file_either(tmp_path: Path) -> None:
+    with BrokerProcess(settings(tmp_path / "data")):
+        found = modes(tmp_path / "data")
     assert len(found) > 8
     assert [name for name, mode in found.items() if mode & 0o077] == []
 

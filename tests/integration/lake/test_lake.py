@@ -213,6 +213,25 @@ def test_files_whose_rows_are_left_alone_are_kept_and_old_states_go(
     assert len(list((root / "versions/shop.items").iterdir())) <= 2
 
 
+def test_a_file_of_other_columns_is_not_kept_though_its_rows_are_left_alone(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
+    monkeypatch.setattr("venus.adapters.targets.parquet.refresh.SMALL_ROWS", 10)
+    feed.describe(items())
+    feed.cut(*(put(i, "a" * 10, i) for i in range(1000)))
+    lakes.load(settings)
+    wider = replace(items(), version=2, columns=(*items().columns, column(4, "colour", TEXT, default_sql="'red'")))
+    with lakes.following(settings):
+        feed.describe(wider)
+        feed.cut(put(10, "changed", 1, "blue"))
+        lakes.is_at(settings, broker.next_offset)
+        lakes.all_fresh(settings)
+
+    wanted = {(str(i),): ("a" * 10, str(i), "red") for i in range(1000)} | {("10",): ("changed", "1", "blue")}
+    assert lakes.current_rows(tmp_path / "lake", wider) == wanted
+
+
 def test_composite_keys_of_other_types(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
     root = tmp_path / "lake"
     settings = lakes.settings_of(broker.address, root)

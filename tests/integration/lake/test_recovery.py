@@ -22,6 +22,7 @@ from venus.adapters.targets.parquet.follow import run_lake
 from venus.adapters.targets.parquet.layout import hidden, point
 from venus.adapters.targets.parquet.manifest import Manifest
 from venus.config import Settings
+from venus.errors import ProtocolError
 
 pytestmark = pytest.mark.integration
 
@@ -166,6 +167,50 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
     assert {name: (folder / name).stat().st_ino for name in finished} == inodes
     assert loaded == {"shop.items": 1000}
     assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
+
+
+@pytest.mark.parametrize("left", ["an expired snapshot", "{"])
+def test_a_load_that_cannot_go_on_begins_anew_at_once(
+    left: str, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(*(put(i, f"label {i}", i) for i in range(100)))
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(lake_load, "publish", killed)
+    with pytest.raises(Killed):
+        lakes.load(settings)
+    monkeypatch.undo()
+    feed.cut(put(1, "behind that cut", 1))
+    if left == "{":
+        LakeTarget(settings, "lake").layout.load.write_text(left)
+    else:
+        broker.pinned.clear()
+
+    lakes.load(settings)
+
+    assert broker.snapshots_opened == 2
+    assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
+    assert "the interrupted load cannot go on" in caplog.text
+    assert "loading again from the start" not in caplog.text, "nothing was tried with it"
+
+
+def test_a_load_that_is_not_what_the_broker_counts_is_no_load(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(3)))
+    broker.sums_off = (1, 0)
+
+    with pytest.raises(ProtocolError, match=r"shop\.items: 3 rows were loaded of the 4"):
+        lakes.load(settings)
+
+    assert not (tmp_path / "lake" / "current").exists()
+    broker.sums_off = (0, 0)
+    assert lakes.load(settings) == {"shop.items": 3}
 
 
 def test_a_split_that_was_half_written_is_read_again(

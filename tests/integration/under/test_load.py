@@ -35,7 +35,7 @@ from venus.adapters.targets.postgresql.load import task as loadtask
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
 from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask
 from venus.adapters.targets.postgresql.session import Session
-from venus.errors import OffsetTrimmed, Refused
+from venus.errors import OffsetTrimmed, ProtocolError, Refused
 from venus.model import Index, Kind, LogicalType
 
 pytestmark = pytest.mark.integration
@@ -126,6 +126,23 @@ def test_rows_that_are_there_already(
         return
     full_sync(settings, "a")
     assert query(database, "SELECT count(*) FROM shop.items") == [(expected,)]
+
+
+@pytest.mark.parametrize(("sums_off", "says"), [((1, 0), "3 rows were loaded of the 4"), ((0, 1), "other rows were")])
+def test_a_load_that_is_not_what_the_broker_counts_is_no_load(
+    sums_off: tuple[int, int], says: str, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    feed.describe(items())
+    feed.cut(*(put(i, "x", i) for i in range(3)))
+    settings = settings_for(broker.address, {"a": database})
+    broker.sums_off = sums_off
+    with pytest.raises(ProtocolError, match=f"shop.items: {says}"):
+        full_sync(settings, "a")
+    assert [found.state for found in table_states(settings, "a")] == ["LOADING"]
+    assert applied(database) == -1
+    broker.sums_off = (0, 0)
+    assert full_sync(settings, "a").rows == {"shop.items": 3}
+    assert table_states(settings, "a")[0].state == "ACTIVE"
 
 
 def test_an_interrupted_load_goes_on_and_reads_no_split_twice(
