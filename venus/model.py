@@ -237,3 +237,8 @@ def is_address(text: str) -> bool:
 def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
     """Whether a text may name something: printable characters, and no space at either end."""
     return 0 < len(text) <= chars_max and text.isprintable() and text == text.strip()
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 table", "2 tables"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -32,6 +32,18 @@ class Compared:
         return self.source == self.full == self.target
 
     @property
+    def difference(self) -> str:
+        """Say what differs, where `equal` is false: the counts, or behind equal counts which side's rows."""
+        sides = {"source": self.source, "full data": self.full, "target": self.target}
+        if len({found.rows for found in sides.values()}) > 1:
+            return ", ".join(f"{side} {found.rows:,} rows" for side, found in sides.items())
+        odd = [side for side, found in sides.items() if list(sides.values()).count(found) == 1]
+        if len(odd) == 1:
+            both = " and ".join(side for side in sides if side not in odd)
+            return f"each side has {self.source.rows:,} rows, but those of the {odd[0]} are other ones than {both} have"
+        return f"each side has {self.source.rows:,} rows, and each has other ones"
+
+    @property
     def document(self) -> dict[str, Any]:
         """For machines."""
         sides = {"source": self.source, "full_data": self.full, "target": self.target}

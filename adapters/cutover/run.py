@@ -193,7 +193,7 @@ class _Cutover:
             self._add([Block(what=str(error), remedy=error.hint)])
             return [], None
         wrong = [t for t in tables if not t.equal]
-        found = [Block(what=f"{t.table} is not the same everywhere: {_counts(t)}") for t in wrong]
+        found = [Block(what=f"{t.table} is not the same everywhere: {t.difference}") for t in wrong]
         self._add(found, f"`venus verify --target {self._target.name}` finds the rows")
         return tables, comparing.snapshot
 
@@ -267,7 +267,3 @@ class _Cutover:
 def _invalid(found: dict[str, Any]) -> set[str]:
     """Return the foreign keys that rows violate."""
     return {f["name"] for f in found["foreign_keys"] if f["orphans"]}
-
-
-def _counts(table: Compared) -> str:
-    return f"source {table.source.rows:,} rows, full data {table.full.rows:,}, target {table.target.rows:,}"

@@ -15,6 +15,7 @@ import typer
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Refused
+from venus.model import counted
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def check(
     findings = [*findings, *check_targets(settings, schemas)]
     blocked = [finding for finding in findings if finding.blocks]
     document = {"tables": names, "findings": findings, "blocks": len(blocked)}
-    verdict = f"{len(names)} tables, {len(findings)} findings, {len(blocked)} of them block"
+    verdict = f"{counted(len(names), 'table')}, {counted(len(findings), 'finding')}, {len(blocked)} of them blocking"
     rows: list[tuple[object, ...]] = [
         ("blocks" if f.blocks else "note", f.where, "\n".join((f.message, *f.details)), f.remedy) for f in findings
     ]
@@ -134,7 +135,9 @@ def install_triggers(
         steps = source.install(include, exclude)
         registered = [table for table in source.registered() if not table.schema.is_heartbeat]
     created = [step for step in steps if not step.exists]
-    verdict = f"{len(created)} created, {len(steps) - len(created)} unchanged; {len(registered)} tables are captured"
+    verdict = (
+        f"{len(created)} created, {len(steps) - len(created)} unchanged; capturing {counted(len(registered), 'table')}"
+    )
     again = [t.schema.qualified for t in registered if t.state == "RESYNC"]
     if again:
         verdict += f"; changes may be missing, run `venus resync`: {', '.join(again)}"

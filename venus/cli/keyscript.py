@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from venus.model import Finding
+from venus.model import Finding, counted
 
 
 def key_script(findings: Sequence[Finding], *, transactional: bool) -> str:
     """Return the script: one transaction a table, where the database has DDL in transactions."""
     offered = [f for f in findings if f.script]
-    parts = [f"-- keys for {len(offered)} tables, by `venus check --key-script`; each is locked and rewritten in turn"]
+    tables = counted(len(offered), "table")
+    parts = [f"-- keys for {tables}, by `venus check --key-script`; each is locked and rewritten in turn"]
     for finding in offered:
         statements = "".join(f"{statement};\n" for statement in finding.script)
         parts.append(

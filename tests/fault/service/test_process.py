@@ -24,7 +24,7 @@ from tests.support.brokers import (
     wait_for,
 )
 from venus.broker.service.process import start_in_thread
-from venus.errors import ConfigError, Unavailable, VenusError
+from venus.errors import ConfigError, Unavailable
 from venus.model import Verdict
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
@@ -123,9 +123,18 @@ def test_two_brokers_do_not_share_a_port_or_a_data_directory(tmp_path: Path) -> 
     try:
         with pytest.raises(ConfigError):
             start_in_thread(settings(tmp_path / "b", listen=first.address))
-        with pytest.raises(VenusError) as caught:
+        with pytest.raises(ConfigError) as caught:
             start_in_thread(settings(tmp_path / "a"))
-        assert "\n" not in str(caught.value)
+        assert str(caught.value) == f"broker.data_dir {tmp_path / 'a'} is in use by another broker"
+        (tmp_path / "venus.toml").write_text('[broker]\ndata_dir = "a"\nlisten = "127.0.0.1:0"\nhttp = ""\n')
+        second = subprocess.run(
+            [sys.executable, "-m", "venus.cli", "broker"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        assert second.returncode == 2
+        assert second.stderr.splitlines() == [
+            f"venus: {caught.value}", "  Stop the other broker, or give this one a data_dir of its own.",
+        ]  # fmt: skip
         fill(first.address, 1, 3)
     finally:
         first.stop()

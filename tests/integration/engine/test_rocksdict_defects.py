@@ -20,7 +20,7 @@ from rocksdict import AccessType, Checkpoint, DBRecoveryMode, Options, Rdict, Re
 
 from venus.broker.store import keys, rocks
 from venus.broker.store.rocks import Store
-from venus.errors import Corruption, StorageError
+from venus.errors import ConfigError, Corruption, StorageError
 
 
 def options() -> Options:
@@ -268,7 +268,7 @@ def test_the_default_recovery_drops_half_of_a_damaged_log_without_a_word(tmp_pat
 def test_a_second_broker_is_refused_with_a_reason(tmp_path: Path) -> None:
     opened = Store(tmp_path / "db")
 
-    with pytest.raises(StorageError, match="in use by another broker"):
+    with pytest.raises(ConfigError, match="in use by another broker"):
         Store(tmp_path / "db")
 
     opened.close()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.hashing import TableHash, laid_out
 from venus.adapters.cutover.readiness import Readiness, SourceTable, blocks, moved, pending
 from venus.adapters.targets.postgresql.cutover.counters import next_number
@@ -139,3 +140,21 @@ def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:
     found = to_columns(*laid_out(section, (old, new), new), Layout.of(new))
 
     assert [list(c) for c in found] == [["a", "b"], ["1", "2"], [None, None]]
+
+
+@pytest.mark.parametrize(
+    ("source", "full", "target", "says"),
+    [
+        ((5, 1), (5, 1), (4, 2), "source 5 rows, full data 5 rows, target 4 rows"),
+        ((5, 1), (5, 1), (5, 2), "5 rows, but those of the target are other ones than source and full data have"),
+        ((5, 2), (5, 1), (5, 1), "5 rows, but those of the source are other ones than full data and target have"),
+        ((5, 1), (5, 2), (5, 3), "5 rows, and each has other ones"),
+    ],
+)  # fmt: skip
+def test_a_difference_says_which_side_differs(
+    source: tuple[int, int], full: tuple[int, int], target: tuple[int, int], says: str
+) -> None:
+    sides = {side: TableHash(*found) for side, found in (("source", source), ("full", full), ("target", target))}
+    compared = Compared(table="t", target_table="t", spelled=False, **sides)
+    assert not compared.equal
+    assert compared.difference.removeprefix("each side has ") == says

@@ -28,7 +28,7 @@ from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch
 
 from venus.broker.store import files, keys, options, seal
 from venus.broker.store.witness import Witness
-from venus.errors import Corruption, StorageError
+from venus.errors import ConfigError, Corruption, StorageError
 
 _CHECKPOINT_CACHE_BYTES = 8 << 20
 #: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
@@ -388,9 +388,9 @@ def _wrapped(path: Path, error: Exception, verb: str) -> StorageError:
 
 def _refuse_to_open(path: Path, error: Exception) -> NoReturn:
     if "lock" in str(error).lower() and "Corruption" not in str(error):
-        raise StorageError(
-            f"{path} is in use by another broker: {error}",
-            hint="stop the other broker, or give this one its own data_dir",
+        raise ConfigError(
+            f"broker.data_dir {path.parent.resolve()} is in use by another broker",
+            hint="Stop the other broker, or give this one a data_dir of its own.",
         ) from error
     raise _wrapped(path, error, "open") from error
 
