@@ -51,6 +51,16 @@ def test_when_the_store_was_last_read_as_a_whole_is_shown() -> None:
     assert not [part for part in shown(HEALTHY) if "whole store" in str(part)]
 
 
+def test_a_target_that_a_new_store_does_not_know_is_a_problem() -> None:
+    forgotten = replace(HEALTHY, broker=replace(BROKER, consumers=(), next_offset=9))
+    (problem,) = forgotten.problems
+    assert problem.startswith("broker -> target a: the broker does not know this target and keeps nothing for it")
+    ahead = replace(HEALTHY, broker=replace(BROKER, next_offset=9), targets=(replace(TARGET, offset=10),))
+    (problem,) = ahead.problems
+    assert "the target is at offset 10, the broker's queue ends at 9" in problem
+    assert replace(ahead, broker=replace(BROKER, next_offset=10)).healthy
+
+
 def test_who_keeps_a_snapshot_is_shown() -> None:
     lease = LeaseView(holder="load of main/a", offset=1200, left_s=3000)
     line = "a snapshot at offset 1,200 is kept for load of main/a, for another 50 min if it is not read"

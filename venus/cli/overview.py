@@ -178,6 +178,7 @@ class Overview:
                 found += late_writes(target, self.broker)
             else:
                 found += target_problems(target, self.consumer(target))
+                found += stranger_problems(target, self.consumer(target), self.broker)
             if target.error:
                 found += self.broker.reported.get(target.group, ())
         return tuple(found)
@@ -254,6 +255,24 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
                 f"broker -> {where}: {consumer.backlog_rows:,} changes behind, the oldest {consumer.oldest_s:.0f} s"
             )
     return found
+
+
+def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker: BrokerView) -> list[str]:
+    """Say that the broker has the business, and not what this target needs of it: most often a store that is new."""
+    if broker.error or not broker.known or target.error or not target.loaded:
+        return []
+    where, way_out = f"broker -> target {target.name}", f"`venus migrate --target {target.name}` loads it again"
+    if target.offset > broker.next_offset:
+        return [
+            f"{where}: the target is at offset {target.offset:,}, the broker's queue ends at {broker.next_offset:,}: "
+            f"the broker has lost its data, or another one answers; {way_out}"
+        ]
+    if consumer is None:
+        return [
+            f"{where}: the broker does not know this target and keeps nothing for it; `venus sync` goes on if its "
+            f"increments are still there, else {way_out}"
+        ]
+    return []
 
 
 def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
