@@ -30,7 +30,7 @@ class _FetchOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FetchOut
     ENTRIES: _FetchOutcome.ValueType  # 0
     """from `index` on; none = nothing new"""
     DIVERGE: _FetchOutcome.ValueType  # 1
-    """the leader's entries of `known_term` end at `end`; `index` and `last_term` are those of the fetch"""
+    """the leader's entries of `known_term` end at `end`; `index` and `last_term` are the fetch's"""
     TRIMMED: _FetchOutcome.ValueType  # 2
     """the leader's log starts at `index`"""
     NOT_LEADING: _FetchOutcome.ValueType  # 3
@@ -41,7 +41,7 @@ class FetchOutcome(_FetchOutcome, metaclass=_FetchOutcomeEnumTypeWrapper): ...
 ENTRIES: FetchOutcome.ValueType  # 0
 """from `index` on; none = nothing new"""
 DIVERGE: FetchOutcome.ValueType  # 1
-"""the leader's entries of `known_term` end at `end`; `index` and `last_term` are those of the fetch"""
+"""the leader's entries of `known_term` end at `end`; `index` and `last_term` are the fetch's"""
 TRIMMED: FetchOutcome.ValueType  # 2
 """the leader's log starts at `index`"""
 NOT_LEADING: FetchOutcome.ValueType  # 3

@@ -134,10 +134,13 @@ class CommitThread:
         """Look at the watermark soon: it may have moved. From any thread."""
         self.submit(lambda _: None)
 
-    def take_back(self, business: Business, first: int) -> Future[None]:
+    def take_back(
+        self, business: Business, first: int, begun: Callable[[Group], None] = lambda _: None
+    ) -> Future[None]:
         """Take back every entry from `first` on; who waits for one of them is refused. Above the watermark only."""
 
         def work(group: Group) -> None:
+            begun(group)
             group.truncate(business, first)
             self._buffer.drop(business.number, first)
             group.refused.append((business, first, _another_leads(business)))

@@ -14,12 +14,10 @@ class Brokers:
         self.live: dict[Member, LiveBroker] = {}
         self._known: dict[Member, LiveBroker] = {}
 
-    def seen(self, brokers: Iterable[LiveBroker]) -> bool:
-        """Take up who lives; whether that is news."""
-        live = {broker.member: broker for broker in brokers}
-        changed, self.live = live != self.live, live
-        self._known.update(live)
-        return changed
+    def seen(self, brokers: Iterable[LiveBroker]) -> None:
+        """Take up who lives."""
+        self.live = {broker.member: broker for broker in brokers}
+        self._known.update(self.live)
 
     def known(self, member: Member | None) -> LiveBroker | None:
         """Return a broker that lives, or did."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from venus.broker.core import Core
@@ -15,7 +16,7 @@ from venus.broker.replicas.recent import run
 from venus.broker.replicas.shared import ReplicatedLogs, position_of, refused
 from venus.broker.store import keys
 from venus.errors import NotLeader, StorageError
-from venus.replication.messages import LogChanged
+from venus.replication.messages import Append, LogChanged, Truncate
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +45,21 @@ class CoreLogs:
         found = self._core.catalogue.adopt(business)
         return position_of(found), found.log.applied
 
-    def append(self, business: str, first: int, values: Sequence[bytes], sender: str) -> None:
+    def append(self, business: str, effect: Append, sender: str) -> None:
         """Append a leader's entries."""
         found = self._core.catalogue.known(business)
-        self._submit(lambda group: replica_commands.append_stored(group, found, first, values, sender))
 
-    def truncate(self, business: str, end: int) -> None:
-        """Take back every entry from `end` on."""
-        self._note(self._core.commits.take_back(self._core.catalogue.known(business), end))
+        def work(group: Group) -> None:
+            self._shared.ordered(group, found, effect.order)
+            replica_commands.append_stored(group, found, effect.first, effect.entries, sender)
+
+        self._submit(work)
+
+    def truncate(self, business: str, effect: Truncate) -> None:
+        """Take back every entry from an end on."""
+        found = self._core.catalogue.known(business)
+        ordered = partial(self._shared.ordered, business=found, order=effect.order)
+        self._note(self._core.commits.take_back(found, effect.end, ordered))
 
     def advance(self, business: str) -> None:
         """Apply what the standing says is safe."""

@@ -83,11 +83,11 @@ class Effects:
     def _append(self, business: str, effect: m.Append) -> None:
         known = self._replicas[business].known
         sender = known.leader.broker if known is not None and known.leader is not None else "the leader"
-        self._logs.append(business, effect.first, effect.entries, sender)
+        self._logs.append(business, effect, sender)
 
     def _truncate(self, business: str, effect: m.Truncate) -> None:
         logger.warning("%s: entries from %d on are taken back: the leader does not have them", business, effect.end)
-        self._logs.truncate(business, effect.end)
+        self._logs.truncate(business, effect)
 
     def _advance(self, business: str, _: m.Advance) -> None:
         self._logs.advance(business)

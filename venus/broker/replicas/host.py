@@ -116,14 +116,13 @@ class Host:
 
     def seen(self, leaderships: Iterable[Leadership], brokers: Iterable[LiveBroker]) -> None:
         """Take up who leads and who lives."""
-        changed = self.brokers.seen(brokers)
+        self.brokers.seen(brokers)
         for leadership in leaderships:
             if self.me.member.broker in leadership.replicas:
                 self._open(leadership.business)
                 self.take(leadership.business, m.Seen(leadership=leadership))
-        if changed:
-            for business in list(self.replicas):
-                self.take(business, m.Living(brokers=self.brokers.live))
+        for business in list(self.replicas):  # an election wants to know who lived after the record was read
+            self.take(business, m.Living(brokers=self.brokers.live))
         for known in list(self._led()):
             self._place(known)
 

@@ -5,10 +5,10 @@ Every method returns at once. What comes of it is told to the host, in the host'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-from venus.replication.messages import Answer, Fetch, LogChanged
+from venus.replication.messages import Answer, Append, Fetch, LogChanged, Truncate
 from venus.replication.records import Leadership, LiveBroker, Member
 
 #: Runs a call in the host's thread, in the order of posting; from any thread.
@@ -34,17 +34,17 @@ class Logs(Protocol):
     def open(self, business: str) -> tuple[LogChanged, int]:
         """Return where a log stands and up to where it is applied; begin an empty one if there is none."""
 
-    def append(self, business: str, first: int, values: Sequence[bytes], sender: str) -> None:
-        """Append a leader's entries; `Host.log_changed` follows in any case."""
+    def append(self, business: str, effect: Append, sender: str) -> None:
+        """Append a leader's entries; LogChanged with its order follows in any case."""
 
-    def truncate(self, business: str, end: int) -> None:
-        """Take back every entry from `end` on; `Host.log_changed` follows."""
+    def truncate(self, business: str, effect: Truncate) -> None:
+        """Take back every entry from an end on; LogChanged with its order follows in any case."""
 
     def advance(self, business: str) -> None:
         """Apply what the standing says is safe."""
 
     def lead(self, business: str, term: int) -> None:
-        """Begin a leadership; `Host.log_changed` follows."""
+        """Begin a leadership; LogChanged follows."""
 
     def refuse(self, business: str) -> None:
         """Refuse whoever waits, in the words of the standing: this broker leads, and cannot acknowledge any more."""

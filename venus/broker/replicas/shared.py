@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from venus.broker.machine.business import Business
+from venus.broker.pipeline.group import Group
 from venus.broker.replicas.recent import Recent
 from venus.broker.replicas.standing import Standing
 from venus.errors import NotLeader, Unavailable
@@ -22,6 +23,7 @@ class ReplicatedLogs:
     def __init__(self) -> None:
         self._standings: dict[str, Standing] = {}
         self._recent: dict[str, Recent] = {}
+        self._done: dict[Business, int] = {}  # the newest order of the replica that was carried out
         self._tell: TellLog = lambda _business, _position: None
 
     # -- for the host ----------------------------------------------------------------------------------------------
@@ -69,14 +71,19 @@ class ReplicatedLogs:
         recent = self._recent.get(business.name)
         if recent is not None:
             recent.extend(first, stored)
-            self._tell(business.name, position_of(business))
+            self._tell(business.name, position_of(business, self._done.get(business, 0)))
 
     def changed(self, business: Business) -> None:
         """Say where the log stands."""
         recent = self._recent.get(business.name)
         if recent is not None:
             recent.truncate(business.log.end)
-            self._tell(business.name, position_of(business))
+            self._tell(business.name, position_of(business, self._done.get(business, 0)))
+
+    def ordered(self, group: Group, business: Business, order: int) -> None:
+        """Note an order of the replica that a group carries out, or gives up: where the log stands is told after it."""
+        self._done[business] = order
+        group.log_changed.add(business)
 
 
 def refused(business: str, standing: Standing) -> Unavailable:
@@ -87,7 +94,8 @@ def refused(business: str, standing: Standing) -> Unavailable:
     return NotLeader(text, leader=standing.leader)
 
 
-def position_of(business: Business) -> LogChanged:
-    """Return where the log of a business stands."""
+def position_of(business: Business, done: int = 0) -> LogChanged:
+    """Return where the log of a business stands, and which order was carried out last."""
     log = business.log
-    return LogChanged(start=log.start, end=log.end, durable_end=min(log.durable_end, log.end), terms=log.terms)
+    durable_end = min(log.durable_end, log.end)
+    return LogChanged(start=log.start, end=log.end, durable_end=durable_end, terms=log.terms, done=done)
