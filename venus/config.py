@@ -186,6 +186,8 @@ class Cluster(_Section):
     policy: Literal["consistency", "availability"] = "consistency"
     #: How many replicas have a change on disk before it is acknowledged; 0 = the majority of `replicas`.
     min_in_sync: int = Field(default=0, ge=0, le=BROKERS_MAX)
+    #: How much of a queue is kept for a replica that is behind; one that is further behind installs the full data.
+    follower_backlog_bytes: int = Field(default=1 << 30, ge=0)
     #: For how long a broker counts as alive that says nothing to etcd.
     lease_s: float = Field(default=3.0, ge=2, le=60)
 

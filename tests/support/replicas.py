@@ -31,6 +31,16 @@ TICK_S = 0.02
 PATIENCE = Patience(lag_s=3.0, idle_s=0.1, ballot_s=0.3, election_every_s=0.3, turn_s=0.1, promise_s=1.0, fetch_s=1.0)
 
 
+class RealClock(engines.Clock):
+    """Time that passes."""
+
+    def clock_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
 class Net:
     """Lines between nodes; `cut` holds pairs (from, to) between which nothing arrives."""
 
@@ -89,9 +99,10 @@ class Node:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(1)
         self.errors = engines.Errors()
-        self._shared = shared = ReplicatedLogs()
+        self._shared = shared = ReplicatedLogs(backlog_bytes=cluster.backlog_bytes)
         self.core: Core = engines.make(
             cluster.folder / f"{name}-{store}",
+            RealClock(),
             errors=self.errors,
             shared=shared,
             on_write=self._on_write,
@@ -180,9 +191,15 @@ class Cluster:
     """Nodes that share a coordinator and a network."""
 
     def __init__(
-        self, folder: Path, names: str = "abc", *, policy: Policy = Policy.CONSISTENCY, **options: Any
+        self,
+        folder: Path,
+        names: str = "abc",
+        *,
+        policy: Policy = Policy.CONSISTENCY,
+        backlog_bytes: int = 1 << 30,
+        **options: Any,
     ) -> None:
-        self.folder, self.options = folder, options
+        self.folder, self.options, self.backlog_bytes = folder, options, backlog_bytes
         self.net = Net()
         self.memory = MemoryCluster(clock=time.monotonic)
         minimum = len(names) // 2 + 1 if policy is Policy.CONSISTENCY else 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
-from tests.support.replicas import Cluster
+from tests.support.replicas import Cluster, Node
+from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
 from venus.errors import NotLeader, Unavailable
 
 pytestmark = pytest.mark.integration
@@ -93,3 +95,30 @@ def test_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -
             assert [len(each) for each in found] == [rows] * 3
             assert found[0] == found[1] == found[2]
         assert [node.errors.fatal for node in cluster.living()] == [[], [], []]
+
+
+def filled_without(cluster: Cluster, name: str) -> Node:
+    """Commit what a replica that is gone does not have, until the leader trims; return the leader."""
+    leader = cluster.create()
+    producer = Producer(leader.core)
+    producer.commit(engines.rows(0, 10))
+    cluster.settle()
+    cluster.nodes[name].kill()
+    for n in range(1, 31):
+        producer.commit(engines.rows(10 * n, 10, b"x" * 1000))
+    log = leader.core.catalogue.known(BUSINESS).log
+    engines.wait_until(lambda: log.start > 3)
+    return leader
+
+
+def test_a_log_is_kept_for_a_follower_that_is_away(tmp_path: Path) -> None:
+    with Cluster(tmp_path, retain_bytes=0) as cluster:
+        leader = filled_without(cluster, "c")
+        time.sleep(2 * MAINTAIN_EVERY_S)
+        assert (
+            leader.core.catalogue.known(BUSINESS).log.start <= 5
+        )  # EPOCH, PREPARE, DECIDE behind TERM: all that c has
+
+        cluster.start("c")
+        assert [len(rows) for rows in contents(cluster)] == [310] * 3
+        assert cluster.nodes["c"].host.troubles == {}

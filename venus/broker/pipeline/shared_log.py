@@ -9,6 +9,22 @@ from typing import Protocol
 from venus.broker.machine.business import Business
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Entries from `needed_from` on are kept for other brokers, unless `bytes_max` of the queue lie behind them."""
+
+    needed_from: int
+    bytes_max: int
+
+    def keeps(self, index: int, behind_bytes: int) -> bool:
+        """Whether the entry at `index`, with so many bytes behind it, is kept."""
+        return index >= self.needed_from and behind_bytes <= self.bytes_max
+
+
+#: Nobody needs anything.
+NO_BACKLOG = Backlog(needed_from=2**63, bytes_max=0)
+
+
 class SharedLog(Protocol):
     """Called by the commit thread alone; must not block."""
 
@@ -21,6 +37,9 @@ class SharedLog(Protocol):
 
     def term(self, business: Business) -> int:
         """Return the term in which entries are proposed here now. Raises NotLeader, Unavailable."""
+
+    def backlog(self, business: Business) -> Backlog:
+        """Return what other brokers still need of the log."""
 
     def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
         """Note that the log has these entries from `first` on and ends behind them; they are not on disk yet."""
@@ -47,6 +66,10 @@ class Alone:
     def term(self, business: Business) -> int:
         """Return the term of the newest entry: 0 unless the business was replicated once."""
         return business.log.terms.newest
+
+    def backlog(self, business: Business) -> Backlog:
+        """Return that of nobody."""
+        return NO_BACKLOG
 
     def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
         """Do nothing."""

@@ -10,6 +10,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer, kept_for
 from venus.broker.machine.records import consumer_record
 from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.shared_log import NO_BACKLOG, Backlog
 from venus.broker.queue import places
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
@@ -23,7 +24,9 @@ _PIECES = 16
 _PIECE_BYTES_MAX = 8 << 20
 
 
-def trim(store: Store, group: Group, business: Business, pins: list[int], retain_bytes: int) -> tuple[int, int]:
+def trim(
+    store: Store, group: Group, business: Business, pins: list[int], retain_bytes: int, backlog: Backlog = NO_BACKLOG
+) -> tuple[int, int]:
     """Remove what nobody needs; return the log entries removed, as a range."""
     point = retention.trim_point(business.materialised.offset, kept_for(business.attached()), pins)
     first_needed = places.at(store, business, point)
@@ -31,7 +34,7 @@ def trim(store: Store, group: Group, business: Business, pins: list[int], retain
     target = needed_from - retain_bytes
     if target - business.nbytes_trimmed <= min(_PIECE_BYTES_MAX, retain_bytes // _PIECES):
         return 0, 0
-    last = _last_removable(store, business, point, target)
+    last = _last_removable(store, business, point, target, backlog)
     if last is None:
         return 0, 0
     start = last.next_offset
@@ -45,10 +48,14 @@ def trim(store: Store, group: Group, business: Business, pins: list[int], retain
     return first_index, index
 
 
-def _last_removable(store: Store, business: Business, point: int, target: int) -> queue_index.Placed | None:
+def _last_removable(
+    store: Store, business: Business, point: int, target: int, backlog: Backlog
+) -> queue_index.Placed | None:
     last = None
     for place in places.oldest(store, business, PASS_BATCHES_MAX):
         if place.after > target or place.next_offset > point:
+            break
+        if backlog.keeps(place.index, business.nbytes - place.after):
             break
         last = place
     return last

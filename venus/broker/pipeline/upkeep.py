@@ -120,8 +120,9 @@ class Upkeep:
     def _trim(self, group: Group, business: Business) -> None:
         before = business.nbytes_trimmed
         first, end = trimming.trim(
-            self._store, group, business, self._snapshots.offsets(business), self._settings.retain_bytes
-        )
+            self._store, group, business, self._snapshots.offsets(business), self._settings.retain_bytes,
+            self._shared.backlog(business),
+        )  # fmt: skip
         if end:
             known = self._trimmed.get(business)
             self._trimmed[business] = (known[0] if known else first, end)

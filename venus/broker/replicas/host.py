@@ -74,6 +74,7 @@ class Host:
             refusal=replica.refusal(self._monotonic()),
             leader=self.brokers.address(leader) if leader != self.me.member else "",
             high=replica.high,
+            needed_from=needed_from(replica),
         )
         before = self._shared.standing(business)
         self._shared.publish(business, standing)
@@ -187,3 +188,12 @@ class Host:
     def _order(self, member: Member) -> tuple[object, ...]:
         broker = self.brokers.live[member]
         return broker.draining, broker.priority, member
+
+
+def needed_from(replica: Replica) -> int:
+    """Return the first entry that a follower of a leader lacks; of one that was never heard, the first of all."""
+    known, leading = replica.known, replica.leading
+    if known is None or leading is None:
+        return 2**63
+    ends = {member.broker: progress.end for member, progress in leading.followers.items()}
+    return min([2**63, *(ends.get(name, 0) for name in known.replicas if name != replica.me.broker)])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.shared_log import Backlog
 from venus.broker.replicas.recent import Recent
 from venus.broker.replicas.standing import Standing
 from venus.errors import NotLeader, Unavailable
@@ -20,7 +21,8 @@ TellLog = Callable[[str, LogChanged], None]
 class ReplicatedLogs:
     """A `SharedLog`. The host publishes standings, the commit thread looks at them; neither waits for the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, backlog_bytes: int = 1 << 30) -> None:
+        self._backlog_bytes = backlog_bytes
         self._standings: dict[str, Standing] = {}
         self._recent: dict[str, Recent] = {}
         self._done: dict[Business, int] = {}  # the newest order of the replica that was carried out
@@ -65,6 +67,10 @@ class ReplicatedLogs:
         if business.log.terms.newest != standing.term:
             raise Unavailable(f"{business.name}: this broker begins to lead", hint="try again in a moment")
         return standing.term
+
+    def backlog(self, business: Business) -> Backlog:
+        """Return what the followers of this broker still need."""
+        return Backlog(needed_from=self.standing(business.name).needed_from, bytes_max=self._backlog_bytes)
 
     def written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
         """Keep entries for the followers, and say that they are there, though not on disk."""

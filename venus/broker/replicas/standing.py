@@ -17,3 +17,4 @@ class Standing:
     refusal: str = "the cluster has not been heard of yet"
     leader: str = ""
     high: int = 0
+    needed_from: int = 2**63  # the first entry that a follower of this leader does not have

@@ -57,7 +57,7 @@ async def run(
 ) -> None:
     """Serve until `stop`; what was started is stopped in the opposite order, whatever happens."""
     loop = asyncio.get_running_loop()
-    shared = ReplicatedLogs() if cluster.name else None
+    shared = ReplicatedLogs(backlog_bytes=cluster.follower_backlog_bytes) if cluster.name else None
     core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared)
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
