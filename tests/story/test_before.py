@@ -109,7 +109,7 @@ def test_a_table_that_is_not_there_is_named_with_the_nearest(pipeline: Pipeline)
 
     assert refused.err.splitlines() == [
         "venus: source.tables: 'ordrs' matches no table (did you mean orders?)",
-        "  tables: main.lines, main.orders",
+        "  Tables: main.lines, main.orders.",
     ]
 
 
@@ -138,7 +138,7 @@ def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipe
     assert {t["table"]: t["state"] for t in again["tables"]} == {"main.lines": "ACTIVE", "main.orders": "RESYNC"}
     assert sorted(catalogue(pipeline)) == sorted(installed)
     assert any("main.orders is RESYNC" in problem for problem in pipeline.status()["problems"])
-    assert "run `venus resync main.orders`" in pipeline.venus("resume", "orders", code=3).err
+    assert "Run `venus resync main.orders`" in pipeline.venus("resume", "orders", code=3).err
     pipeline.venus("resync", "orders")
     assert not any("RESYNC" in problem for problem in pipeline.status()["problems"])
 

@@ -39,7 +39,7 @@ def test_an_operator_commits_and_rolls_back_in_the_producers_place(pipeline: Pip
     refused = pipeline.venus("half", "commit", "1", code=3)
     assert "cannot be taken back" in refused.err
     assert "--yes" in refused.err
-    assert "undecided: 1, 2, 3" in pipeline.venus("half", "commit", "9", "--yes", code=2).err
+    assert "Undecided: 1, 2, 3." in pipeline.venus("half", "commit", "9", "--yes", code=2).err
 
     assert pipeline.ask("half", "commit", "1", "--yes")["next_offset"] == 10
     assert [h["batch_no"] for h in pipeline.ask("half", "list", code=(0, 1))["halves"]] == [2, 3]

@@ -109,7 +109,7 @@ def test_a_second_instance_is_refused_in_one_line_while_the_first_lives(
 
     holder = pipeline.status()["broker"]["producer"]
     assert any(f"capture of business main is held by {holder}, connected since" in line for line in said), said
-    assert said[-1].strip().startswith("stop it there, or run `venus sync --take-over`")
+    assert said[-1].strip().startswith("Stop it there, or run `venus sync --take-over`")
     assert loops(pipeline)["capture"].pid == capture
     arrives(pipeline, 20 + len(options))
 

@@ -93,7 +93,7 @@ def misspelt(pipeline: Pipeline) -> None:
         (("--leg", "both"), "one of auto, ends"),
         (("--table", "order"), "orders"),
         (("--dry-run",), "requires --repair"),
-        (("--rows-per-s", "100", "--engine", "spark"), "leave one out"),
+        (("--rows-per-s", "100", "--engine", "spark"), "Leave one out."),
         (("--target", "mian"), "main"),
         (("--where", "id > 1", "--leg", "target"), "--leg ends"),
         (("--where", "nonsense > 1", "--table", "orders"), "nonsense"),
