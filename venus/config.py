@@ -117,6 +117,14 @@ class Business(_Section):
     name: Annotated[str, AfterValidator(_name)] = "main"
 
 
+class Columns(_Section):
+    """Which columns travel, as patterns of TABLE.COLUMN or SCHEMA.TABLE.COLUMN (Oracle only)."""
+
+    #: Goes before `exclude`; names columns that do not travel by themselves.
+    include: Patterns = ()
+    exclude: Patterns = ()
+
+
 class Source(_Section):
     """The database whose changes are captured."""
 
@@ -127,6 +135,7 @@ class Source(_Section):
     exclude: Patterns = ()
     #: How single columns travel instead of their usual way: {"APP.STUDENT.ACTIVE": "boolean"} (Oracle only).
     type_map: Pairs = {}
+    columns: Columns = Columns()
 
 
 class Target(_Section):
@@ -352,6 +361,7 @@ def options(prefix: str = "") -> dict[str, Any]:
     sections: dict[str, type[BaseModel]] = {
         "business": Business,
         "source": Source,
+        "source.columns": Columns,
         "targets.NAME": Target,
         "broker": Broker,
         "cluster": Cluster,
@@ -364,6 +374,7 @@ def options(prefix: str = "") -> dict[str, Any]:
         f"{section}.{field.alias or name}": field.get_default()
         for section, model in sections.items()
         for name, field in model.model_fields.items()
+        if f"{section}.{name}" not in sections
         if section.startswith(prefix)
     }
 

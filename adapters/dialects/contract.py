@@ -47,6 +47,7 @@ class Option(Enum):
 
     INLINE = "the paper's own columns in the application's tables"
     TYPE_MAP = "columns that travel in another way than their usual one"
+    COLUMNS = "columns that do not travel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

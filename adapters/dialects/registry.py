@@ -46,6 +46,8 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
     for option, given in (("[source.type_map]", settings.source.type_map), ("--type-map", type_map)):
         if given and Option.TYPE_MAP not in options_of(dialect):
             raise ConfigError(f"{option} is not there for {dialect}", hint=f"it is for {_with(Option.TYPE_MAP)}")
+    if settings.source.columns != type(settings.source.columns)() and Option.COLUMNS not in options_of(dialect):
+        raise ConfigError(f"[source.columns] is not there for {dialect}", hint=f"it is for {_with(Option.COLUMNS)}")
     try:
         module = cast(_SourceModule, import_module(f"venus.adapters.dialects.{dialect}.source"))
     except ModuleNotFoundError as e:

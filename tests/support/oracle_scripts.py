@@ -83,7 +83,9 @@ def everything() -> Table:
 def running() -> list[str]:
     """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
     access = access_to(everything())
-    asked = [statement("dictionary", name, collation="C.COLLATION") for name in statement.blocks("dictionary")]
+    parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'"}
+    asked = [statement("dictionary", name, **parts) for name in statement.blocks("dictionary")]
+    asked += [statement(file, name) for file in ("kinds", "visibility") for name in statement.blocks(file)]
     claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table(n)) for n in (1, 3))
     cut = [
         statement("cut", "begin"), claim, access.changes_sql, access.fill_sql, access.fill_next_sql,

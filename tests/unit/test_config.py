@@ -240,7 +240,9 @@ def test_the_example_has_every_option_with_its_default_and_nothing_else() -> Non
         f"{'targets.NAME' if section == 'targets' else section}.{option}": value
         for section, body in tree.items()
         for option, value in (body["main"] if section == "targets" else body).items()
+        if f"{section}.{option}" != "source.columns"
     }
+    written |= {f"source.columns.{option}": value for option, value in tree["source"]["columns"].items()}
     defaults = {
         path: list(d) if isinstance(d, tuple) else str(d) if isinstance(d, Path) else d for path, d in options().items()
     }

@@ -11,8 +11,9 @@ from collections.abc import Sequence as Seq
 from zlib import crc32
 
 from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, visibility, widths
+from venus.adapters.dialects.oracle.columns import spellings
 from venus.adapters.dialects.oracle.connection import Options, Session
-from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen
+from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen, left_out
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.overrides import wanted
 from venus.adapters.dialects.oracle.statements import statement
@@ -51,7 +52,12 @@ def check(
     seen: set[str] = set()
     asked: set[str] = set()
     may_measure = bool(session.rows(statement("dictionary", "lob_package")))
+    for at in left_out(listed, include, exclude):
+        yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
+    yield from _synonyms(session, dictionary, include)
+    columns: list[tuple[str, str]] = []
     for at in chosen(listed, include, exclude):
+        columns += [spellings(at.owner, at.name, row[0]) for row in dictionary.column_rows(at)]
         table = dictionary.table(at, as_inline=options.inline)
         if not may_measure and any(r.mapping.located for r in table.readings.values()):
             yield _no_lob_package(table, dictionary.user)
@@ -63,8 +69,21 @@ def check(
         if name.upper().rpartition(".")[2] not in asked & seen:
             message = f"{name} names no column of a captured table"
             yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)
+    for pattern in dictionary.columns.unmatched(columns):
+        message = f"{pattern!r} matches no column of a captured table"
+        yield Finding(where="[source.columns]", message=message, remedy="write TABLE.COLUMN", blocks=True)
     yield from _narrow_logs(session, dictionary)
     session.rollback()
+
+
+def _synonyms(session: Session, dictionary: Dictionary, include: Seq[str]) -> Iterator[Finding]:
+    """Name the synonyms that a pattern means: a table is captured where it lies."""
+    for owner in dictionary.schemas:
+        for name, place, table in session.rows(statement("kinds", "synonyms"), {"owner": owner}):
+            if {str(name).upper(), f"{owner}.{name}".upper()} & {p.upper() for p in include}:
+                remedy = f"name {place}.{table} in [source] tables, and {place} in venus_schemas of its url"
+                message = f"left out: a synonym for {place}.{table}"
+                yield Finding(where=f"{owner}.{name}", message=message, remedy=remedy)
 
 
 def _narrow_logs(session: Session, dictionary: Dictionary) -> Iterator[Finding]:
@@ -103,12 +122,19 @@ def _table(table: Table, version: Version, visible: Visibility) -> Iterator[Find
     where = table.schema.qualified
     ways = {h.message: h.remedy for h in visible.of(table.listed.owner, table.listed.name)}
     for reason in table.refused:
-        remedy = (
-            _choices(table, version) if reason == NO_KEY else ways.get(reason, "exclude the table in [source] exclude")
-        )
+        remedy = _choices(table, version) if reason == NO_KEY else ways.get(reason, _way_out(reason))
         yield Finding(where=where, message=reason, remedy=remedy, blocks=True)
+    for left in table.schema.left_out:
+        if left.what in ("column", "virtual column"):
+            yield Finding(where=where, message=f"{left.what} {left.name} is left out: {left.reason}")
     for remark in table.remarks:
         yield Finding(where=where, message=remark)
+
+
+def _way_out(reason: str) -> str:
+    if reason.startswith("column "):
+        return "exclude the column in [source.columns] exclude, or the table in [source] exclude"
+    return "exclude the table in [source] exclude"
 
 
 def _no_lob_package(table: Table, user: str) -> Finding:

@@ -20,6 +20,7 @@ from venus.adapters.dialects.contract import SchemaChanged, SnapshotLost
 from venus.adapters.dialects.oracle.address import connect_arguments
 from venus.adapters.dialects.oracle.bounds import Limits
 from venus.adapters.dialects.oracle.codes import Action, action_of
+from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.lobs import LOCATOR, Lob, whole
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
 
@@ -69,6 +70,7 @@ class Options:
     watch_database: bool = False
     compound: bool = False
     type_map: Mapping[str, str] = field(default_factory=dict)  # of [source.type_map]
+    columns: Columns = field(default_factory=Columns)  # of [source.columns]
     limits: Limits = field(default_factory=Limits)  # of [capture]
     inline: bool = False  # of `install-triggers --mode inline`, not of the URL
 

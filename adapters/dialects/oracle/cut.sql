@@ -3,6 +3,9 @@
 -- begin --
 SET TRANSACTION READ ONLY
 
+-- see_archived --
+ALTER SESSION SET ROW ARCHIVAL VISIBILITY = ALL
+
 -- claim --
 -- Exactly these are removed by the local transaction: a range would take rows that commit late (capture.md 2).
 -- All log tables in one statement: an idle source costs one trip.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Map
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
 from venus.adapters.dialects.oracle import inline, overrides, ownership, structure, visibility
+from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import National, Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
-from venus.adapters.dialects.oracle.names import HEARTBEAT
+from venus.adapters.dialects.oracle.kinds import Kind, Kinds, beside, kind_of
+from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, HEARTBEAT
 from venus.adapters.dialects.oracle.overrides import USUAL, Recorded, overridden, wanted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, log_type_of
@@ -19,9 +21,11 @@ from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.errors import ConfigError, UnsupportedType
-from venus.model import Column, TableSchema
+from venus.model import Column, LeftOut, TableSchema
 
 NOTHING: Map[str, str] = MappingProxyType({})
+#: Hidden columns that VENUS asks for itself.
+OWN_HIDDEN = ("RECORDID", ARCHIVE_STATE)
 NO_KEY = "it has neither a primary key nor a unique key of columns that are NOT NULL"
 #: Collations under which equal keys are the same text.
 _BINARY_COLLATIONS = (None, "", "BINARY", "USING_NLS_COMP")
@@ -37,6 +41,7 @@ class Listed:
     rows: int
     #: VENUS has made it: the heartbeat, a log table, the registry.
     is_own: bool = False
+    kind: Kind = field(default_factory=Kind)
 
     @property
     def qualified(self) -> str:
@@ -86,7 +91,18 @@ class Table:
 def chosen(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
     """Return the tables to capture, without VENUS's own."""
     included, excluded = Patterns(map(_spelled, include)), Patterns(map(_spelled, exclude))
-    return [t for t in application(listed) if included.match(*spellings(t)) and not excluded.match(*spellings(t))]
+    return [
+        t
+        for t in application(listed)
+        if not t.kind.left_out and included.match(*spellings(t)) and not excluded.match(*spellings(t))
+    ]
+
+
+def left_out(listed: Seq[Listed], include: Seq[str], exclude: Seq[str]) -> list[Listed]:
+    """Return the tables that the patterns choose and that hold no rows of the application's own."""
+    ordinary = [replace(t, kind=replace(t.kind, left_out="")) for t in listed if t.kind.left_out]
+    names = {(t.owner, t.name) for t in chosen(ordinary, include, exclude)}
+    return [t for t in listed if (t.owner, t.name) in names]
 
 
 def application(listed: Seq[Listed]) -> list[Listed]:
@@ -122,6 +138,8 @@ class Dictionary:
         self._recorded: list[Recorded] | None = None
         self._owned: ownership.Owned | None = None
         self._visibility: Visibility | None = None
+        self._kinds = Kinds(session, version)
+        self.columns = Columns()  # of the configuration
         self.type_map: Map[str, str] = NOTHING  # of the configuration
         self.asked: Map[str, str] = NOTHING  # of this command: goes before what is recorded
 
@@ -133,10 +151,16 @@ class Dictionary:
         for owner in dict.fromkeys((*self.schemas, self.user)):
             rows = self._session.rows(statement("dictionary", "tables"), {"owner": owner})
             own = self.own_tables(owner, [r[1] for r in rows])
+            special = self._kinds.read(owner) if owner in self.schemas else {}
             found += [
-                Listed(owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3]), is_own=r[1] in own)
+                Listed(
+                    owner=r[0], name=r[1], partitioned=r[2] == "YES", rows=int(r[3]), is_own=r[1] in own,
+                    kind=kind_of(r, special),
+                )
                 for r in rows
-            ]
+            ]  # fmt: skip
+            others = beside(special, [r[1] for r in rows]).items()
+            found += [Listed(owner=owner, name=n, partitioned=False, rows=0, kind=kind) for n, kind in others]
         return [t for t in found if t.owner in self.schemas or (t.is_own and t.name == HEARTBEAT)]
 
     @property
@@ -196,21 +220,35 @@ class Dictionary:
     ) -> Table:
         """Read one table; columns that `known` has keep their numbers. `as_inline`: as it will be with the columns."""
         binds = {"owner": listed.owner, "name": listed.name}
-        collation = "C.COLLATION" if self._version.column_collation else "NULL"
-        rows = self._session.rows(statement("dictionary", "columns", collation=collation), binds)
+        rows = self.column_rows(listed)
         keys = self._session.rows(statement("dictionary", "keys"), binds)
         has_columns = (listed.owner, listed.name) in self.inline_tables()
         own = [row[0] for row in rows if row[0] in inline.COLUMNS]
         if has_columns or as_inline:
             rows, keys = inline.without_columns(rows)
+        rows, left = self.columns.choose(listed.owner, listed.name, rows)
         found = described(listed, rows, keys, known, number_max, self._ways(listed))
+        found = replace(found, refused=(*found.refused, *_excluded_keys(left, found, keys)))
         if has_columns or as_inline:
             found = replace(found, keyed=replace(found.keyed, style=Style.INLINE))
         if as_inline and not has_columns and own:
             found = replace(found, refused=(*found.refused, f"it has a column {own[0]} of its own"))
-        hidden = tuple(h.message for h in self.visibility.of(listed.owner, listed.name))
-        found = replace(found, refused=(*found.refused, *hidden))
-        return replace(found, schema=structure.completed(found.schema, self.structures(listed.owner)))
+        archived = ARCHIVE_STATE in found.readings
+        hidden = [h.message for h in self.visibility.of(listed.owner, listed.name) if not (archived and h.is_archival)]
+        if listed.kind.refused:
+            hidden = [listed.kind.refused]
+            found = replace(found, refused=())
+        remarks = (*found.remarks, *filter(None, (listed.kind.remark,)))
+        found = replace(found, refused=(*found.refused, *hidden), remarks=remarks)
+        schema = structure.completed(found.schema, self.structures(listed.owner))
+        return replace(found, schema=replace(schema, left_out=(*schema.left_out, *left)))
+
+    def column_rows(self, listed: Listed) -> list[Row]:
+        """Return what the dictionary says of a table's columns."""
+        collation = "C.COLLATION" if self._version.column_collation else "NULL"
+        invisible = "C.USER_GENERATED = 'YES'" if self._version.invisible_identity else "1 = 0"
+        text = statement("dictionary", "columns", collation=collation, invisible=invisible)
+        return self._session.rows(text, {"owner": listed.owner, "name": listed.name})
 
     def to_record(self, included: Seq[Listed]) -> list[Recorded]:
         """Return what this command asks for, column by column. Raises ConfigError for what is no column, or a key's."""
@@ -273,6 +311,8 @@ def described(
         logical = reading.mapping.logical(declared)
         nullable = row[8] == "Y"
         columns.append(Column(name=name, number=number, type=logical, nullable=nullable, source_type=declared.spelled))
+        if len(row) > 10 and row[10] == "YES" and name not in OWN_HIDDEN:
+            remarks.append(f"column {name} is invisible at the source, and an ordinary column at the target")
         if (declared.scale or 0) > FRACTION_MAX and declared.data_type.startswith("TIMESTAMP"):
             remarks.append(f"column {name}: {declared.data_type}: digits after the sixth are cut off")
     key = _key(keys, {c.name: c for c in columns})
@@ -303,6 +343,14 @@ def nearest(name: str, known: Seq[str]) -> str:
     by_name = {k.upper(): k for k in known} | {k.rpartition(".")[2].upper(): k for k in known}
     found = get_close_matches(name.upper(), by_name, n=1, cutoff=0.5)
     return f" (did you mean {by_name[found[0]]}?)" if found else ""
+
+
+def _excluded_keys(left: Seq[LeftOut], table: Table, keys: Seq[Row]) -> list[str]:
+    """Say that a table has a key only with columns that are not to travel."""
+    if table.schema.key:
+        return []
+    names = {o.name for o in left} & {column for _, _, column in keys}
+    return [f"column {name} is in its key and cannot be excluded in [source.columns]" for name in sorted(names)]
 
 
 def with_id(table: Table, table_id: int) -> Table:

@@ -7,19 +7,21 @@ SELECT USER, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA') FROM DUAL
 SELECT VERSION FROM PRODUCT_COMPONENT_VERSION WHERE PRODUCT LIKE 'Oracle%'
 
 -- tables --
--- Views, recycle bin, temporary tables, materialised views' and queues' own tables are not offered.
-SELECT T.OWNER, T.TABLE_NAME, T.PARTITIONED, COALESCE(T.NUM_ROWS, 0)
+-- Without the recycle bin; which of these are no ordinary tables: kinds.py.
+SELECT T.OWNER, T.TABLE_NAME, T.PARTITIONED, COALESCE(T.NUM_ROWS, 0), T.TEMPORARY, T.NESTED, T.SECONDARY, T.IOT_TYPE,
+       T.CLUSTER_NAME
   FROM ALL_TABLES T
- WHERE T.OWNER = :owner AND T.TEMPORARY = 'N' AND T.NESTED = 'NO' AND T.SECONDARY = 'N' AND T.DROPPED = 'NO'
+ WHERE T.OWNER = :owner AND T.DROPPED = 'NO'
  ORDER BY T.TABLE_NAME
 
 -- columns --
--- Invisible columns (no COLUMN_ID) are left out, but for the RECORDID that VENUS proposes.
+-- Without virtual columns, which structure.py names, and without the server's own hidden ones. An invisible column is the
+-- application's; ORA_ARCHIVE_STATE says which rows are archived.
 SELECT C.COLUMN_NAME, C.DATA_TYPE, C.DATA_TYPE_OWNER, C.DATA_LENGTH, C.CHAR_LENGTH, C.CHAR_USED, C.DATA_PRECISION,
-       C.DATA_SCALE, C.NULLABLE, {collation}
+       C.DATA_SCALE, C.NULLABLE, {collation}, C.HIDDEN_COLUMN
   FROM ALL_TAB_COLS C
  WHERE C.OWNER = :owner AND C.TABLE_NAME = :name AND C.VIRTUAL_COLUMN = 'NO'
-   AND (C.HIDDEN_COLUMN = 'NO' OR C.COLUMN_NAME = 'RECORDID')
+   AND (C.HIDDEN_COLUMN = 'NO' OR {invisible} OR C.COLUMN_NAME IN ('RECORDID', 'ORA_ARCHIVE_STATE'))
  ORDER BY C.INTERNAL_COLUMN_ID
 
 -- keys --

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 NAME_BYTES_MAX = 30
 HEARTBEAT = "VENUS_HEARTBEAT"
+#: Says which rows are archived, in a table with ROW ARCHIVAL.
+ARCHIVE_STATE = "ORA_ARCHIVE_STATE"
 DDL_TRIGGER = "VENUS_DDL_TRG"
 #: Table number -> trigger name, in the order in which they are made.
 TRIGGER_LETTERS = ("I", "U", "D")

@@ -20,7 +20,7 @@ from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
 from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Reading, Table
-from venus.adapters.dialects.oracle.names import log_keys, log_table, quoted
+from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, log_keys, log_table, quoted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.values import texts
 from venus.codec.changes import TableChanges
@@ -60,6 +60,8 @@ class Access:
     table_sql: str
     lobs_sql: str
     wide: bool
+    #: Its archived rows travel too: the session must see them.
+    archived: bool = False
 
     @property
     def piece(self) -> int:
@@ -98,6 +100,7 @@ def access_to(table: Table) -> Access:
         last_sql=statement(file, "fill", **last, after=""),
         table_sql=table.keyed.sql,
         lobs_sql=beside,
+        archived=ARCHIVE_STATE in table.readings,
         wide=any(table.readings[c.name].mapping.wide for c in others),
     )
 

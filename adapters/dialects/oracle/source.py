@@ -28,6 +28,7 @@ from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_b
 from venus.adapters.dialects.oracle import ddl, inline, ownership, registry, sampling, structure
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
+from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import Claim, OracleCut
 from venus.adapters.dialects.oracle.dictionary import Dictionary, application, chosen, unmatched
@@ -53,7 +54,9 @@ def open_source(settings: Settings) -> OracleSource:
     capture = settings.capture
     limits = Limits(rows_max=capture.cut_rows_max, bytes_max=capture.cut_bytes_max, read_s=capture.cut_read_s)
     inline_mode = settings.source.mode == "inline"
-    return OracleSource(driver, replace(options, inline=inline_mode, type_map=settings.source.type_map, limits=limits))
+    columns = Columns(settings.source.columns.include, settings.source.columns.exclude)
+    asked = replace(options, inline=inline_mode, type_map=settings.source.type_map, limits=limits, columns=columns)
+    return OracleSource(driver, asked)
 
 
 class OracleSource:
@@ -101,6 +104,7 @@ class OracleSource:
             user = str(self._writer.row(statement("dictionary", "session"))[0])
             self._known = version, Dictionary(self._writer, version, user, self._options.schemas)
             self._known[1].type_map = self._options.type_map
+            self._known[1].columns = self._options.columns
         return self._known
 
     def _installer(self) -> Installer:
@@ -364,6 +368,8 @@ class OracleSource:
     def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:
         """Open a snapshot, unless there is nothing to read in it."""
         self._reader.rollback()
+        if any(a.archived for a in self._accesses.values()):
+            self._reader.run(statement("cut", "see_archived"))
         self._reader.run(statement("cut", "begin"))
         try:
             cut = self._cut(fills)

@@ -76,6 +76,8 @@ def completed(schema: TableSchema, rows: SchemaRows) -> TableSchema:
         elif sort == "C" and not _NOT_NULL.fullmatch(str(condition or "")):
             why = carry_check(constraint, str(condition), GRAMMAR, facts, checks)
             left += [why] if why else []
+        elif sort == "R" and any(c.lower() not in facts for c in listed[constraint]):
+            left.append(_left("foreign key", constraint, "", "it has a column that is not carried"))
         elif sort == "R" and table is not None:
             keys.append(
                 ForeignKey(

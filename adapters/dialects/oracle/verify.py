@@ -56,8 +56,10 @@ class OracleReader(ReadsRows):
         self._source.close()
 
     def begin(self, subject: Subject) -> None:
-        self._access(subject)
+        access = self._access(subject)
         self.end()
+        if access.archived:
+            self._session.run(statement("cut", "see_archived"))
         self._session.run(statement("verify", "begin"))
 
     def end(self) -> None:

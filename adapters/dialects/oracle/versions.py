@@ -20,14 +20,20 @@ class Version:
     invisible_identity: bool
     #: A column has a collation of its own (ALL_TAB_COLS.COLLATION).
     column_collation: bool
+    #: Blockchain tables, from an update of 19c on.
+    ledgers: bool = False
 
 
 VERSIONS = (
     Version(name="11.2", since=(11, 2), identifier_bytes=30, invisible_identity=False, column_collation=False),
     Version(name="12.1", since=(12, 1), identifier_bytes=30, invisible_identity=True, column_collation=False),
     Version(name="12.2", since=(12, 2), identifier_bytes=128, invisible_identity=True, column_collation=True),
-    Version(name="19c", since=(18, 0), identifier_bytes=128, invisible_identity=True, column_collation=True),
-    Version(name="23ai", since=(23, 0), identifier_bytes=128, invisible_identity=True, column_collation=True),
+    Version(
+        name="19c", since=(18, 0), identifier_bytes=128, invisible_identity=True, column_collation=True, ledgers=True
+    ),
+    Version(
+        name="23ai", since=(23, 0), identifier_bytes=128, invisible_identity=True, column_collation=True, ledgers=True
+    ),
 )
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle.connection import Session
-from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, quoted
 from venus.adapters.dialects.oracle.statements import statement
 from venus.errors import SourceError
 from venus.model import Finding
 
 SEES_ROWS, SEES_VALUES = "EXEMPT ACCESS POLICY", "EXEMPT REDACTION POLICY"
-ARCHIVE_STATE = "ORA_ARCHIVE_STATE"
 _EXCLUDE = "exclude the table in [source] exclude"
 
 
@@ -28,6 +27,7 @@ class Hidden:
 
     message: str
     remedy: str
+    is_archival: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +89,8 @@ def _redaction(policy: str, user: str) -> Hidden:
 def _archival() -> Hidden:
     return Hidden(
         message="it has ROW ARCHIVAL: rows that the application archives are hidden, and would look deleted",
-        remedy=f"ALTER TABLE ... NO ROW ARCHIVAL; -- or {_EXCLUDE}",
+        remedy=f"include its column {ARCHIVE_STATE} in [source.columns]: all rows travel, with it; or {_EXCLUDE}",
+        is_archival=True,
     )
 
 

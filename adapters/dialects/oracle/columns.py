@@ -1,0 +1,49 @@
+"""Which columns of a table travel: `[source.columns]`, invisible ones, and the state of archived rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from venus.adapters.dialects.oracle.names import ARCHIVE_STATE
+from venus.adapters.dialects.patterns import Patterns
+from venus.model import LeftOut
+
+Row = tuple[Any, ...]
+
+EXCLUDED = "excluded in [source.columns]"
+
+
+def spellings(owner: str, table: str, column: str) -> tuple[str, str]:
+    """Return what patterns are compared with; upper and lower case count as the same."""
+    return f"{owner}.{table}.{column}".upper(), f"{table}.{column}".upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """`include` goes before `exclude`, and names what does not travel by itself."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def choose(self, owner: str, table: str, rows: Seq[Row]) -> tuple[list[Row], list[LeftOut]]:
+        """Divide a table's columns into those that travel and those that are left out."""
+        included = Patterns(p.upper() for p in self.include)
+        excluded = Patterns(p.upper() for p in self.exclude)
+        kept, left = [], []
+        for row in rows:
+            names = spellings(owner, table, row[0])
+            if included.match(*names):
+                kept.append(row)
+            elif excluded.match(*names):
+                left.append(LeftOut(what="column", name=row[0], definition=str(row[1]), reason=EXCLUDED))
+            elif row[0] != ARCHIVE_STATE:
+                kept.append(row)
+        return kept, left
+
+    def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
+        """Return the patterns that choose none of the columns, each with both of its names."""
+        known = list(names)
+        return [p for p in (*self.include, *self.exclude) if not any(Patterns([p.upper()]).match(*n) for n in known)]

@@ -1,0 +1,123 @@
+"""Tables and columns that are no ordinary ones: each is carried, refused, or left out by name with the reason."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.oracle_standin import StandIn
+from venus.adapters.dialects.oracle import kinds
+from venus.adapters.dialects.oracle.columns import Columns
+from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.source import OracleSource
+from venus.errors import Refused
+
+pytestmark = pytest.mark.integration
+
+PLACES = """CREATE TABLE "PLACES" ("ID" NUMBER(9) PRIMARY KEY, "NAME" VARCHAR2(40), "GEOMETRY" POINT,
+    "SECRET" VARCHAR2(40) INVISIBLE, "UPPER_NAME" VARCHAR2(40) AS (UPPER("NAME")) VIRTUAL)"""
+
+
+def make(application: Any, name: str, sort: str = "") -> None:
+    application.execute(f'CREATE TABLE "{name}" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
+    if sort:
+        application.execute("INSERT INTO DICTIONARY.SORTS VALUES (%s, %s)", [name, sort])
+
+
+def said(source: OracleSource, where: str) -> dict[str, bool]:
+    return {f.message: f.blocks for f in source.check(["*"], []) if f.where == f"APP.{where}"}
+
+
+@pytest.mark.parametrize("sort", sorted(kinds.LEFT_OUT))
+def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, application: Any, source: OracleSource) -> None:
+    make(application, "ITEM")
+    make(application, "ODD", sort)
+    assert said(source, "ODD") == {f"left out: {kinds.LEFT_OUT[sort]}": False}
+    source.install(["*"], [])
+    assert [t.schema.name for t in source.registered() if not t.schema.is_heartbeat] == ["ITEM"]
+    assert source.unmatched(["ODD"]) == []
+
+
+@pytest.mark.parametrize("sort", sorted(kinds.REFUSED))
+def test_rows_that_cannot_be_carried_are_refused_by_name(sort: str, application: Any, source: OracleSource) -> None:
+    make(application, "ITEM")
+    make(application, "ODD", sort)
+    assert said(source, "ODD") == {kinds.REFUSED[sort]: True}
+    with pytest.raises(Refused, match=r"APP.ODD: an \w+ table"):
+        source.install(["*"], [])
+    source.install(["*"], ["ODD"])
+
+
+@pytest.mark.parametrize("sort", ["clustered", "ledger", "IOT"])
+def test_other_sorts_are_carried(sort: str, application: Any, source: OracleSource) -> None:
+    make(application, "ODD", sort)
+    assert len(said(source, "ODD")) == (sort != "IOT")
+    source.install(["*"], [])
+    follower = Follower(source)
+    application.execute("""INSERT INTO "ODD" VALUES (1, 'a')""")
+    follower.drain()
+    assert set(follower.rows("ODD")) == {("1",)}
+
+
+def test_a_synonym_says_where_its_table_is(application: Any, source: OracleSource) -> None:
+    application.execute("INSERT INTO DICTIONARY.ALL_SYNONYMS VALUES ('APP', 'STAFF', 'HR', 'EMPLOYEES', NULL)")
+    (found,) = [f for f in source.check(["STAFF"], []) if f.where == "APP.STAFF"]
+    assert found.message == "left out: a synonym for HR.EMPLOYEES"
+    assert "venus_schemas" in found.remedy
+
+
+def test_one_column_that_cannot_be_carried_does_not_cost_its_table(standin: StandIn, application: Any) -> None:
+    application.execute(PLACES)
+    application.execute("""INSERT INTO "PLACES" ("ID", "NAME", "SECRET") VALUES (1, 'here', 'x')""")
+    with closing(OracleSource(standin)) as source:
+        assert any(blocks and "column GEOMETRY" in m for m, blocks in said(source, "PLACES").items())
+    with closing(OracleSource(standin, Options(columns=Columns(exclude=("places.geo*",))))) as source:
+        assert said(source, "PLACES") == {
+            "column GEOMETRY is left out: excluded in [source.columns]": False,
+            "virtual column UPPER_NAME is left out: its values are computed at the source and are not carried": False,
+            "column SECRET is invisible at the source, and an ordinary column at the target": False,
+        }
+        source.install(["*"], [])
+        follower = Follower(source)
+        follower.drain()
+        application.execute("""UPDATE "PLACES" SET "SECRET" = 'y'""")
+        follower.drain()
+        assert follower.rows("PLACES")[("1",)] == {"ID": "1", "NAME": "here", "SECRET": "y"}
+        assert source.refresh_schemas() == []
+
+
+def test_include_goes_before_exclude(standin: StandIn, application: Any) -> None:
+    make(application, "ITEM")
+    make(application, "OTHER")
+    with closing(OracleSource(standin, Options(columns=Columns(("APP.ITEM.V",), ("*.V",))))) as source:
+        found = {s.name: [c.name for c in s.columns] for s in source.tables(["*"], [])}
+        assert found == {"ITEM": ["ID", "V"], "OTHER": ["ID"]}
+
+
+def test_patterns_that_choose_no_column_and_columns_of_the_key_are_refused(standin: StandIn, application: Any) -> None:
+    make(application, "ITEM")
+    with closing(OracleSource(standin, Options(columns=Columns(exclude=("ITEM.ID", "ITEM.W"))))) as source:
+        blocking = {(f.where, f.message) for f in source.check(["*"], []) if f.blocks}
+        assert ("APP.ITEM", "column ID is in its key and cannot be excluded in [source.columns]") in blocking
+        assert ("[source.columns]", "'ITEM.W' matches no column of a captured table") in blocking
+
+
+def test_archived_rows_travel_only_with_their_state(standin: StandIn, application: Any) -> None:
+    application.execute("""CREATE TABLE "OLD" ("ID" NUMBER(9) PRIMARY KEY,
+        "ORA_ARCHIVE_STATE" VARCHAR2(40) INVISIBLE DEFAULT '0')""")
+    application.execute('INSERT INTO "OLD" ("ID") VALUES (1)')
+    with closing(OracleSource(standin)) as source:
+        (message,) = [m for m, blocks in said(source, "OLD").items() if blocks]
+        assert "ROW ARCHIVAL" in message
+    with closing(OracleSource(standin, Options(columns=Columns(include=("OLD.ORA_ARCHIVE_STATE",))))) as source:
+        assert not any(said(source, "OLD").values())
+        source.install(["*"], [])
+        follower = Follower(source)
+        follower.drain()
+        application.execute("""UPDATE "OLD" SET "ORA_ARCHIVE_STATE" = '1'""")
+        follower.drain()
+        assert follower.rows("OLD") == {("1",): {"ID": "1", "ORA_ARCHIVE_STATE": "1"}}
+    assert "ALTER SESSION SET ROW ARCHIVAL VISIBILITY = ALL" in standin.said
