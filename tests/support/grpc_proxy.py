@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent import futures
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -59,7 +59,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
         flipped[self._bit // 8] ^= 1 << self._bit % 8
         return bytes(flipped)
 
-    def __enter__(self) -> GrpcProxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

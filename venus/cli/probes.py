@@ -93,6 +93,7 @@ def look_at_broker(settings: Settings) -> BrokerView:
     try:
         with Admin(address, timeout_s=BROKER_TIMEOUT_S) as admin:
             status = admin.status(settings.business.name)
+            address = admin.address
     except VenusError as error:
         return BrokerView(error=str(error), address=address)
     return broker_view(status, settings.business.name, address, time.time_ns() // 1000)

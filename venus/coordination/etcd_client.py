@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import Message
 
 from venus.errors import ConfigError, Refused, Unavailable, VenusError
+from venus.rpc.errors import reason
 from venus.wire import etcd_pb2
 
 M = TypeVar("M", bound=Message)
@@ -301,6 +302,4 @@ def _explain(error: grpc.RpcError, address: str) -> str:
         raise Refused(f"{address} is not an etcd ({details})", hint="correct [cluster] etcd") from error
     if code in _REFUSED:
         raise Refused(f"{_REFUSED[code]} at {address}: {details}") from error
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "no answer"
-    return details[-160:] or code.name
+    return reason(error)

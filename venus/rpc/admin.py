@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from venus.model import Verdict
-from venus.rpc.channel import open_channel
+from venus.rpc.connection import Connection
 from venus.rpc.sealed import ask
 from venus.wire import broker_pb2
+
+M = TypeVar("M", bound=Message)
 
 CALL_TIMEOUT_S = 30.0
 #: Space is given back before the answer.
@@ -15,37 +20,48 @@ FORGET_TIMEOUT_S = 600.0
 
 
 class Admin:
-    """A connection to a broker's Admin service."""
+    """A connection to the Admin service of a broker, or of the one that leads among several."""
 
     def __init__(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._channel = open_channel(address)
+        self._connection = Connection(address)
         self._timeout_s = timeout_s
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the broker that was asked last."""
+        return self._connection.address
 
     def status(self, business: str = "") -> broker_pb2.BrokerStatus:
         """Return the state of one business, or of all."""
         request = broker_pb2.StatusRequest(business=business)
-        return ask(self._channel, "Admin/Status", request, broker_pb2.BrokerStatus, timeout_s=self._timeout_s)
+        return self._ask(business, "Status", request, broker_pb2.BrokerStatus)
 
     def decide(self, business: str, batch_no: int, verdict: Verdict) -> broker_pb2.Decided:
         """Decide half messages in the producer's place; it is fenced and reads the outcome when it comes back."""
         request = broker_pb2.DecideRequest(
             business=business, batch_no=batch_no, verdict=broker_pb2.Verdict.ValueType(verdict)
         )
-        return ask(self._channel, "Admin/Decide", request, broker_pb2.Decided, timeout_s=self._timeout_s)
+        return self._ask(business, "Decide", request, broker_pb2.Decided)
 
     def forget(self, business: str, group: str) -> None:
         """Drop a consumer group that will not come back, so that it no longer holds back retention."""
         request = broker_pb2.ForgetRequest(business=business, group=group)
-        ask(self._channel, "Admin/Forget", request, broker_pb2.Empty, timeout_s=self._timeout_s)
+        self._ask(business, "Forget", request, broker_pb2.Empty)
 
     def forget_business(self, business: str) -> None:
         """Remove a business for good, with its queue, its full data and its consumers; Refused while it is in use."""
         request = broker_pb2.ForgetBusinessRequest(business=business)
-        ask(self._channel, "Admin/ForgetBusiness", request, broker_pb2.Empty, timeout_s=FORGET_TIMEOUT_S)
+        self._ask(business, "ForgetBusiness", request, broker_pb2.Empty, FORGET_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection."""
-        self._channel.close()
+        self._connection.close()
+
+    def _ask(self, business: str, method: str, request: Message, kind: type[M], timeout_s: float | None = None) -> M:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._connection.call(
+            business, lambda channel: ask(channel, f"Admin/{method}", request, kind, timeout_s=limit_s)
+        )
 
     def __enter__(self) -> Admin:
         return self

@@ -1,7 +1,8 @@
 """Errors between processes: a class of venus.errors becomes a gRPC status, and the same class again at the caller.
 
 The code tells strangers (load balancers, grpcurl) roughly what happened; the class name travels in the trailing
-metadata `venus-error` and the hint in `venus-hint-bin`, so that nothing is lost between two processes of VENUS.
+metadata `venus-error`, the hint in `venus-hint-bin` and the address of a leader in `venus-leader`, so that nothing is
+lost between two processes of VENUS.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from typing import NamedTuple
 import grpc
 
 from venus import errors
-from venus.errors import VenusError
+from venus.errors import NotLeader, VenusError
+from venus.model import is_address
 
 CLASS_KEY = "venus-error"
 HINT_KEY = "venus-hint-bin"
+LEADER_KEY = "venus-leader"
 DETAILS_CHARS_MAX = 2000
+REASON_CHARS_MAX = 100
 
 #: A class that is not here has its nearest ancestor's code.
 CODES: dict[type[VenusError], grpc.StatusCode] = {
@@ -69,6 +73,8 @@ def to_status(error: VenusError) -> Status:
     metadata: list[tuple[str, str | bytes]] = [(CLASS_KEY, known.__name__)]
     if error.hint:
         metadata.append((HINT_KEY, error.hint.encode()[:DETAILS_CHARS_MAX]))
+    if isinstance(error, NotLeader) and error.leader:
+        metadata.append((LEADER_KEY, error.leader))
     return Status(code, str(error)[:DETAILS_CHARS_MAX], tuple(metadata))
 
 
@@ -79,9 +85,24 @@ def from_rpc_error(error: grpc.RpcError) -> VenusError:
     hint = metadata.get(HINT_KEY, b"")
     text = hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
     if (cls := BY_NAME.get(str(metadata.get(CLASS_KEY, "")))) is not None:
+        if issubclass(cls, NotLeader):
+            return cls(details, hint=text, leader=_leader(metadata.get(LEADER_KEY, "")))
         return cls(details, hint=text)
     if "eserializing" in details:
         return errors.DigestMismatch("a message arrived damaged: it cannot be parsed")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.ProtocolError(f"the peer does not implement this call ({details})", hint="is it a VENUS broker?")
     return FOREIGN.get(code, VenusError)(f"{details or 'no details'} ({code.name})")
+
+
+def _leader(told: str | bytes) -> str:
+    """Return the address of a leader, or "" if what was told is none."""
+    return told if isinstance(told, str) and told.isascii() and is_address(told) else ""
+
+
+def reason(error: grpc.RpcError) -> str:
+    """Return in a few words why a connection failed, without gRPC's account of how it tried."""
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer"
+    details = " ".join((error.details() or error.code().name).split())
+    return details.rpartition(": ")[2].rstrip("]")[:REASON_CHARS_MAX]

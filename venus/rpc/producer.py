@@ -18,7 +18,8 @@ from venus.conditions import AdapterCondition
 from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc import limits
-from venus.rpc.channel import KEEPALIVE_S, open_channel
+from venus.rpc.channel import KEEPALIVE_S
+from venus.rpc.connection import Connection
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
@@ -63,7 +64,8 @@ class Producer:
         self._call: grpc._CallIterator[broker_pb2.BrokerFrame] | None = None
         #: How often the broker asked to send again, and to slow down.
         self.resends = self.throttles = 0
-        self._channel = open_channel(address, keepalive_s=keepalive_s)
+        self._attempt = 0  # streams that were opened until a broker led
+        self._connection = Connection(address, business=business, keepalive_s=keepalive_s)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -85,8 +87,14 @@ class Producer:
         self._init.source_epoch = source_epoch
         self._init.source_last_batch = source_last_batch
         self._init.owner, self._init.take_over, self._init.gives_way = owner, take_over, gives_way
-        self._call = produce(self._channel, self._frames())
-        self._reader = threading.Thread(target=self._read, name="venus-producer", daemon=True)
+        return self._connection.call(self._init.business, lambda channel: self._connect(channel, timeout_s))
+
+    def _connect(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.InitAck:
+        with self._lock:
+            self._error = None
+            self._attempt += 1
+        call = self._call = produce(channel, self._frames(self._attempt))
+        self._reader = threading.Thread(target=self._read, args=(call,), name="venus-producer", daemon=True)
         self._reader.start()
         with self._lock:
             self._wait(lambda: self._ack is not None, timeout_s, "the broker did not answer")
@@ -169,7 +177,7 @@ class Producer:
             if self._reader.is_alive() and self._call is not None:
                 self._call.cancel()
                 self._reader.join()
-        self._channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Producer:
         return self
@@ -207,14 +215,14 @@ class Producer:
             return self._rolled_back
         return None
 
-    def _frames(self) -> Iterator[broker_pb2.ProducerFrame]:
+    def _frames(self, attempt: int) -> Iterator[broker_pb2.ProducerFrame]:
         yield broker_pb2.ProducerFrame(init=self._init)
-        while (taken := self._next_frame()) is not None:
+        while (taken := self._next_frame(attempt)) is not None:
             yield self._squeezer.halves(*taken)
 
-    def _next_frame(self) -> tuple[broker_pb2.ProducerFrame, int] | None:
+    def _next_frame(self, attempt: int) -> tuple[broker_pb2.ProducerFrame, int] | None:
         with self._lock:
-            while self._error is None:
+            while self._error is None and attempt == self._attempt:
                 pause = self._not_before - time.monotonic()
                 if self._outgoing and pause <= 0:
                     return self._outgoing.take(), self._generation
@@ -223,18 +231,19 @@ class Producer:
                 self._work.wait(pause if self._outgoing else None)
             return None
 
-    def _read(self) -> None:
-        assert self._call is not None
+    def _read(self, call: grpc._CallIterator[broker_pb2.BrokerFrame]) -> None:
         error: VenusError
         try:
-            for frame in self._call:
+            for frame in call:
                 self._take(frame)
             error = Unavailable("the broker ended the stream")
         except grpc.RpcError as failure:
             error = from_rpc_error(failure)
         except VenusError as refused:
-            self._call.cancel()
+            call.cancel()
             error = refused
+        if not self._closing:  # the end that we asked for says nothing of the broker
+            self._connection.note(self._init.business, error)
         with self._lock:
             self._error = error
             self._work.notify_all()

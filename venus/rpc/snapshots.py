@@ -1,7 +1,12 @@
-"""The full interface in parts (VENUS 3.3): open a snapshot at a cut, read its key ranges from anywhere, let it go."""
+"""The full interface in parts (VENUS 3.3): open a snapshot at a cut, read its key ranges from anywhere, let it go.
+
+A snapshot is at the broker that made it. Where there are several, its id here is HOST:PORT/ID of that broker, so that
+whoever is handed the id, in this process or another, asks the right one.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
@@ -14,8 +19,10 @@ from google.protobuf.message import Message
 
 from venus.codec.batch import digest
 from venus.codec.chunk import Chunk, Totals, decode_chunk
-from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
-from venus.rpc.channel import KEEPALIVE_S, open_channel
+from venus.errors import DigestMismatch, ProtocolError, SnapshotExpired, Unavailable, VenusError
+from venus.model import is_address
+from venus.rpc.channel import KEEPALIVE_S
+from venus.rpc.connection import Connection
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import ask, read_split
 from venus.wire import broker_pb2
@@ -44,11 +51,18 @@ class Resume:
         self.totals.add(chunk.rows)
 
 
+class _Away(Unavailable):
+    """The broker that has a snapshot cannot be reached, while another one can."""
+
+
 class Snapshots:
     """A connection for the full interface."""
 
     def __init__(self, address: str, *, keepalive_s: float = KEEPALIVE_S) -> None:
-        self._channel = open_channel(address, keepalive_s=keepalive_s)
+        self._reach, self._keepalive_s = address, keepalive_s
+        self._connection = Connection(address, keepalive_s=keepalive_s)
+        self._lock = threading.Lock()
+        self._elsewhere: dict[str, Connection] = {}  # to other brokers, which have snapshots that were handed to us
         #: Chunks that arrived damaged, and streams that were resumed.
         self.digest_mismatches = self.resumes = 0
 
@@ -59,11 +73,21 @@ class Snapshots:
         request = broker_pb2.OpenSnapshotRequest(
             business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder
         )
-        return self._ask("OpenSnapshot", request, broker_pb2.Snapshot)
+        snapshot = self._connection.call(
+            business, lambda channel: _ask(channel, "OpenSnapshot", request, broker_pb2.Snapshot)
+        )
+        if self._connection.address != self._reach:
+            snapshot.snapshot_id = f"{self._connection.address}/{snapshot.snapshot_id}"
+        return snapshot
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
         """Start the lease anew; raise SnapshotExpired if it has ended."""
-        return self._ask("RenewSnapshot", broker_pb2.SnapshotRef(snapshot_id=snapshot_id), broker_pb2.Snapshot)
+        try:
+            snapshot = self._ask("RenewSnapshot", snapshot_id, broker_pb2.Snapshot)
+        except _Away as error:
+            raise SnapshotExpired(f"the snapshot is gone with its broker: {error}", hint=error.hint) from error
+        snapshot.snapshot_id = snapshot_id
+        return snapshot
 
     def confirm(self, snapshot_id: str, loaded: Mapping[int, Totals], names: Mapping[int, str]) -> None:
         """Compare what was loaded of each table with what the broker counts. A digest of 0 is not compared.
@@ -82,11 +106,27 @@ class Snapshots:
 
     def totals(self, snapshot_id: str) -> dict[int, Totals]:
         """Return, per table, what the broker counts in the planned splits itself; compare it at the end of a load."""
-        answer = self._ask("SumSnapshot", broker_pb2.SnapshotRef(snapshot_id=snapshot_id), broker_pb2.SnapshotTotals)
+        answer = self._ask("SumSnapshot", snapshot_id, broker_pb2.SnapshotTotals)
         return {table.table_id: Totals(table.rows, table.rows_digest) for table in answer.tables}
 
-    def _ask(self, method: str, request: Message, kind: type[M]) -> M:
-        return ask(self._channel, f"Delivery/{method}", request, kind, timeout_s=CALL_TIMEOUT_S)
+    def _ask(self, method: str, snapshot_id: str, kind: type[M]) -> M:
+        connection, own_id = self._at(snapshot_id)
+        return _ask(connection.channel, method, broker_pb2.SnapshotRef(snapshot_id=own_id), kind)
+
+    def _at(self, snapshot_id: str) -> tuple[Connection, str]:
+        """Return the connection to the broker that has a snapshot, and the id that it goes by there."""
+        address, _, own_id = snapshot_id.rpartition("/")
+        if not address or address == self._connection.address:
+            return self._connection, own_id
+        if not is_address(address):
+            raise ProtocolError(f"{snapshot_id!r} is no id of a snapshot")
+        with self._lock:
+            if address not in self._elsewhere:
+                try:
+                    self._elsewhere[address] = Connection(address, keepalive_s=self._keepalive_s)
+                except Unavailable as error:
+                    raise _Away(str(error), hint=error.hint) from error
+            return self._elsewhere[address], own_id
 
     def read_split(
         self,
@@ -108,10 +148,11 @@ class Snapshots:
             try:
                 # to the end of the stream, not only of the rows: a call that is cancelled while the broker ends it is
                 # an error in the broker's log
+                connection, own_id = self._at(snapshot_id)
                 request = broker_pb2.ReadSplitRequest(
-                    snapshot_id=snapshot_id, split=split, after=at.after, chunk_bytes=chunk_bytes, own_range=own_range
+                    snapshot_id=own_id, split=split, after=at.after, chunk_bytes=chunk_bytes, own_range=own_range
                 )
-                for chunk in self._stream(request, at):
+                for chunk in self._stream(connection.channel, request, at):
                     failures, ended = 0, chunk.end
                     yield chunk
                 if ended:
@@ -125,8 +166,8 @@ class Snapshots:
                 self.digest_mismatches += isinstance(error, DigestMismatch)
                 time.sleep(min(RESUME_MAX_S, RESUME_FIRST_S * 2 ** (failures - 1)))
 
-    def _stream(self, request: broker_pb2.ReadSplitRequest, at: Resume) -> Iterator[Chunk]:
-        call = read_split(self._channel, request)
+    def _stream(self, channel: grpc.Channel, request: broker_pb2.ReadSplitRequest, at: Resume) -> Iterator[Chunk]:
+        call = read_split(channel, request)
         try:
             for sent in call:
                 body = sent.body  # a copy, each time it is asked for
@@ -146,9 +187,10 @@ class Snapshots:
     def close(self, snapshot_id: str = "") -> None:
         """Let a snapshot go; without an id close the connection, and open snapshots live on until their lease ends."""
         if not snapshot_id:
-            self._channel.close()
+            for connection in (self._connection, *self._elsewhere.values()):
+                connection.close()
             return
-        self._ask("CloseSnapshot", broker_pb2.SnapshotRef(snapshot_id=snapshot_id), broker_pb2.Empty)
+        self._ask("CloseSnapshot", snapshot_id, broker_pb2.Empty)
 
     def __enter__(self) -> Snapshots:
         return self
@@ -157,3 +199,7 @@ class Snapshots:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _ask(channel: grpc.Channel, method: str, request: Message, kind: type[M]) -> M:
+    return ask(channel, f"Delivery/{method}", request, kind, timeout_s=CALL_TIMEOUT_S)

@@ -21,7 +21,8 @@ from venus.conditions import AdapterCondition
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc import limits
-from venus.rpc.channel import KEEPALIVE_S, open_channel
+from venus.rpc.channel import KEEPALIVE_S
+from venus.rpc.connection import Connection
 from venus.rpc.credit import cost
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.reports import encode
@@ -76,7 +77,8 @@ class Subscriber:
         self._call: grpc._CallIterator[broker_pb2.DeliveryFrame] | None = None
         #: Messages whose bytes did not hash to their digest.
         self.digest_mismatches = 0
-        self._channel = open_channel(address, keepalive_s=keepalive_s)
+        self._attempt = 0  # streams that were opened until a broker took this one
+        self._connection = Connection(address, business=business, keepalive_s=keepalive_s)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -92,9 +94,16 @@ class Subscriber:
         if kept is not None:
             self._open.kept = kept
         self._open.table_ids.extend(table_ids)
-        self._call = subscribe(self._channel, self._frames())
-        self._reader = threading.Thread(target=self._read, name="venus-subscriber", daemon=True)
+        return self._connection.call(self._open.business, lambda channel: self._start(channel, timeout_s))
+
+    def _start(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.Opened:
+        with self._lock:
+            self._error = None
+            self._attempt += 1
+        call = self._call = subscribe(channel, self._frames(self._attempt))
+        self._reader = threading.Thread(target=self._read, args=(call,), name="venus-subscriber", daemon=True)
         self._reader.start()
+        offset = self._open.offset
         with self._lock:
             if not self._wait(lambda: self._opened is not None, timeout_s):
                 raise Unavailable(f"the broker did not answer within {timeout_s:g} s")
@@ -187,7 +196,7 @@ class Subscriber:
             if self._reader.is_alive() and self._call is not None:
                 self._call.cancel()
                 self._reader.join()
-        self._channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Subscriber:
         return self
@@ -225,14 +234,14 @@ class Subscriber:
     def _credit_due(self) -> bool:
         return (self._starved and self._taken_bytes > 0) or 4 * self._taken_bytes >= self._credit_bytes
 
-    def _frames(self) -> Iterator[broker_pb2.ConsumerFrame]:
+    def _frames(self, attempt: int) -> Iterator[broker_pb2.ConsumerFrame]:
         yield broker_pb2.ConsumerFrame(open=self._open)
-        while (frame := self._next_frame()) is not None:
+        while (frame := self._next_frame(attempt)) is not None:
             yield frame
 
-    def _next_frame(self) -> broker_pb2.ConsumerFrame | None:
+    def _next_frame(self, attempt: int) -> broker_pb2.ConsumerFrame | None:
         with self._lock:
-            while self._error is None:
+            while self._error is None and attempt == self._attempt:
                 said = self._unaccounted is not None or self._report is not None
                 if self._acknowledge or said or self._credit_due():
                     frame = broker_pb2.ConsumerFrame(
@@ -248,18 +257,19 @@ class Subscriber:
                 self._work.wait()
             return None
 
-    def _read(self) -> None:
-        assert self._call is not None
+    def _read(self, call: grpc._CallIterator[broker_pb2.DeliveryFrame]) -> None:
         error: VenusError
         try:
-            for frame in self._call:
+            for frame in call:
                 self._take(frame)
             error = Unavailable("the broker ended the stream")
         except grpc.RpcError as failure:
             error = from_rpc_error(failure)
         except VenusError as refused:
-            self._call.cancel()
+            call.cancel()
             error = refused
+        if not self._closing:  # the end that we asked for says nothing of the broker
+            self._connection.note(self._open.business, error)
         self.digest_mismatches += isinstance(error, DigestMismatch)
         with self._lock:
             self._error = error

@@ -1,0 +1,261 @@
+"""Several brokers: whoever cannot be reached is passed over, whoever does not lead names the one that does."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, business_status, commit, fill, settings, take
+from tests.support.not_leader import NotLeading
+from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.errors import NotLeader, SnapshotExpired, Unavailable
+from venus.model import Verdict
+from venus.rpc import brokers
+from venus.rpc.admin import Admin
+from venus.rpc.connection import Connection
+from venus.rpc.producer import Producer
+from venus.rpc.snapshots import Snapshots
+from venus.rpc.subscriber import Subscriber
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[RunningBroker]:
+    running = start_in_thread(settings(tmp_path / "leader"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[RunningBroker]:
+    running = start_in_thread(settings(tmp_path / "other"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def follower(leader: RunningBroker, other: RunningBroker) -> Iterator[NotLeading]:
+    """Put in front of a real broker that `leader` leads."""
+    with NotLeading(other.address, follows=leader.address) as front:
+        yield front
+
+
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_producer_follows_to_the_leader_and_the_next_one_goes_there_at_once(
+    leader: RunningBroker, follower: NotLeading
+) -> None:
+    reach = f"{follower.address},{leader.address}"
+
+    fill(reach, 1, 3)
+    assert follower.refused == 1
+    assert business_status(leader.address).next_offset == 3
+    with Producer(reach, BUSINESS, "again", window_bytes_max=1 << 20) as producer:
+        assert producer.connect(0, 3).last_batch == 3
+        commit(producer, [half(4)])
+
+    assert follower.refused == 1, "who leads was told once"
+
+
+def test_one_address_is_enough_to_find_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
+    """A configuration that names one broker of a cluster, or a leader that the list does not have yet."""
+    fill(follower.address, 1, 2)
+
+    assert business_status(leader.address).next_offset == 2
+
+
+def test_a_subscriber_follows_to_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
+    fill(leader.address, 1, 5)
+
+    with Subscriber(f"{follower.address},{leader.address}", BUSINESS, "g", credit_bytes=1 << 20) as reader:
+        reader.open(0, 0)
+        assert len(take(reader, 5)) == 5
+    assert follower.refused == 1
+
+
+def test_a_stream_that_was_refused_takes_nothing_of_the_next_one(leader: RunningBroker, follower: NotLeading) -> None:
+    """The writer of the first stream may wake up late: a frame that it took then would be lost."""
+    with (
+        ThreadPoolExecutor(2) as pool,
+        Producer(follower.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer,
+        Subscriber(follower.address, BUSINESS, "g", credit_bytes=1 << 20) as reader,
+    ):
+        producer.connect(0, 0)
+        reader.open(0, 0)
+
+        assert pool.submit(producer._next_frame, 1).result(5.0) is None
+        assert pool.submit(reader._next_frame, 1).result(5.0) is None
+        commit(producer, [half(1)])
+        assert len(take(reader, 1)) == 1
+
+
+def test_an_operator_decides_at_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
+    with Producer(leader.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
+        producer.connect(0, 0)
+        producer.send_half(half(1))
+        producer.wait_persisted(1)
+
+    with Admin(f"{follower.address},{leader.address}") as admin:
+        assert admin.decide(BUSINESS, 1, Verdict.ROLLBACK).batch_no == 1
+    assert business_status(leader.address).halves == []
+
+
+def test_a_snapshot_is_read_where_it_was_made_by_whoever_has_its_id(
+    leader: RunningBroker, follower: NotLeading, other: RunningBroker
+) -> None:
+    """A load plans in one process and reads in others, which connect to whichever broker answers first."""
+    fill(leader.address, 1, 10, rows=50)
+    fill(other.address, 1, 1)  # the same business, and other rows: reading there would not go unnoticed
+    reach = f"{follower.address},{leader.address}"
+
+    with Snapshots(reach) as planner:
+        snapshot = pickle.loads(pickle.dumps(planner.open(BUSINESS, splits=2)))
+        elsewhere = f"{follower.address},{other.address}"
+        with Snapshots(elsewhere) as reader:
+            rows = sum(
+                len(chunk.rows) for split in snapshot.splits for chunk in reader.read_split(snapshot.snapshot_id, split)
+            )
+            assert reader.renew(snapshot.snapshot_id).snapshot_id == snapshot.snapshot_id
+            assert sum(total.rows for total in reader.totals(snapshot.snapshot_id).values()) == rows == 500
+        planner.close(snapshot.snapshot_id)
+        with pytest.raises(SnapshotExpired):
+            planner.renew(snapshot.snapshot_id)
+
+
+def test_a_snapshot_whose_broker_is_gone_is_gone(leader: RunningBroker, other: RunningBroker) -> None:
+    """An interrupted load begins anew at another broker instead of waiting for one that may never come back."""
+    fill(leader.address, 1, 2)
+    fill(other.address, 1, 2)
+    reach = f"{leader.address},{other.address}"
+    with Snapshots(reach) as planner:
+        snapshot = planner.open(BUSINESS)
+    leader.stop()
+
+    with Snapshots(reach) as again:
+        with pytest.raises(SnapshotExpired, match="gone with its broker"):
+            again.renew(snapshot.snapshot_id)
+        assert again.open(BUSINESS).offset == 2
+
+
+def test_with_one_address_the_id_of_a_snapshot_is_the_brokers(leader: RunningBroker) -> None:
+    fill(leader.address, 1, 1)
+    with Snapshots(leader.address) as snapshots:
+        assert "/" not in snapshots.open(BUSINESS).snapshot_id
+
+
+def test_who_cannot_be_reached_is_passed_over_at_once(leader: RunningBroker) -> None:
+    reach = f"{nobody()},{nobody()},{leader.address}"
+
+    started = time.monotonic()
+    fill(reach, 1, 1)
+    assert time.monotonic() - started < 4.0
+    assert brokers.known(reach).in_order(BUSINESS)[0] == leader.address
+
+
+def test_who_says_nothing_costs_its_share_once(leader: RunningBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        reach = f"127.0.0.1:{silent.getsockname()[1]},{leader.address}"
+
+        started = time.monotonic()
+        Connection(reach).close()
+        assert time.monotonic() - started < 5.0, "the other one is asked within the time for all"
+        started = time.monotonic()
+        Connection(reach).close()
+        assert time.monotonic() - started < 1.0
+
+
+def test_when_nobody_can_be_reached_all_are_named_in_bounded_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        addresses = [nobody(), f"127.0.0.1:{silent.getsockname()[1]}", nobody()]
+
+        started = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            Admin(",".join(addresses))
+        assert time.monotonic() - started < 6.0
+
+    refused, silence, refused_too = addresses
+    assert str(caught.value) == (
+        f"none of the brokers can be reached: {refused} (Connection refused), {silence} (no answer), "
+        f"{refused_too} (Connection refused); is `venus broker` running?"
+    )
+    assert caught.value.hint == "check [broker] addresses"
+
+
+def test_a_leader_that_is_not_known_yet_is_waited_for(leader: RunningBroker, follower: NotLeading) -> None:
+    """Both are asked in turn until one of them leads: an election takes its time."""
+    follower.follows = ""
+    with NotLeading(leader.address, follows="") as second:
+        elected = threading.Timer(1.0, lambda: setattr(second, "follows", None))
+        elected.start()
+        started = time.monotonic()
+        fill(f"{follower.address},{second.address}", 1, 1)
+        assert 0.9 < time.monotonic() - started < 4.5
+        assert follower.refused > 1 < second.refused
+        elected.join()
+
+
+def test_brokers_that_name_each_other_are_left_in_bounded_time(leader: RunningBroker, other: RunningBroker) -> None:
+    with NotLeading(leader.address) as first, NotLeading(other.address) as second:
+        first.follows, second.follows = second.address, first.address
+        with Producer(f"{first.address},{second.address}", BUSINESS, "p", window_bytes_max=1) as producer:
+            started = time.monotonic()
+            with pytest.raises(NotLeader) as caught:
+                producer.connect(0, 0)
+            assert time.monotonic() - started < 7.0
+
+        assert str(caught.value) == (
+            f"no broker leads after 5 s, asked {first.address}, {second.address}: this broker follows"
+        )
+        assert first.refused + second.refused < 120, "it asks ten times a second, not as fast as it can"
+
+
+def test_a_dead_leader_that_is_still_named_does_not_hold_anybody_up(leader: RunningBroker) -> None:
+    """Followers name the old leader until they have elected a new one."""
+    with NotLeading(leader.address, follows=nobody()) as first:
+        elected = threading.Timer(1.0, lambda: setattr(first, "follows", None))
+        elected.start()
+        fill(first.address, 1, 1)
+        elected.join()
+    assert business_status(leader.address).next_offset == 1
+
+
+def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_told(
+    leader: RunningBroker, other: RunningBroker
+) -> None:
+    """What breaks a stream is remembered by whoever connects next in this process."""
+    with NotLeading(leader.address, follows=None) as first:
+        reach = f"{first.address},{other.address}"
+        with Producer(reach, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
+            producer.connect(0, 0)
+            commit(producer, [half(1)])
+            leader.stop()
+            with pytest.raises(Unavailable):
+                producer.wait_decided(2, 10.0)
+        assert brokers.known(reach).in_order(BUSINESS)[0] == other.address
+        fill(reach, 1, 1)
+    assert business_status(other.address).next_offset == 1
+
+
+def test_eight_at_once_find_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
+    fill(leader.address, 1, 1)
+    reach = f"{follower.address},{leader.address}"
+
+    def read(number: int) -> int:
+        with Subscriber(reach, BUSINESS, f"g{number}", credit_bytes=1 << 20) as reader:
+            reader.open(0, 0)
+            return len(take(reader, 1))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(read, range(8))) == [1] * 8

@@ -1,0 +1,78 @@
+"""Every part of VENUS finds the leader among several addresses: capture, fill, load, apply, comparison, commands."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import settings
+from tests.support.not_leader import NotLeading
+from tests.support.whole_way import WholeWay
+from venus.adapters.verify.findings import Verdict
+from venus.broker.service.process import start_in_thread
+from venus.config import Broker
+
+pytestmark = pytest.mark.integration
+
+
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def way(tmp_path: Path, database: str) -> Iterator[WholeWay]:
+    """Put a broker that cannot be reached and one that follows before the leader."""
+    source = tmp_path / "app.db"
+    with sqlite3.connect(source) as app:
+        app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+        app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(500)])
+    app.close()
+    made = WholeWay(tmp_path, f"sqlite:///{source}", database)
+    other = start_in_thread(settings(tmp_path / "other"))
+    with NotLeading(other.address, follows=made.broker.address) as follower:
+        broker = Broker(addresses=(nobody(), follower.address, made.broker.address))
+        made.settings = made.settings.model_copy(update={"broker": broker})
+        try:
+            yield made
+            assert follower.refused, "it was never asked"
+        finally:
+            made.close()
+            other.stop()
+
+
+def test_the_whole_way_goes_to_the_leader(way: WholeWay, tmp_path: Path) -> None:
+    way.install()
+    way.load()
+    way.start()
+    with sqlite3.connect(tmp_path / "app.db") as app:
+        app.execute("UPDATE item SET name = 'new' WHERE id < 100")
+        app.execute("DELETE FROM item WHERE id >= 400")
+    app.close()
+    way.caught_up()
+
+    assert way.at_target("SELECT count(*), count(*) FILTER (WHERE name = 'new') FROM item") == [(400, 100)]
+    assert way.verify().verdict is Verdict.SAME
+    way.stop()
+
+
+def test_a_command_goes_to_the_leader(way: WholeWay, tmp_path: Path) -> None:
+    way.install()
+    way.load()
+    config = tmp_path / "venus.toml"
+    addresses = ", ".join(f'"{address}"' for address in way.settings.broker.addresses)
+    config.write_text(f"[broker]\naddresses = [{addresses}]\n")
+
+    def venus(*arguments: str) -> str:
+        command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(config)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "main" in venus("forget", "--business", "main", "--yes")

@@ -1,0 +1,64 @@
+"""In which order brokers are asked, and which address of a leader is believed."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import grpc
+import pytest
+
+from tests.unit.rpc.test_errors import Failure
+from venus.errors import NotLeader, Unavailable
+from venus.rpc.brokers import Brokers, known
+from venus.rpc.errors import LEADER_KEY, from_rpc_error, to_status
+
+
+def test_the_leader_comes_first_and_whoever_was_lost_last() -> None:
+    found = Brokers(("a:1", "b:1", "c:1"))
+    assert found.in_order("main") == ["a:1", "b:1", "c:1"]
+
+    found.lost("c:1")
+    assert found.in_order("main") == ["a:1", "b:1", "c:1"], "it was not the first anyway"
+    found.lost("a:1")
+    found.leads("main", "c:1")
+    assert found.in_order("main") == ["c:1", "b:1", "a:1"]
+    assert found.in_order("other") == ["b:1", "c:1", "a:1"]
+
+    found.lost("c:1")
+    assert found.in_order("main") == ["b:1", "c:1", "a:1"]
+    found.lost("b:1")
+    assert found.in_order("main") == ["c:1", "a:1", "b:1"]
+
+
+def test_a_leader_that_is_not_in_the_list_is_asked_and_forgotten() -> None:
+    found = Brokers(("a:1",))
+    found.leads("main", "new:1")
+    assert found.in_order("main") == ["new:1", "a:1"]
+    found.leads("main", "")
+    assert found.in_order("main") == ["a:1"]
+    found.lost("a:1")
+    assert found.in_order("main") == ["a:1"]
+
+
+def test_what_is_known_is_shared_by_a_process() -> None:
+    assert known("x:1,y:1") is known("x:1,y:1")
+    assert known("x:1,y:1").addresses == ("x:1", "y:1")
+
+
+def test_the_leaders_address_travels() -> None:
+    back = from_rpc_error(cast("grpc.RpcError", Failure(*to_status(NotLeader("no", hint="h", leader="[::1]:7400")))))
+
+    assert isinstance(back, NotLeader)
+    assert isinstance(back, Unavailable)
+    assert (str(back), back.hint, back.leader, back.retryable) == ("no", "h", "[::1]:7400", True)
+
+
+@pytest.mark.parametrize(
+    "told", ["", "here", "a:1,b:2", "http://a:1", "ä:1", "a:123456", "x" * 400 + ":1", b"a:1", "a:1\n"]
+)
+def test_what_is_no_address_is_not_believed(told: str | bytes) -> None:
+    code, details, metadata = to_status(NotLeader("no"))
+    back = from_rpc_error(cast("grpc.RpcError", Failure(code, details, (*metadata, (LEADER_KEY, told)))))
+
+    assert isinstance(back, NotLeader)
+    assert back.leader == ""

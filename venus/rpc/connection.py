@@ -1,0 +1,117 @@
+"""A connection to one broker of several, and the way to the one that leads.
+
+With one address this is a channel to it. With more, whoever cannot be reached is passed over, and a broker that says
+that it does not lead is left for the one that does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import grpc
+
+from venus.errors import NotLeader, Unavailable, VenusError
+from venus.rpc import brokers
+from venus.rpc.channel import CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
+from venus.rpc.errors import reason
+
+T = TypeVar("T")
+
+#: How long a leader is looked for: longer than a lease and an election.
+FAILOVER_S = 5.0
+#: Between two questions while nobody leads.
+ASK_AGAIN_S = 0.1
+#: How long each of several brokers is waited for at least.
+SHARE_S_MIN = 1.0
+
+
+class Connection:
+    """A channel to a broker that serves. Raises Unavailable when there is none, and names all that were tried."""
+
+    def __init__(
+        self,
+        reach: str,
+        *,
+        business: str = "",
+        keepalive_s: float = KEEPALIVE_S,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        failover_s: float = FAILOVER_S,
+    ) -> None:
+        self._brokers = brokers.known(reach)
+        self._keepalive_s = keepalive_s
+        self._timeout_s = timeout_s
+        self._failover_s = failover_s
+        self.address, self.channel = self._open(self._brokers.in_order(business))
+
+    def call(self, business: str, ask: Callable[[grpc.Channel], T]) -> T:
+        """Return what `ask` returns; if the broker does not lead, ask the one that does, for `failover_s` at most."""
+        end = time.monotonic() + self._failover_s
+        asked: list[str] = []
+        while True:
+            asked.append(self.address)
+            try:
+                return ask(self.channel)
+            except NotLeader as error:
+                self.note(business, error)
+                pause = 0.0 if error.leader and error.leader not in asked else ASK_AGAIN_S
+                if time.monotonic() + pause >= end:
+                    raise self._nobody_leads(error, asked) from error
+            time.sleep(pause)
+            self._move(business)
+
+    def note(self, business: str, error: VenusError) -> None:
+        """Take in what an error says of who leads and who is away; the next connection will know."""
+        if isinstance(error, NotLeader):
+            self._brokers.leads(business, error.leader if error.leader != self.address else "")
+            if not error.leader:
+                self._brokers.lost(self.address)
+        elif type(error) is Unavailable:
+            self._brokers.lost(self.address)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self.channel.close()
+
+    def _move(self, business: str) -> None:
+        order = self._brokers.in_order(business)
+        if order[0] == self.address:
+            return
+        address, channel = self._open(order)
+        self.channel.close()
+        self.address, self.channel = address, channel
+
+    def _open(self, order: list[str]) -> tuple[str, grpc.Channel]:
+        """Connect to the first that serves."""
+        end = time.monotonic() + self._timeout_s
+        share_s = self._timeout_s if len(order) == 1 else max(SHARE_S_MIN, self._timeout_s / len(order))
+        failures: dict[str, Unavailable] = {}
+        for address in order:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                break
+            try:
+                channel = open_channel(address, timeout_s=min(left_s, share_s), keepalive_s=self._keepalive_s)
+            except Unavailable as error:
+                self._brokers.lost(address)
+                failures[address] = error
+                continue
+            return address, channel
+        if len(order) == 1:
+            raise failures[order[0]]
+        why = ", ".join(f"{address} ({_reason(failures.get(address))})" for address in order)
+        raise Unavailable(
+            f"none of the brokers can be reached: {why}; is `venus broker` running?", hint="check [broker] addresses"
+        ) from failures[order[0]]
+
+    def _nobody_leads(self, error: NotLeader, asked: list[str]) -> NotLeader:
+        tried = ", ".join(dict.fromkeys(asked))
+        return NotLeader(f"no broker leads after {self._failover_s:g} s, asked {tried}: {error}", hint=error.hint)
+
+
+def _reason(failure: Unavailable | None) -> str:
+    if failure is None:
+        return "no time left"
+    cause = failure.__cause__
+    return reason(cause) if isinstance(cause, grpc.RpcError) else "starting or stopping"
