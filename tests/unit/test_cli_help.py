@@ -49,7 +49,7 @@ def test_help_keeps_to_the_width_of_the_terminal(
     assert "<bool>" not in shown
 
 
-@pytest.mark.parametrize("command", ["", "half", "quarantine", "spark"])
+@pytest.mark.parametrize("command", ["", "cluster", "half", "quarantine", "spark"])
 def test_no_summary_of_a_command_is_cut(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command.split(), "--help"]) == 0
 

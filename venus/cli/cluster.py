@@ -1,0 +1,107 @@
+"""`venus cluster`: which brokers live and who leads, as the coordinator knows it; brokers are not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from venus.cli.commands import Commands
+from venus.cli.grid import table
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from venus.config import Settings
+    from venus.coordination.etcd import EtcdCoordinator
+    from venus.replication.records import Leadership, LiveBroker
+
+#: An election of etcd's own is waited for.
+ETCD_TIMEOUT_S = 5.0
+
+app = Commands(help="The brokers of a cluster: status.")
+
+
+@contextmanager
+def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
+    """Connect to the coordinator of the configured cluster. Raises ConfigError if there is none, or etcd has not."""
+    from venus.coordination.etcd import EtcdCoordinator
+
+    cluster = settings.cluster
+    if not cluster.name:
+        raise ConfigError(
+            "there is no cluster: [cluster] name is not set",
+            hint="a single broker needs none; for several, name, broker_id and etcd are set in [cluster]",
+        )
+    opened = EtcdCoordinator(cluster.etcd, cluster.name, lease_s=cluster.lease_s, timeout_s=ETCD_TIMEOUT_S)
+    with closing(opened):
+        if opened.identity(create=False) is None:
+            raise ConfigError(
+                f"etcd at {', '.join(cluster.etcd)} has no cluster {cluster.name!r}",
+                hint="start its first broker, or correct [cluster] name or etcd",
+            )
+        yield opened
+
+
+@app.command()
+def status(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """Show who leads each business, in which term, and who is in sync. Exit code 1 if something needs a person."""
+    from venus.coordination.standing import problems
+
+    run = Invocation.of(ctx, config, as_json)
+    with coordinator_of(run.settings) as coordinator:
+        living, leaderships = coordinator.brokers(), coordinator.leaderships()
+    found = problems(leaderships, living)
+    healthy = bool(living) and not found
+    document = {
+        "cluster": run.settings.cluster.name,
+        "healthy": healthy,
+        "problems": found,
+        "brokers": [_broker(broker) for broker in living],
+        "businesses": [_business(leadership) for leadership in leaderships],
+    }
+    shown: list[Any] = [
+        table("broker", "address", "site", "store", "", rows=[_broker_row(broker) for broker in living])
+    ]
+    if leaderships:
+        names = ("business", "leader", "term", "in sync", "replicas", "policy")
+        shown += ["", table(*names, rows=[_business_row(leadership) for leadership in leaderships])]
+    shown = shown if living else ["no broker is alive", *shown[1:]]
+    run.out.answer(document, *shown, *([""] if found else []), *[f"! {line}" for line in found])
+    return 0 if healthy else 1
+
+
+def _broker(broker: LiveBroker) -> dict[str, Any]:
+    return {
+        "broker": broker.member.broker, "store": broker.member.store, "address": broker.address, "site": broker.site,
+        "priority": broker.priority, "draining": broker.draining, "version": broker.version,
+    }  # fmt: skip
+
+
+def _business(found: Leadership) -> dict[str, Any]:
+    return {
+        "business": found.business,
+        "leader": None if found.leader is None else found.leader.broker,
+        "term": found.term,
+        "in_sync": sorted(member.broker for member in found.in_sync),
+        "last_in_sync": sorted(member.broker for member in found.last_in_sync),
+        "replicas": list(found.replicas),
+        "policy": found.policy.value,
+        "min_in_sync": found.min_in_sync,
+        "unclean_terms": list(found.unclean_terms),
+    }
+
+
+def _broker_row(broker: LiveBroker) -> tuple[object, ...]:
+    state = "draining" if broker.draining else "alive"
+    return broker.member.broker, broker.address, broker.site or None, broker.member.store, state
+
+
+def _business_row(found: Leadership) -> tuple[object, ...]:
+    in_sync = ", ".join(sorted(member.broker for member in found.in_sync))
+    return (
+        found.business, None if found.leader is None else found.leader.broker, found.term,
+        f"{in_sync or '-'} (needs {found.min_in_sync})", ", ".join(found.replicas), found.policy.value,
+    )  # fmt: skip
