@@ -42,21 +42,18 @@ class BrokerCluster:
         """Return the leader's name and a producer there, as soon as one lets it in."""
         end, error = time.monotonic() + FAIL_OVER_S, ""
         while time.monotonic() < end:
-            for name, broker in self.brokers.items():
-                if broker.process.poll() is not None:
+            names = {broker.address: name for name, broker in self.brokers.items() if broker.process.poll() is None}
+            with contextlib.ExitStack() as stack:
+                try:
+                    producer = Producer(",".join(names), BUSINESS, "test", window_bytes_max=8 << 20)
+                    stack.enter_context(producer)
+                    ack = producer.connect(0, last_batch, owner="test", take_over=True)
+                except VenusError as found:
+                    error = str(found)
+                    time.sleep(0.05)
                     continue
-                with contextlib.ExitStack() as stack:
-                    try:
-                        producer = stack.enter_context(
-                            Producer(broker.address, BUSINESS, "test", window_bytes_max=8 << 20)
-                        )
-                        ack = producer.connect(0, last_batch, owner="test", take_over=True)
-                    except VenusError as found:
-                        error = str(found)
-                        continue
-                    stack.pop_all()
-                    return name, producer, ack
-            time.sleep(0.05)
+                stack.pop_all()
+                return names[producer.address], producer, ack
         raise AssertionError(f"nobody lets a producer in: {error}")
 
     def contents(self, until: int) -> dict[str, list[bytes]]:

@@ -101,6 +101,11 @@ class Producer:
             assert self._ack is not None
             return self._ack
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the broker at the other end."""
+        return self._connection.address
+
     def send_half(self, half: broker_pb2.Half, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Queue a half message; block while the window is full."""
         with self._lock:

@@ -12,11 +12,13 @@ import pytest
 
 from tests.support.batches import half
 from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.brokers import business_status, wait_for
+from tests.support.brokers import BUSINESS, business_status, take, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.errors import Refused
 from venus.rpc.channel import open_channel
+from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
+from venus.rpc.subscriber import Subscriber
 from venus.wire import replica_pb2
 
 pytestmark = pytest.mark.integration
@@ -59,6 +61,21 @@ def test_a_leader_that_stops_hands_over(tmp_path: Path, etcd_server: EtcdCluster
         writer.write(1, ROWS)
         assert writer.leader != before
         assert time.monotonic() - began < HAND_OVER_S
+
+
+def test_each_broker_alone_is_enough_to_find_the_leader(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(1, ROWS)
+        writer.producer.close()
+        leads = cluster.brokers[writer.leader].address
+        for name, broker in cluster.brokers.items():
+            with Producer(broker.address, BUSINESS, name, window_bytes_max=1 << 20) as producer:
+                assert producer.connect(0, 1, owner="test", take_over=True).last_batch == 1
+                assert producer.address == leads, name
+            with Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
+                reader.open(0, 0)
+                assert len(take(reader, ROWS)) == 1
 
 
 def test_status_and_metrics_show_the_replicas(tmp_path: Path, etcd_server: EtcdCluster) -> None:
