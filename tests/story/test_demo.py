@@ -14,6 +14,7 @@ import psycopg2
 import pytest
 
 from tests.support.postgres import libpq
+from venus.cli.app import run
 from venus.cli.demo.compare import compare
 from venus.cli.demo.shop import build
 
@@ -53,6 +54,32 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     assert not folder.exists(), "it cleans up after itself"
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
     assert left == []
+
+
+@pytest.mark.slow
+def test_the_demo_with_three_brokers_proves_what_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    command = [sys.executable, "-m", "venus.cli", "demo", "--brokers", "3", "--orders", "300", "--folder", str(folder)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=660)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["different"] == 0
+    assert [proof["what"] for proof in found["proved"] if proof["rows"] > 1000] == [
+        "migrate and sync under load",
+        "kill -9 of the leader under load",
+        "two of three brokers killed and back",
+        "verify, after it has found and repaired damage",
+    ]
+    assert found["figures"]["from kill -9 of the leader to the next commit"].endswith(" s")
+    assert not folder.exists(), "it cleans up after itself"
+    left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
+    assert left == []
+
+
+def test_the_demo_has_one_broker_or_three(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--brokers", "2"]) == 2
+    assert capsys.readouterr().err == "venus: --brokers 2: invalid number\n  One of 1, 3.\n"
 
 
 def test_the_comparison_finds_every_difference(tmp_path: Path, database: str) -> None:

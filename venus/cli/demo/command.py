@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,9 @@ def demo(
     rows: Annotated[
         int, typer.Option("--orders", metavar="N", min=100, help="How many orders the shop starts with.")
     ] = SIZES["orders"],
+    brokers: Annotated[
+        int, typer.Option("--brokers", metavar="N", help="1, or 3 that replicate each other, with an etcd.")
+    ] = 1,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -40,11 +44,12 @@ def demo(
     Needs no configuration, no Docker and no root. Exit code 1 if any comparison finds a difference.
     """
     from venus.cli.demo.servers import remove
-    from venus.cli.demo.story import Story
 
     run = Invocation.of(ctx, config, as_json)
+    if brokers not in (1, 3):
+        raise ConfigError(f"--brokers {brokers}: invalid number", hint="one of 1, 3")
     home = working_folder(folder)
-    story = Story(home, SIZES | {"orders": rows}, run.out.say)
+    story = new_story(home, SIZES | {"orders": rows}, run.out.say, brokers)
     kept = False
     signal.signal(signal.SIGTERM, _leave)
     try:
@@ -55,6 +60,14 @@ def demo(
         if not kept:
             story.close()
             remove(home)
+
+
+def new_story(home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> Story:
+    """Return what the demo tells; with several brokers another story."""
+    from venus.cli.demo.cluster import ClusterStory
+    from venus.cli.demo.story import Story
+
+    return Story(home, sizes, say) if brokers == 1 else ClusterStory(home, sizes, say, brokers)
 
 
 def _leave(number: int, _: object) -> None:

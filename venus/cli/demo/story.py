@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from venus.cli.demo.compare import compare
 from venus.cli.demo.damage import found_and_repaired
@@ -45,6 +45,8 @@ review_after_s = 1.0
 heartbeat_s = 1.0
 """
 
+
+Step: TypeAlias = tuple[str, Callable[[], None]]
 
 BY = {"spark": "Spark, with its start", "local": "processes"}
 
@@ -83,7 +85,15 @@ class Story:
 
     def tell(self) -> list[Proof]:
         """Run every step; whatever goes wrong ends it."""
-        for title, step in (
+        for title, step in self.steps():
+            self._say(f"* {title}")
+            step()
+        self._note_figures()
+        return self._proofs
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return what is told, in order."""
+        return (
             ("A shop in SQLite, an embedded PostgreSQL, a broker", self._set_up),
             ("Check and install triggers", self._install),
             ("Migrate while the shop is in use", self._migrate),
@@ -92,11 +102,7 @@ class Story:
             ("A second target, with the source file moved away", self._second),
             ("The source is back: both targets follow", self._both),
             ("Somebody writes to a target: verify finds it, and repairs it", self._verify),
-        ):
-            self._say(f"* {title}")
-            step()
-        self._note_figures()
-        return self._proofs
+        )
 
     def figures(self) -> dict[str, Any]:
         """Return what was counted on the way."""
@@ -274,7 +280,8 @@ class Story:
         figures["reviews sent by the broker"] = counters.get("reviews_sent", 0)
         figures["duplicates suppressed"] = counters.get("duplicate_rows", 0)
         figures["lag at the end, s"] = max(lag.values(), default=0.0)
-        figures["broker's peak memory"] = bytes_shown(peak_rss_bytes(self._commands.running["broker"].pid))
+        brokers = [process.pid for name, process in self._commands.running.items() if name.startswith("broker")]
+        figures["peak memory of a broker"] = bytes_shown(max(map(peak_rss_bytes, brokers)))
         figures["seconds in all"] = since(self._opened)
         figures["status"] = status["verdict"]
 

@@ -1,0 +1,192 @@
+"""`venus demo --brokers 3`: the shop over brokers that replicate each other, of which one after the other is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from venus.cli.demo.etcd import Etcd
+from venus.cli.demo.servers import DemoFailed, free_ports, listening, wait_for
+from venus.cli.demo.shop import build
+from venus.cli.demo.story import BUSY_S, Step, Story
+from venus.errors import VenusError
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
+
+BUSINESS = "main"
+CONFIGURATION = """\
+[source]
+url = "sqlite:///shop.db"
+
+[targets.main]
+url = "{main}"
+
+[broker]
+addresses = [{addresses}]
+
+[capture]
+heartbeat_s = 1.0
+"""
+BROKER = """\
+[broker]
+listen = "{address}"
+http = "127.0.0.1:{http}"
+data_dir = "data-{name}"
+free_bytes_min = 67108864
+review_after_s = 1.0
+
+[cluster]
+name = "demo"
+broker_id = "{name}"
+etcd = ["{etcd}"]
+replicas = {replicas}
+"""
+
+
+class ClusterStory(Story):
+    """One telling with several brokers."""
+
+    def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> None:
+        super().__init__(home, sizes, say)
+        self._etcd = Etcd(home)
+        self._names = [f"b{number}" for number in range(1, brokers + 1)]
+        self._addresses: dict[str, str] = {}
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return what is told, in order."""
+        count = len(self._names)
+        return (
+            (f"A shop in SQLite, an embedded PostgreSQL, etcd, {count} brokers", self._set_up),
+            ("Check and install triggers", self._install),
+            ("Migrate while the shop is in use", self._migrate),
+            ("Synchronise while the shop is in use", self._sync),
+            ("Kill the leading broker (kill -9) while the shop is in use", self._kill_the_leader),
+            ("Kill another one: the rest is no majority, and nothing is acknowledged", self._kill_the_majority),
+            ("Somebody writes to the target: verify finds it, and repairs it", self._verify),
+        )
+
+    def look_around(self) -> dict[str, str]:
+        """Return what to type next."""
+        found = super().look_around()
+        del found["target second"]
+        return found | {"cluster": f"cd {self._home} && venus cluster status -c {self._names[0]}.toml"}
+
+    def close(self) -> None:
+        """Stop whatever still runs."""
+        try:
+            super().close()
+        finally:
+            self._etcd.stop()
+
+    # -- the steps -----------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        started = time.monotonic()
+        rows = build(self._source, **self._sizes)
+        self._postgres.start()
+        self._etcd.start()
+        grpc, http = free_ports(len(self._names)), free_ports(len(self._names))
+        self._ports = [grpc[0], http[0]]
+        self._addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self._names, grpc, strict=True)}
+        listed = ", ".join(f'"{address}"' for address in self._addresses.values())
+        text = CONFIGURATION.format(main=self._postgres.url("shop"), addresses=listed)
+        (self._home / "venus.toml").write_text(text)
+        for name, port in zip(self._names, http, strict=True):
+            text = BROKER.format(
+                address=self._addresses[name], http=port, name=name, etcd=self._etcd.address, replicas=len(self._names)
+            )
+            (self._home / f"{name}.toml").write_text(text)
+            self._start(name)
+        self._say(f"  {rows:,} rows in 4 tables; ready after {time.monotonic() - started:.1f} s")
+
+    def _kill_the_leader(self) -> None:
+        started = time.monotonic()
+        self._whole()
+        self._workload.start()
+        self._stay_busy(BUSY_S / 2)
+        leader, before = self._leader(), self._end()
+        self._commands.kill(f"broker {leader}")
+        killed = time.monotonic()
+        wait_for(lambda: self._end() > before and self._leader() != leader, "another leader", every_s=0.02)
+        seconds = time.monotonic() - killed
+        self._figures["from kill -9 of the leader to the next commit"] = f"{seconds:.1f} s"
+        self._say(f"  {self._leader()} leads; the first commit behind it came {seconds:.1f} s after the kill")
+        self._stay_busy(BUSY_S / 2)
+        self._start(leader)
+        self._stay_busy(BUSY_S / 2)
+        self._workload.stop()
+        self._caught_up("main")
+        self._compare("kill -9 of the leader under load", "shop", started)
+
+    def _kill_the_majority(self) -> None:
+        started = time.monotonic()
+        self._whole()
+        last = next(name for name in self._names if name != self._leader())
+        gone = [name for name in self._names if name != last]
+        self._workload.start()
+        for name in gone:
+            self._commands.kill(f"broker {name}")
+        refusal = wait_for(lambda: self._refusal(last), "the last broker to refuse")
+        self._say(f"  {last} refuses to write: {refusal}")
+        before = self._end()
+        self._stay_busy(BUSY_S / 2)  # the shop does not notice; its changes wait at the source
+        if self._end() != before:
+            raise DemoFailed("a broker without a majority has acknowledged something")
+        self._start(gone[0])
+        back = time.monotonic()
+        wait_for(lambda: self._end() > before, "writes to go on", every_s=0.02)
+        self._say(f"  {gone[0]} is back: writes go on after {time.monotonic() - back:.1f} s")
+        self._start(gone[1])
+        self._stay_busy(BUSY_S / 2)
+        self._workload.stop()
+        self._caught_up("main")
+        self._compare("two of three brokers killed and back", "shop", started)
+
+    # -- parts of steps ------------------------------------------------------------------------------------------
+
+    def _start(self, name: str) -> None:
+        self._commands.start(f"broker {name}", "broker", "-c", f"{name}.toml")
+        port = int(self._addresses[name].rpartition(":")[2])
+        wait_for(lambda: listening(port) or not self._commands.alive(f"broker {name}"), name)
+        if not self._commands.alive(f"broker {name}"):
+            raise DemoFailed(f"broker {name} ended", hint=f"see {self._home / 'venus.log'}")
+
+    def _asked(self, name: str) -> broker_pb2.BusinessStatus | None:
+        """Return what a broker says of the business; None = it is gone, or knows nothing of it."""
+        try:
+            with closing(Admin(self._addresses[name], timeout_s=2.0)) as admin:
+                return next(iter(admin.status(BUSINESS).businesses), None)
+        except VenusError:
+            return None
+
+    def _said(self) -> list[broker_pb2.BusinessStatus]:
+        living = [name for name in self._names if f"broker {name}" in self._commands.running]
+        return [found for name in living if (found := self._asked(name)) is not None]
+
+    def _leader(self) -> str:
+        newest = max(self._said(), key=lambda found: found.replication.term, default=None)
+        return newest.replication.leader if newest is not None else ""
+
+    def _end(self) -> int:
+        """Return the end of the queue, as far as any broker knows it."""
+        return max((found.next_offset for found in self._said()), default=0)
+
+    def _refusal(self, name: str) -> str:
+        """Return why a broker that should lead cannot; empty as long as it may."""
+        found = self._asked(name)
+        return found.replication.refusal if found is not None and found.replication.leader == name else ""
+
+    def _pids(self) -> list[int]:
+        own = super()._pids()
+        return own + ([pid] if (pid := self._etcd.pid) else [])
+
+    def _whole(self) -> None:
+        """Wait until every replica is in sync."""
+
+        def done() -> bool:
+            leading = [found for found in self._said() if not found.replication.refusal]
+            return any(sum(r.in_sync for r in found.replication.replicas) == len(self._names) for found in leading)
+
+        wait_for(done, "every replica to be in sync")
