@@ -85,7 +85,7 @@ def running() -> list[str]:
     access = access_to(everything())
     parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'"}
     asked = [statement("dictionary", name, **parts) for name in statement.blocks("dictionary")]
-    asked += [statement(file, name) for file in ("kinds", "visibility") for name in statement.blocks(file)]
+    asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
     claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table(n)) for n in (1, 3))
     cut = [
         statement("cut", "begin"), claim, access.changes_sql, access.fill_sql, access.fill_next_sql,

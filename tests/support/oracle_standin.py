@@ -80,7 +80,7 @@ PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREAT
 #: What tests write into the dictionary.
 _FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
            "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES", "BYTE_CHARS", "SORTS",
-           "ALL_SYNONYMS")  # fmt: skip
+           "ALL_SYNONYMS", "SEGMENTS")  # fmt: skip
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {

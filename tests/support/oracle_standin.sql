@@ -33,7 +33,8 @@ SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME, 'NO' AS PARTITIONED,
        CASE s.SORT WHEN 'nested' THEN 'YES' ELSE 'NO' END AS NESTED,
        CASE s.SORT WHEN 'secondary' THEN 'Y' ELSE 'N' END AS SECONDARY, 'NO' AS DROPPED,
        CASE WHEN s.SORT LIKE 'IOT%' THEN s.SORT END AS IOT_TYPE,
-       CASE s.SORT WHEN 'clustered' THEN 'ITS_CLUSTER' END AS CLUSTER_NAME
+       CASE s.SORT WHEN 'clustered' THEN 'ITS_CLUSTER' END AS CLUSTER_NAME,
+       CASE s.SORT WHEN 'movable' THEN 'ENABLED' ELSE 'DISABLED' END AS ROW_MOVEMENT
   FROM information_schema.tables t LEFT JOIN SORTS s ON s.TABLE_NAME = t.table_name
  WHERE t.table_type = 'BASE TABLE' AND t.table_schema = 'APP'
    AND (s.SORT IS NULL OR s.SORT NOT IN ('object table', 'XMLType table'));
@@ -138,10 +139,18 @@ SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NA
        NULLIF(column_comment, '') AS COMMENTS
   FROM information_schema.columns WHERE table_schema = 'APP';
 
+-- Segments that a test gives another number, and partitions that it declares; every other table has number 1.
+CREATE TABLE SEGMENTS (OBJECT_NAME VARCHAR(30), SUBOBJECT_NAME VARCHAR(30), DATA_OBJECT_ID BIGINT);
+
 CREATE VIEW ALL_OBJECTS AS
-SELECT table_schema AS OWNER, table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, create_time AS LAST_DDL_TIME
-  FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP'
-UNION ALL SELECT 'SYS', 'DBMS_LOB', 'PACKAGE', NULL;
+SELECT t.table_schema AS OWNER, t.table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, t.create_time AS LAST_DDL_TIME,
+       NULL AS SUBOBJECT_NAME, CASE WHEN s.OBJECT_NAME IS NULL THEN 1 ELSE s.DATA_OBJECT_ID END AS DATA_OBJECT_ID
+  FROM information_schema.tables t
+  LEFT JOIN SEGMENTS s ON s.OBJECT_NAME = t.table_name AND s.SUBOBJECT_NAME IS NULL
+ WHERE t.table_type = 'BASE TABLE' AND t.table_schema = 'APP'
+UNION ALL SELECT 'APP', OBJECT_NAME, 'TABLE PARTITION', NULL, SUBOBJECT_NAME, DATA_OBJECT_ID FROM SEGMENTS
+ WHERE SUBOBJECT_NAME IS NOT NULL
+UNION ALL SELECT 'SYS', 'DBMS_LOB', 'PACKAGE', NULL, NULL, NULL;
 
 CREATE VIEW USER_TRIGGERS AS
 SELECT trigger_name AS TRIGGER_NAME, 'ENABLED' AS STATUS, event_object_schema AS TABLE_OWNER,

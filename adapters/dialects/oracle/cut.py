@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.dialects.contract import FillState, SnapshotLost
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts, UnfitRow
-from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle import registry, segments
 from venus.adapters.dialects.oracle.bounds import SLICE_ROWS, Bounds, slices
 from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.inline import Polled
@@ -96,6 +96,7 @@ class OracleCut:
         fills: Mapping[int, tuple[FillState, Access]],
         halts: Halts,
         bounds: Bounds,
+        watches_segments: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
@@ -108,6 +109,7 @@ class OracleCut:
         self._read = False
         self._vanished: dict[int, str] = {}
         self._bounds = bounds
+        self._watches_segments = watches_segments
         self._monotonic = monotonic
         #: What has been read of each table's log, and is removed by `commit`.
         self._taken: dict[int, array[int]] = {}
@@ -255,6 +257,9 @@ class OracleCut:
                 binds = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no}
                 self._writer.run(statement("registry", "advance"), binds)
             self._forget_log()
+            for claim in self._claims.values():
+                if claim.truncated and self._watches_segments:
+                    segments.forget(self._writer, claim.access.layout.schema.table_id)
             for table_id, key in self._vanished.items():
                 registry.missed(self._writer, table_id, VANISHED.format(key=key))
             for fill in fills:

@@ -58,7 +58,7 @@ def own_objects(version: Version, *, cluster: bool) -> list[Made]:
     order = "NOORDER" if cluster else "ORDER"
     parts = {"order": order, "name_bytes": str(version.identifier_bytes)}
     made = [Made(kind="SEQUENCE", name="VENUS_SEQ", sql=statement("own", "sequence", **parts))]
-    tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl")
+    tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl", "segment")
     return made + [Made(kind="TABLE", name=f"VENUS_{t.upper()}", sql=statement("own", t, **parts)) for t in tables]
 
 

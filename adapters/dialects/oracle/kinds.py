@@ -34,6 +34,8 @@ REFUSED = {
 LEDGER = "a blockchain table: its hidden columns, which chain the rows, are not carried"
 CLUSTERED = "it lies in a cluster: TRUNCATE CLUSTER is noticed only afterwards, and the table has to be read again"
 
+MOVABLE = "row movement is enabled: FLASHBACK TABLE fires no trigger unless it says ENABLE TRIGGERS"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -69,7 +71,7 @@ class Kinds:
 
 def kind_of(row: Row, special: Mapping[str, str]) -> Kind:
     """Return what there is to say of a table, from its row in ALL_TABLES."""
-    _, name, _, _, temporary, nested, secondary, iot_type, cluster = row
+    _, name, _, _, temporary, nested, secondary, iot_type, cluster, movement = row
     sort = special.get(name, "")
     if temporary == "Y":
         sort = "temporary"
@@ -79,7 +81,7 @@ def kind_of(row: Row, special: Mapping[str, str]) -> Kind:
         sort = "secondary"
     elif iot_type in ("IOT_OVERFLOW", "IOT_MAPPING"):
         sort = str(iot_type)
-    remark = LEDGER if sort == "ledger" else CLUSTERED if cluster else ""
+    remark = LEDGER if sort == "ledger" else CLUSTERED if cluster else MOVABLE if movement == "ENABLED" else ""
     return Kind(left_out=LEFT_OUT.get(sort, ""), refused=REFUSED.get(sort, ""), remark=remark)
 
 

@@ -68,6 +68,15 @@ CREATE TABLE VENUS_DDL (
   CONSTRAINT VENUS_DDL_PK PRIMARY KEY (SEQ)
 );
 
+-- segment --
+-- By which number Oracle knew the segments of each captured table (segments.py).
+CREATE TABLE VENUS_SEGMENT (
+  TABLE_ID  NUMBER(10)              NOT NULL,
+  SEGMENT   VARCHAR2({name_bytes})  NOT NULL,
+  MARK      VARCHAR2(40)            NOT NULL,
+  CONSTRAINT VENUS_SEGMENT_PK PRIMARY KEY (TABLE_ID, SEGMENT)
+);
+
 -- ddl_trigger --
 -- ON SCHEMA sees only what the schema's owner does; ON DATABASE needs ADMINISTER DATABASE TRIGGER.
 CREATE OR REPLACE TRIGGER VENUS_DDL_TRG

@@ -22,7 +22,8 @@ REGISTRY = "VENUS_CAPTURED_TABLE"
 #: What every installation has, and what only some have.
 FIXED = (
     ("TABLE", REGISTRY), ("TABLE", "VENUS_CHECKPOINT"), ("TABLE", "VENUS_BATCH"), ("TABLE", names.HEARTBEAT),
-    ("TABLE", "VENUS_DDL"), ("TABLE", "VENUS_TYPE_MAP"), ("TABLE", "VENUS_TABLE_LOG"), ("TABLE", "VENUS_POLLED"),
+    ("TABLE", "VENUS_DDL"), ("TABLE", "VENUS_SEGMENT"), ("TABLE", "VENUS_TYPE_MAP"), ("TABLE", "VENUS_TABLE_LOG"),
+    ("TABLE", "VENUS_POLLED"),
     ("SEQUENCE", "VENUS_SEQ"), ("VIEW", "VENUS_LOG"), ("TRIGGER", names.DDL_TRIGGER),
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ from venus.adapters.dialects.contract import (
     SourceState,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
-from venus.adapters.dialects.oracle import ddl, inline, ownership, registry, sampling, structure
+from venus.adapters.dialects.oracle import ddl, inline, ownership, registry, sampling, segments, structure
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.columns import Columns
@@ -39,6 +39,7 @@ from venus.adapters.dialects.oracle.refresh import Comparison, compare
 from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version, version_of
+from venus.adapters.dialects.oracle.watching import Watch
 from venus.config import Settings
 from venus.errors import ConfigError, DatabaseUnavailable, Fenced, Refused, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
@@ -300,10 +301,14 @@ class OracleSource:
         self._retry_halted()
         noted = self._writer.rows(statement("registry", "ddl_rows"))
         found = self._compare_all()
+        watched = self._watched({(owner, name) for _, _, owner, name in noted})
+        found = [watched.judged(how) for how in found] if watched else found
         altered = {(owner, name) for _, event, owner, name in noted if event == "ALTER"}
         with self._writer.transaction():
             for how in found:
                 self._store(how, altered)
+            if watched:
+                watched.store(found)
             done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
             if done:
                 self._writer.many(statement("registry", "ddl_done"), done)
@@ -312,6 +317,12 @@ class OracleSource:
         self._adopt(self._compare_all())
         now = [a.layout.schema for a in self._accesses.values()]
         return [s for s in now if (s.table_id, s.version) not in known]
+
+    def _watched(self, noted: set[tuple[str, str]]) -> Watch | None:
+        """Look at the segments; an installation of an older version has nowhere to remember them."""
+        if segments.TABLE not in objects(self._writer).kinds:
+            return None
+        return Watch(self._writer, segments.read(self._writer), noted)
 
     def _silence(self, found: Seq[Comparison]) -> None:
         """Take triggers away that do not fit their table's key: they could fail the application's statements."""
@@ -411,6 +422,7 @@ class OracleSource:
             fills=filling,
             halts=self._halts,
             bounds=self._bounds,
+            watches_segments=bool(truncated) and segments.TABLE in objects(self._writer).kinds,
         )
 
     @staticmethod

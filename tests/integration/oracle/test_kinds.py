@@ -51,7 +51,7 @@ def test_rows_that_cannot_be_carried_are_refused_by_name(sort: str, application:
     source.install(["*"], ["ODD"])
 
 
-@pytest.mark.parametrize("sort", ["clustered", "ledger", "IOT"])
+@pytest.mark.parametrize("sort", ["clustered", "ledger", "movable", "IOT"])
 def test_other_sorts_are_carried(sort: str, application: Any, source: OracleSource) -> None:
     make(application, "ODD", sort)
     assert len(said(source, "ODD")) == (sort != "IOT")

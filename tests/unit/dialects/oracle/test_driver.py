@@ -169,9 +169,9 @@ def test_missing_privileges_are_ready_grants(module: Module, session: Session) -
 
 
 def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: Session) -> None:
-    listed = [["APP", "NOKEY", "NO", "3", "N", "NO", "N", None, None]]
+    listed = [["APP", "NOKEY", "NO", "3", "N", "NO", "N", None, None, "DISABLED"]]
     column: list[Any] = ["NOTE", "VARCHAR2", None, "40", "10", "C", None, None, "Y", None]
-    module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 9, rows=listed), Answer()]
+    module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 10, rows=listed), Answer()]
     module.answers["SELECT C.COLUMN_NAME"] = [Answer(types=[double.VARCHAR] * 10, rows=[column])]
     dictionary = Dictionary(session, named("19c"), "APP", [])
     found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if f.where == "APP.NOKEY"]

@@ -146,10 +146,10 @@ def test_a_table_without_lobs_asks_for_none() -> None:
 
 
 def test_the_grant_that_hardened_databases_lack_is_named(module: Module, session: Session) -> None:
-    listed = [["APP", "DOC", "NO", "3", "N", "NO", "N", None, None]]
+    listed = [["APP", "DOC", "NO", "3", "N", "NO", "N", None, None, "DISABLED"]]
     columns = [["ID", "NUMBER", None, "22", "0", None, "10", "0", "N", None],
                ["SCAN", "BLOB", None, "4000", "0", None, None, None, "Y", None]]  # fmt: skip
-    module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 9, rows=listed), Answer()]
+    module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 10, rows=listed), Answer()]
     module.answers["SELECT C.COLUMN_NAME"] = [Answer(types=[double.VARCHAR] * 10, rows=columns)]
     dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
     found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if "LOB" in f.message]

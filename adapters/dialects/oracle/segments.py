@@ -1,0 +1,76 @@
+"""Whether rows of a captured table may have come or gone without any trigger: by the numbers of its segments.
+
+TRUNCATE, of a partition or a cluster too, EXCHANGE PARTITION and DROP PARTITION give a segment another number or take
+it away, whoever does it and whether or not the DDL trigger sees it. ALTER TABLE ... MOVE does so too: it looks alike. A
+partition that is added brings no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.statements import statement
+
+TABLE = "VENUS_SEGMENT"
+#: In place of a partition's name: the table itself.
+WHOLE = "-"
+
+Marks = Mapping[str, str]
+NOTHING: Marks = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """The numbers as they are, by (owner, table), and as they were when they were looked at last, by table_id."""
+
+    now: Mapping[tuple[str, str], Marks]
+    stored: Mapping[int, Marks]
+
+    def differs(self, table_id: int, place: tuple[str, str]) -> bool:
+        """Whether there is anything new of a table."""
+        return self.stored.get(table_id, NOTHING) != self.now.get(place, NOTHING)
+
+    def reason(self, table_id: int, place: tuple[str, str]) -> str:
+        """Say why rows of a table may have been missed; empty if none were."""
+        return replaced(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
+
+
+def replaced(before: Marks, now: Marks) -> str:
+    """Compare the segments of one table; nothing is said of one that was never looked at."""
+    changed = sorted(name for name, mark in before.items() if now.get(name) != mark)
+    if not changed:
+        return ""
+    what = "the table's segment" if changed[0] == WHOLE else f"partition {changed[0]}"
+    more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+    how = "is another one now" if changed[0] in now else "is gone"
+    return (
+        f"{what}{more} {how}: TRUNCATE, EXCHANGE or DROP PARTITION that nobody noted (or MOVE, which looks alike):"
+        " rows may be gone or new that no trigger has noted, read the table again"
+    )
+
+
+def read(session: Session) -> Segments:
+    """Look at the dictionary and at what was stored."""
+    now: dict[tuple[str, str], dict[str, str]] = {}
+    for owner, table, part, number in session.rows(statement("segments", "now")):
+        now.setdefault((str(owner), str(table)), {})[str(part or WHOLE)] = str(number)
+    stored: dict[int, dict[str, str]] = {}
+    for table_id, part, mark in session.rows(statement("segments", "stored")):
+        stored.setdefault(int(table_id), {})[str(part)] = str(mark)
+    return Segments(now=now, stored=stored)
+
+
+def store(session: Session, table_id: int, marks: Marks) -> None:
+    """Remember the segments of a table."""
+    forget(session, table_id)
+    rows: Seq[tuple[int, str, str]] = [(table_id, part, mark) for part, mark in marks.items()]
+    if rows:
+        session.many(statement("segments", "store"), rows)
+
+
+def forget(session: Session, table_id: int) -> None:
+    """Look at the segments of a table anew: what has happened to them is known."""
+    session.run(statement("segments", "forget"), {"table_id": table_id})

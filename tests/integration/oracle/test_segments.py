@@ -1,0 +1,115 @@
+"""What changes rows without any trigger and without a note: noticed by the numbers of a table's segments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from venus.adapters.dialects.oracle.source import OracleSource
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def item(application: Any, source: OracleSource) -> Follower:
+    application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
+    application.execute("""INSERT INTO "ITEM" VALUES (1, 'a'), (2, 'b')""")
+    application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', 'P1', 101), ('ITEM', 'P2', 102)")
+    source.install(["*"], [])
+    follower = Follower(source)
+    follower.drain()
+    source.refresh_schemas()
+    return follower
+
+
+def state(source: OracleSource) -> tuple[str, str]:
+    return next((t.state, t.reason) for t in source.registered() if t.schema.name == "ITEM")
+
+
+def note(application: Any, event: str) -> None:
+    application.execute(
+        f"INSERT INTO VENUS_DDL (SEQ, EVENT, OBJ_OWNER, OBJ_NAME) VALUES (VENUS_SEQ.NEXTVAL, '{event}', 'APP', 'ITEM')"
+    )
+
+
+def test_a_truncate_that_nobody_noted_marks_the_table(item: Follower, application: Any, source: OracleSource) -> None:
+    application.execute('TRUNCATE TABLE "ITEM"')
+    application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 2)")
+    source.refresh_schemas()
+    now, reason = state(source)
+    assert now == "RESYNC"
+    assert reason.startswith("the table's segment is another one now: TRUNCATE")
+    source.restart_fill(2)
+    item.drain()
+    assert item.rows("ITEM") == {}
+    source.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = 777 WHERE SUBOBJECT_NAME = 'P1'", "partition P1 is another"),
+        ("DELETE FROM DICTIONARY.SEGMENTS WHERE SUBOBJECT_NAME = 'P2'", "partition P2 is gone"),
+    ],
+)
+def test_a_partition_that_is_exchanged_or_dropped_marks_the_table(
+    sql: str, said: str, item: Follower, application: Any, source: OracleSource
+) -> None:
+    application.execute(sql)
+    source.refresh_schemas()
+    assert state(source)[0] == "RESYNC"
+    assert state(source)[1].startswith(said)
+
+
+def test_a_partition_that_is_added_does_not(item: Follower, application: Any, source: OracleSource) -> None:
+    application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', 'P3', 103)")
+    source.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+    application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = 777 WHERE SUBOBJECT_NAME = 'P3'")
+    source.refresh_schemas()
+    assert state(source)[1].startswith("partition P3 is another")
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+def test_a_truncate_that_was_noted_is_followed(
+    looks_first: bool, item: Follower, application: Any, source: OracleSource
+) -> None:
+    application.execute('TRUNCATE TABLE "ITEM"')
+    note(application, "TRUNCATE")
+    application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = DATA_OBJECT_ID + 10")
+    if looks_first:
+        source.refresh_schemas()
+    item.drain()
+    source.refresh_schemas()
+    assert item.rows("ITEM") == {}
+    assert state(source) == ("ACTIVE", "")
+    application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = DATA_OBJECT_ID + 10")
+    source.refresh_schemas()
+    assert state(source)[0] == "RESYNC"
+
+
+def test_what_happens_to_a_paused_table_is_found_when_it_goes_on(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    source.set_table_state(2, "PAUSED", "")
+    application.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = 777")
+    source.refresh_schemas()
+    assert state(source)[0] == "PAUSED"
+    source.set_table_state(2, "ACTIVE", "")
+    source.refresh_schemas()
+    assert state(source)[0] == "RESYNC"
+
+
+def test_an_older_installation_has_nothing_to_remember_them_in(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    application.execute("DROP TABLE VENUS_SEGMENT")
+    application.execute('TRUNCATE TABLE "ITEM"')
+    note(application, "TRUNCATE")
+    item.drain()
+    assert state(source) == ("ACTIVE", "")
+    made = [s.what for s in source.install(["*"], []) if not s.exists]
+    assert "table VENUS_SEGMENT" in made
