@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from venus.errors import ConfigError, VenusError
 from venus.model import is_address
+from venus.rpc.address import from_options
 
 #: Options of Spark itself that come along.
 _FOREIGN = frozenset({"path", "header"})
@@ -26,6 +27,11 @@ class Options:
 
     #: Where the broker is, HOST:PORT; several of a cluster with commas between.
     address: str = "127.0.0.1:7400"
+    #: TLS: files at the driver and at every executor (docs/SECURITY.md). No secret is an option: plans show options.
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    token_file: str = ""
     business: str = "main"
     #: NAMESPACE.TABLE as the source calls it, or TABLE if that is clear.
     table: str = ""
@@ -82,7 +88,7 @@ class Options:
                 f"option {only[0]} is for full data, and option starting makes this a stream",
                 hint="choose among the changes with filter()",
             )
-        return made
+        return replace(made, address=from_options({f.name: getattr(made, f.name) for f in fields(made)}))
 
     def _check(self) -> None:
         if not all(map(is_address, self.address.split(","))):

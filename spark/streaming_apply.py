@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from venus.config import Settings
 from venus.errors import SparkFailed, VenusError
+from venus.rpc.address import broker_of, in_options
 from venus.spark.session import last_cause
 from venus.spark.streaming_ranges import NAME, RangesSource
 
@@ -54,7 +55,7 @@ def run_stream(spark: SparkSession, settings: Settings, applies: Applies, stop: 
     with tempfile.TemporaryDirectory(prefix="venus-checkpoint-", ignore_cleanup_errors=True) as checkpoint:
         query = (
             spark.readStream.format(NAME)
-            .options(address=settings.broker.reach, business=settings.business.name)
+            .options(**in_options(broker_of(settings)), business=settings.business.name)
             .options(offset=offset, epoch=epoch, rows_max=settings.spark.batch_rows_max)
             .load()
             .writeStream.foreachBatch(micro_batch)

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from venus.errors import VenusError
+from venus.rpc.address import from_options
 from venus.spark.streaming_plan import Limit, Planner
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class RangesReader(DataSourceStreamReader):
         """Return the end of the next micro-batch; a broker that is away has nothing new."""
         options = self._options
         if self._planner is None:
-            self._planner = Planner(options["address"], options["business"], "", lambda _: True)
+            self._planner = Planner(from_options(options), options["business"], "", lambda _: True)
         try:
             self._planner.begin(start["offset"], start["epoch"])
             mark = self._planner.end_within(Limit(rows=int(options["rows_max"])), whole_cuts=True)

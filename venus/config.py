@@ -129,6 +129,9 @@ class Source(_Section):
     """The database whose changes are captured."""
 
     url: SecretStr = SecretStr("")
+    #: Where the URL's password comes from, if it is not in the URL: a command's output, or a file that is ours alone.
+    password_command: str = ""
+    password_file: str = ""
     #: "inline" puts the paper's own columns into the application's tables (Oracle only; see docs/DEPARTURES.md 4).
     mode: Literal["log", "inline"] = "log"
     tables: Patterns = ("*",)
@@ -142,6 +145,8 @@ class Target(_Section):
     """A database that is kept equal to the source."""
 
     url: SecretStr
+    password_command: str = ""
+    password_file: str = ""
     #: Where the tables go; empty = the source's own namespaces ("main" of SQLite becomes "public").
     schema_: str = Field(default="", alias="schema")
     #: How names are written: auto = upper-case dictionaries (Oracle) in lower case, lower = all of them, keep = none.
@@ -220,6 +225,29 @@ class Cluster(_Section):
         return self
 
 
+class Security(_Section):
+    """Who may speak with a broker, and how each side proves who it is (venus/security, docs/SECURITY.md)."""
+
+    #: This process's own certificate and key (PEM). At a broker: TLS is on.
+    certificate: str = ""
+    key: str = ""
+    #: Whose certificates are believed (PEM). At a client: TLS is on.
+    ca: str = ""
+    #: What a client proves itself with: a certificate, asked for in the handshake, or a token.
+    client_auth: Literal["certificate", "token"] = "certificate"
+    #: At a broker: the tokens that it takes, with their roles.
+    token_file: str = ""
+    #: At a client: the token that it shows.
+    client_token: SecretStr = SecretStr("")
+    client_token_file: str = ""
+    #: Roles by the common name of a certificate; they replace those in the certificate itself.
+    roles: dict[str, Patterns] = {}
+    #: Listen beyond loopback without TLS.
+    insecure: bool = False
+    #: Where operators' commands are recorded; empty = in data_dir, of other processes in ~/.local/state/venus.
+    audit_file: str = ""
+
+
 class Capture(_Section):
     """The upper adapter."""
 
@@ -285,6 +313,7 @@ class Settings(BaseSettings):
     targets: dict[str, Target] = {}
     broker: Broker = Broker()
     cluster: Cluster = Cluster()
+    security: Security = Security()
     capture: Capture = Capture()
     apply: Apply = Apply()
     lake: Lake = Lake()
@@ -365,6 +394,7 @@ def options(prefix: str = "") -> dict[str, Any]:
         "targets.NAME": Target,
         "broker": Broker,
         "cluster": Cluster,
+        "security": Security,
         "capture": Capture,
         "apply": Apply,
         "lake": Lake,

@@ -34,6 +34,14 @@ class Refused(VenusError):
     exit_code = 3
 
 
+class Denied(Refused):
+    """The caller has no role for this."""
+
+
+class Unproven(Denied):
+    """The caller has not shown who he is."""
+
+
 class SourceError(VenusError):
     """The source database refused a statement."""
 
@@ -123,6 +131,12 @@ class Unavailable(VenusError):
 
     retryable = True
     exit_code = 75
+
+
+class Untrusted(Unavailable):
+    """The peer's certificate is not to be believed, or ours is not; whoever goes on for days may wait for new ones."""
+
+    exit_code = 2
 
 
 class Overloaded(Unavailable):

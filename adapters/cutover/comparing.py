@@ -18,6 +18,7 @@ from venus.codec import schema as schemas_codec
 from venus.config import Settings
 from venus.errors import SnapshotExpired
 from venus.model import TableSchema
+from venus.rpc.address import broker_of
 from venus.rpc.snapshots import Snapshots
 
 Report = Callable[[str, int, int], None]
@@ -30,7 +31,7 @@ class Comparing:
         self._target = target
         self._source = source
         self._report = report
-        self._snapshots = Snapshots(settings.broker.reach)
+        self._snapshots = Snapshots(broker_of(settings))
         self.snapshot = self._snapshots.open(settings.business.name, splits=1, holder=f"cut-over of {group}")
 
     def __enter__(self) -> Self:

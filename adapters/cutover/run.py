@@ -28,6 +28,7 @@ from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable
 from venus.config import Settings
 from venus.errors import Refused, SourceError
+from venus.rpc.address import broker_of
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
 
@@ -92,7 +93,7 @@ def _running(
 ) -> Iterator[_Cutover]:
     source = open_source(settings)
     try:
-        with Admin(settings.broker.reach) as admin:
+        with Admin(broker_of(settings)) as admin:
             yield _Cutover(settings, target, session, source, admin, wish, report)
     finally:
         source.close()

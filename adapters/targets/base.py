@@ -18,6 +18,7 @@ from venus.adapters.targets.contract import (
 from venus.config import Settings, require_target
 from venus.errors import Refused
 from venus.model import TableSchema
+from venus.rpc.address import broker_of
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
@@ -40,7 +41,7 @@ class Configured:
     @property
     def broker(self) -> str:
         """Where the broker is."""
-        return self.settings.broker.reach
+        return broker_of(self.settings)
 
     @property
     def not_loaded(self) -> Refused:

@@ -29,6 +29,7 @@ from venus.adapters.upper.session import Claim, Session, open_session
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError
 from venus.model import BatchNo
+from venus.rpc.address import broker_of
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer
 from venus.wire.broker_pb2 import BusinessStatus
@@ -43,7 +44,7 @@ BACKOFF_MAX_S = 10.0
 def connect_producer(settings: Settings) -> Ingest:
     """Open a stream to the broker of the settings."""
     return Producer(
-        _address(settings),
+        broker_of(settings),
         settings.business.name,
         f"{socket.gethostname()}:{os.getpid()}",
         window_bytes_max=settings.capture.window_bytes_max,
@@ -52,13 +53,9 @@ def connect_producer(settings: Settings) -> Ingest:
 
 def broker_status_of(settings: Settings) -> BusinessStatus:
     """Ask the broker how the business stands; one that it has never heard of has committed nothing."""
-    with closing(Admin(_address(settings))) as admin:
+    with closing(Admin(broker_of(settings))) as admin:
         businesses = admin.status(settings.business.name).businesses
     return businesses[0] if businesses else BusinessStatus()
-
-
-def _address(settings: Settings) -> str:
-    return settings.broker.reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from venus.adapters.verify.settling import Settling
 from venus.adapters.verify.tasks import Ends, Place, close_opened
 from venus.config import Settings
 from venus.errors import VenusError
+from venus.rpc.address import broker_of
 
 #: Keys written into the log with one transaction.
 KEYS_AT_ONCE = 1_000
@@ -81,7 +82,7 @@ def _wait(
     settings: Settings, target: str, right: Place, wanted: dict[str, dict[Key, Difference]],
     subjects: dict[str, Subject], done: Repaired, wait_s: float,
 ) -> None:  # fmt: skip
-    address = settings.broker.reach
+    address = broker_of(settings)
     table_ids = [s.schema.table_id for s in subjects.values()]
     with opened_snapshot(address, settings.business.name, table_ids, f"repair of {target}") as snapshot:
         ends = Ends(

@@ -28,6 +28,7 @@ from venus.adapters.verify.tasks import Ends, Place, close_opened
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
+from venus.rpc.address import broker_of
 
 __all__ = ["Options", "VerificationFailed", "verify"]
 
@@ -69,7 +70,7 @@ class _Run:
         for left, right in LEGS[result.leg]:
             chosen = self._chosen(registered, left, right)
             table_ids = [c.subject.schema.table_id for c in chosen]
-            address = self.settings.broker.reach
+            address = broker_of(self.settings)
             holder = f"verify of {options.target}"
             with opened_snapshot(address, self.settings.business.name, table_ids, holder) as snapshot:
                 ends = Ends(

@@ -15,6 +15,7 @@ from venus.adapters.verify.history import History, queue_end, read_increments
 from venus.adapters.verify.rows import key_as_dict, record_ids
 from venus.adapters.verify.tasks import Ends, Suspect, look_again, opened
 from venus.errors import OffsetTrimmed
+from venus.rpc.address import broker_of
 from venus.wire import broker_pb2
 
 FIRST_PAUSE_S = 0.05
@@ -37,7 +38,7 @@ class Settling:
         self._ends = ends
         self._subject = subject
         self._monotonic = monotonic
-        self._address = ends.settings.broker.reach
+        self._address = broker_of(ends.settings)
         self._business = ends.settings.business.name
         self._snapshot = broker_pb2.Snapshot.FromString(ends.snapshot)
         self._history = History(

@@ -25,6 +25,7 @@ from venus.adapters.verify.sides import PushedSide, ScannedSide, Side, found_row
 from venus.config import Settings
 from venus.errors import VenusError
 from venus.model import Sequence
+from venus.rpc.address import broker_of
 from venus.wire import broker_pb2
 
 #: Rows behind differing buckets that are looked into at once; more are taken one group of buckets after the other.
@@ -116,7 +117,7 @@ class Opened:
             self.source = open_reader(settings)
             self._stack.callback(self.source.close)
         if Place.FULL in self.places:
-            address = settings.broker.reach
+            address = broker_of(settings)
             self.full = FullData(address, broker_pb2.Snapshot.FromString(self._ends.snapshot))
             self._stack.callback(self.full.close)
 

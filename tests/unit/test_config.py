@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from venus.config import Settings, effective, load, options, require_source, require_target
 from venus.errors import ConfigError
@@ -244,7 +245,14 @@ def test_the_example_has_every_option_with_its_default_and_nothing_else() -> Non
     }
     written |= {f"source.columns.{option}": value for option, value in tree["source"]["columns"].items()}
     defaults = {
-        path: list(d) if isinstance(d, tuple) else str(d) if isinstance(d, Path) else d for path, d in options().items()
+        path: list(d)
+        if isinstance(d, tuple)
+        else str(d)
+        if isinstance(d, Path)
+        else d.get_secret_value()
+        if isinstance(d, SecretStr)
+        else d
+        for path, d in options().items()
     }
     examples = {"source.url", "targets.NAME.url"}  # these have no default: the example shows one
 

@@ -12,6 +12,8 @@ UMASK = 0o077
 def main() -> None:
     """Run the command line; the entry point of the installed `venus` script."""
     os.umask(UMASK)  # here and not at each file: PyArrow, Spark's JVM and RocksDB make theirs themselves
+    # before gRPC is imported: it writes a line to stderr for each handshake that fails, and anybody can make them fail
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         from venus.cli.app import run
 

@@ -41,8 +41,11 @@ def broker(
     data_dir = settings.broker.data_dir.resolve()
 
     def ready(addresses: Addresses) -> None:
-        page = f", status page http://{addresses.http}/" if addresses.http else ""
-        document = {"event": "ready", "listen": addresses.grpc, "http": addresses.http, "data_dir": data_dir}
+        page = f", status page {addresses.page}" if addresses.http else ""
+        document = {
+            "event": "ready", "listen": addresses.grpc, "http": addresses.http, "tls": addresses.tls,
+            "data_dir": data_dir,
+        }  # fmt: skip
         run.out.event(document, f"broker listens on {addresses.grpc}{page}, data in {data_dir}")
 
     return serve(settings, ready)

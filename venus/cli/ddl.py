@@ -62,9 +62,10 @@ def known_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering
 def schemas_at_broker(settings: Settings) -> list[TableSchema]:
     """Open the full data for a moment to read its table versions."""
     from venus.codec.schema import from_wire
+    from venus.rpc.address import broker_of
     from venus.rpc.snapshots import Snapshots
 
-    snapshots = Snapshots(settings.broker.reach)
+    snapshots = Snapshots(broker_of(settings))
     try:
         snapshot = snapshots.open(settings.business.name, splits=1, holder="venus migrate --ddl-only")
         snapshots.close(snapshot.snapshot_id)

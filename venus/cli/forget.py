@@ -29,13 +29,13 @@ def forget(
     as_json: JsonOption = False,
 ) -> int:
     """Drop what the broker keeps for a target, or a whole business, even if it is no longer configured."""
+    from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
     run = Invocation.of(ctx, config, as_json)
     if (target is None) == (business is None):
         raise ConfigError("name what to forget: --target NAME or --business NAME", hint="`venus status` shows both")
-    own = run.settings.broker
-    with Admin(own.reach) as admin:
+    with Admin(broker_of(run.settings)) as admin:
         if business is not None:
             line = _business(admin, business, yes)
         else:

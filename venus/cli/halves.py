@@ -33,12 +33,12 @@ YesOption = Annotated[
 
 def business_status(run: Invocation) -> BusinessStatus:
     """Ask the broker for the configured business; one that it does not know yet has no half message."""
+    from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
     from venus.wire.broker_pb2 import BusinessStatus
 
-    own = run.settings.broker
     name = run.settings.business.name
-    with Admin(own.reach) as admin:
+    with Admin(broker_of(run.settings)) as admin:
         found = [b for b in admin.status(name).businesses if b.business == name]
     return found[0] if found else BusinessStatus(business=name)
 
@@ -97,6 +97,7 @@ def rollback(
 def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
     """Give the operator's verdict. Refused while a producer that can answer by itself is connected."""
     from venus.errors import Refused
+    from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
     found = business_status(run)
@@ -110,8 +111,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
             f"{verdict.name} of batch {batch} cannot be taken back",
             hint=f"look at the source first ({where}: a row = COMMIT, none = ROLLBACK), then repeat with --yes",
         )
-    own = run.settings.broker
-    with Admin(own.reach) as admin:
+    with Admin(broker_of(run.settings)) as admin:
         decided = admin.decide(found.business, batch, verdict)
     document = {"verdict": verdict.name, "batch_no": decided.batch_no, "next_offset": decided.next_offset}
     run.out.answer(document, f"{verdict.name.lower()} of batch {decided.batch_no}; next offset {decided.next_offset}")

@@ -114,9 +114,10 @@ def captured(settings: Settings) -> list[RegisteredTable]:
 
 def producer_connected(settings: Settings) -> bool:
     """Say whether an upper adapter is at work; a broker that is down is an error here."""
+    from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
-    with Admin(settings.broker.reach) as admin:
+    with Admin(broker_of(settings)) as admin:
         found = admin.status(settings.business.name)
     return any(b.producer for b in found.businesses if b.business == settings.business.name)
 

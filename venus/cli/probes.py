@@ -87,9 +87,10 @@ def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> Sourc
 
 def look_at_broker(settings: Settings) -> BrokerView:
     """Ask the Admin service."""
+    from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
-    address = settings.broker.reach
+    address = broker_of(settings)
     try:
         with Admin(address, timeout_s=BROKER_TIMEOUT_S) as admin:
             status = admin.status(settings.business.name)

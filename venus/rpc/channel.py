@@ -8,7 +8,8 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from venus.errors import Unavailable
+from venus.errors import Denied, Unavailable
+from venus.rpc.address import NONE, Proof, proof_of
 from venus.rpc.errors import from_rpc_error
 
 #: Of one gRPC message, both ways; batches stay far below it.
@@ -18,6 +19,8 @@ FRAME_BYTES = 1 << 20
 KEEPALIVE_S = 20.0
 KEEPALIVE_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
+#: For finding out why a connection failed.
+EXPLAIN_TIMEOUT_S = 2.0
 
 Options = list[tuple[str, int]]
 
@@ -41,21 +44,52 @@ def options(keepalive_s: float = KEEPALIVE_S, timeout_s: float = KEEPALIVE_TIMEO
 def open_channel(
     address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, keepalive_s: float = KEEPALIVE_S
 ) -> grpc.Channel:
-    """Connect to a broker that serves; raise Unavailable at once when there is none."""
+    """Connect to a broker that serves, as its address says (venus.rpc.address).
+
+    Raises Unavailable at once when there is none, Untrusted when one side does not believe the other, Denied when the
+    broker knows no role of ours, ConfigError for unusable files of [security].
+    """
     own = [
         ("grpc.use_local_subchannel_pool", 1),  # a broken connection's back-off must not delay the next channel
         ("grpc.enable_http_proxy", 0),
     ]
-    channel = grpc.insecure_channel(address, options=options(keepalive_s, min(KEEPALIVE_TIMEOUT_S, keepalive_s)) + own)
+    proof = proof_of(address)
+    credentials = _credentials(proof)
+    chosen = options(keepalive_s, min(KEEPALIVE_TIMEOUT_S, keepalive_s)) + own
+    if credentials is None:
+        channel = grpc.insecure_channel(str(address), options=chosen)
+    else:
+        channel = grpc.secure_channel(str(address), credentials, options=chosen)
     try:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
     except grpc.RpcError as error:
         channel.close()
-        raise Unavailable(
+        told = from_rpc_error(error)
+        if isinstance(told, Denied):
+            raise told from error
+        from venus.rpc.credentials import explained
+
+        raise explained(address, proof, min(timeout_s, EXPLAIN_TIMEOUT_S)) or Unavailable(
             f"broker at {address} cannot be reached; is `venus broker` running?",
-            hint=f"check [broker] listen and address ({str(from_rpc_error(error))[:160]})",
+            hint=f"check [broker] listen and address ({str(told)[:160]})",
         ) from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         channel.close()
         raise Unavailable(f"broker at {address} is starting or stopping")
     return channel
+
+
+def aio_channel(address: str, chosen: Options) -> grpc.aio.Channel:
+    """Return a channel for an event loop, not checked. Raises ConfigError for unusable files of [security]."""
+    credentials = _credentials(proof_of(address))
+    if credentials is None:
+        return grpc.aio.insecure_channel(str(address), options=chosen)
+    return grpc.aio.secure_channel(str(address), credentials, options=chosen)
+
+
+def _credentials(proof: Proof) -> grpc.ChannelCredentials | None:
+    if proof == NONE:
+        return None
+    from venus.rpc.credentials import channel_credentials  # with a library that takes longer to import than all of ours
+
+    return channel_credentials(proof)

@@ -26,6 +26,8 @@ CODES: dict[type[VenusError], grpc.StatusCode] = {
     VenusError: grpc.StatusCode.INTERNAL,
     errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Denied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.Unproven: grpc.StatusCode.UNAUTHENTICATED,
     errors.Held: grpc.StatusCode.ALREADY_EXISTS,
     errors.Fenced: grpc.StatusCode.ABORTED,
     errors.Diverged: grpc.StatusCode.FAILED_PRECONDITION,

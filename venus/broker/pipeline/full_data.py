@@ -38,6 +38,11 @@ class FullData:
         """Extend the lease of a snapshot. Raises SnapshotExpired."""
         return self._snapshots.renew(snapshot_id)
 
+    def business_of(self, snapshot_id: str) -> str:
+        """Return the name of a snapshot's business, "" if there is no such snapshot."""
+        number = self._snapshots.business_of(snapshot_id)
+        return next((found.name for found in self._catalogue.present() if found.number == number), "")
+
     def close(self, snapshot_id: str) -> None:
         """End the lease of a snapshot."""
         self._snapshots.close(snapshot_id)

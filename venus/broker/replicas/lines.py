@@ -20,7 +20,8 @@ from venus.errors import VenusError
 from venus.replication.messages import Answer, Answered, Fetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc import limits
-from venus.rpc.channel import FRAME_BYTES, options
+from venus.rpc.address import Address, Proof
+from venus.rpc.channel import FRAME_BYTES, aio_channel, options
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import checked, frame_opener, seal, unseal
 from venus.wire import replica_pb2
@@ -40,12 +41,16 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Lines:
     """A `Transport`. `host` is set before the first call."""
 
-    def __init__(self, cluster: str, me: Member) -> None:
-        self.cluster, self.me = cluster, me
+    def __init__(self, cluster: str, me: Member, proof: Proof) -> None:
+        self.cluster, self.me, self._proof = cluster, me, proof
         self.host: Host | None = None
         self._out: dict[Member, OutLine] = {}
         self._in: dict[Member, InLine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """Return a channel to another broker, with this one's certificate if the cluster has TLS."""
+        return aio_channel(Address(address, self._proof), _options())
 
     def fetch(self, to: LiveBroker, business: str, fetch: Fetch) -> None:
         """Ask a leader for entries."""
@@ -70,7 +75,7 @@ class Lines:
     async def _ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
         request = replica_pb2.BallotRequest(greeting=self.greeting(to.member), business=business, term=term)
         try:
-            async with grpc.aio.insecure_channel(to.address, options=_options()) as channel:
+            async with self.channel(to.address) as channel:
                 call: Any = channel.unary_unary(BALLOT, request_serializer=seal, response_deserializer=None)
                 data = await call(request, timeout=BALLOT_TIMEOUT_S)
             answer = unseal(replica_pb2.BallotAnswer, data, "a ballot")
@@ -153,7 +158,7 @@ class OutLine:
 
     async def _run(self) -> None:
         try:
-            async with grpc.aio.insecure_channel(self.address, options=_options()) as channel:
+            async with self._lines.channel(self.address) as channel:
                 call: Any = channel.stream_stream(
                     FOLLOW, request_serializer=seal, response_deserializer=frame_opener(replica_pb2.LeaderFrame)
                 )()

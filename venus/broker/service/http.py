@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib import resources
 
 import psutil
@@ -17,11 +17,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from venus.broker.service.http_guard import GuardedProtocol
+from venus.broker.service.access import Access
+from venus.broker.service.http_guard import CERTIFICATE, GuardedProtocol
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.metrics import registry
 from venus.broker.service.service_status import Health, ServiceStatus
-from venus.errors import ConfigError, VenusError
+from venus.errors import ConfigError, Unproven, VenusError
+from venus.security.handshake import HttpContext
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 #: The page is one file: nothing is loaded from anywhere else.
@@ -30,26 +32,45 @@ PAGE_HEADERS = HEADERS | {
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 }
 STOP_TIMEOUT_S = 2
+#: A browser asks for a name, which may be any, and a password, which is the token.
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="VENUS: any name, and a token as the password", charset="UTF-8"'}
+
+Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Pages:
     """The answers."""
 
-    def __init__(self, bridge: LoopBridge, service_status: ServiceStatus, health: Health) -> None:
+    def __init__(self, bridge: LoopBridge, service_status: ServiceStatus, health: Health, access: Access) -> None:
         self._bridge, self._service_status, self._health = bridge, service_status, health
+        self.access = access
         self._page = resources.files("venus.broker.service").joinpath("status.html").read_text("utf-8")
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
         return Starlette(
             routes=[
-                Route("/", self.page),
-                Route("/status.json", self.status),
-                Route("/metrics", self.metrics),
+                Route("/", self._for_viewers(self.page)),
+                Route("/status.json", self._for_viewers(self.status)),
+                Route("/metrics", self._for_viewers(self.metrics)),
                 Route("/health", self.health),
-                Route("/alarms", self.alarms),
+                Route("/alarms", self._for_viewers(self.alarms)),
             ]
         )
+
+    def _for_viewers(self, answer: Answer) -> Answer:
+        """Return what asks who it is first, if TLS is on."""
+
+        async def asked(request: Request) -> Response:
+            refusal = self._refusal(request)
+            return await answer(request) if refusal is None else refused(refusal)
+
+        return asked
+
+    def _refusal(self, request: Request) -> VenusError | None:
+        where = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
+        certificate = getattr(request.state, CERTIFICATE, None)
+        return self.access.page_refusal(where, request.url.path, certificate, request.headers.get("authorization", ""))
 
     async def page(self, _: Request) -> Response:
         """Return the status page."""
@@ -63,6 +84,7 @@ class Pages:
             return JSONResponse({"error": str(error), "hint": error.hint}, status_code=503, headers=HEADERS)
         body = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
         body["resident_bytes"] = str(psutil.Process().memory_info().rss)
+        body["security"] = self.access.counted()
         return JSONResponse(body, headers=HEADERS)
 
     async def metrics(self, _: Request) -> Response:
@@ -71,14 +93,21 @@ class Pages:
             status = await self._bridge.blocking(Lane.DETAILS, self._service_status.status)
         except VenusError as error:
             return PlainTextResponse(f"{error}\n", status_code=503, headers=HEADERS)
-        return Response(generate_latest(registry(status)), media_type=CONTENT_TYPE_LATEST, headers=HEADERS)
+        return Response(
+            generate_latest(registry(status, refused=self.access.counted())),
+            media_type=CONTENT_TYPE_LATEST,
+            headers=HEADERS,
+        )
 
-    async def health(self, _: Request) -> Response:
+    async def health(self, request: Request) -> Response:
         """Return 503 with the reason if the broker cannot work; 200 with ok, or with what else needs somebody.
 
-        A halted table is no reason to start a broker again: whoever restarts what is not healthy asks here.
+        A halted table is no reason to start a broker again: whoever restarts what is not healthy asks here. With TLS,
+        whoever has no role learns one word: probes of orchestrators have none.
         """
         reason, alarms = await self._bridge.blocking(Lane.CONTROL, self._health.look)
+        if self.access.files is not None and self._refusal(request) is not None:
+            reason, alarms = reason and "unavailable", []
         if reason:
             return PlainTextResponse(f"{reason}\n", status_code=503, headers=HEADERS)
         return PlainTextResponse("\n".join(["degraded" if alarms else "ok", *alarms, ""]), headers=HEADERS)
@@ -90,6 +119,13 @@ class Pages:
         return PlainTextResponse(
             "\n".join([*(found or ["none"]), ""]), status_code=503 if found else 200, headers=HEADERS
         )
+
+
+def refused(error: VenusError) -> Response:
+    """Return 401, for which a browser asks for a token, or 403 for somebody whose role is not enough."""
+    if isinstance(error, Unproven):
+        return PlainTextResponse(f"{error}\n", status_code=401, headers=HEADERS | CHALLENGE)
+    return PlainTextResponse(f"{error}\n{error.hint}\n", status_code=403, headers=HEADERS)
 
 
 class _Server(uvicorn.Server):
@@ -105,6 +141,7 @@ class Http:
 
     def __init__(self, listen: str, pages: Pages) -> None:
         self._socket = _bind(listen)
+        files = pages.access.files
         config = uvicorn.Config(
             pages.app(),
             http=GuardedProtocol,
@@ -114,6 +151,9 @@ class Http:
             lifespan="off",
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
+        if files is not None:
+            config.load()
+            config.ssl = HttpContext.of(files)
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 

@@ -7,6 +7,7 @@ the descriptors that gRPC and the store need.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -16,6 +17,16 @@ CONNECTIONS_MAX = 64
 HEAD_S = 5.0
 #: From the head to the end of the answer, and until the client has taken it.
 ANSWER_S = 30.0
+
+
+#: Where a request's state holds the client's certificate (PEM), None without one.
+CERTIFICATE = "certificate"
+
+
+def _certificate_of(transport: asyncio.Transport) -> bytes | None:
+    secured = transport.get_extra_info("ssl_object")
+    found = secured.getpeercert(binary_form=True) if secured is not None else None
+    return ssl.DER_cert_to_PEM_cert(found).encode() if found else None
 
 
 class GuardedProtocol(H11Protocol):
@@ -29,6 +40,7 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or refuse it if all others are being answered."""
         super().connection_made(transport)
+        self.app_state = {**self.app_state, CERTIFICATE: _certificate_of(transport)}
         if len(self._all) >= CONNECTIONS_MAX:
             dawdler = next((found for found in self._all if not found._serving), self)
             dawdler.transport.abort()

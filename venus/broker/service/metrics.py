@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import psutil
 from prometheus_client import CollectorRegistry
@@ -61,6 +61,14 @@ BROKER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BrokerStatus], float]]
 )
 
 
+#: Of Access.counted.
+SECURITY_COUNTERS: tuple[tuple[str, str], ...] = (
+    ("venus_refused_calls", "Calls and page requests refused for want of a role"),
+    ("venus_refused_connections", "Connections that never proved who they are"),
+    ("venus_certificate_renewals", "How often renewed certificates were taken into use"),
+)
+
+
 def age_s(since_us: int, now_us: int) -> float:
     """Return how long ago something was, 0 if it never was."""
     return max(0.0, (now_us - since_us) / 1e6) if since_us else 0.0
@@ -79,8 +87,8 @@ def reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str, broker_
 class StatusCollector(Collector):
     """One status, as metric families."""
 
-    def __init__(self, status: broker_pb2.BrokerStatus, now_us: int) -> None:
-        self._status, self._now_us = status, now_us
+    def __init__(self, status: broker_pb2.BrokerStatus, now_us: int, refused: Mapping[str, int]) -> None:
+        self._status, self._now_us, self._refused = status, now_us, refused
 
     def collect(self) -> Iterable[Metric]:
         """Return every family."""
@@ -99,6 +107,8 @@ class StatusCollector(Collector):
         yield self._tables()
         yield from self._reports()
         yield from self._counters()
+        for name, text in SECURITY_COUNTERS:
+            yield CounterMetricFamily(name, text, value=self._refused.get(name.removeprefix("venus_"), 0))
 
     def _oldest_half(self) -> Metric:
         family = GaugeMetricFamily(
@@ -192,8 +202,10 @@ class StatusCollector(Collector):
             yield family
 
 
-def registry(status: broker_pb2.BrokerStatus, now_us: int | None = None) -> CollectorRegistry:
+def registry(
+    status: broker_pb2.BrokerStatus, now_us: int | None = None, *, refused: Mapping[str, int] | None = None
+) -> CollectorRegistry:
     """Return a registry that gives this status."""
     made = CollectorRegistry()
-    made.register(StatusCollector(status, time.time_ns() // 1000 if now_us is None else now_us))
+    made.register(StatusCollector(status, time.time_ns() // 1000 if now_us is None else now_us, refused or {}))
     return made

@@ -15,9 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from venus.broker.core import Core
 from venus.broker.replicas.shared import ReplicatedLogs
+from venus.broker.service.access import Access
 from venus.broker.service.allocation import share_heaps
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
@@ -25,8 +29,14 @@ from venus.broker.service.replication import Replication, stay_alone
 from venus.broker.service.server import Limits, Service
 from venus.broker.service.service_status import Health, ServiceStatus
 from venus.broker.store import privacy
-from venus.config import Broker, Cluster, Settings
+from venus.config import Broker, Settings
 from venus.errors import VenusError
+from venus.rpc.address import broker_of
+from venus.security import audit, listening
+from venus.security.counting import Refusals
+
+if TYPE_CHECKING:
+    from venus.security.files import Files
 
 THREAD_TIMEOUT_S = 30.0
 DESCRIPTORS_MAX = 1 << 20
@@ -45,26 +55,32 @@ class Addresses:
 
     grpc: str
     http: str
+    tls: bool = False
+
+    @property
+    def page(self) -> str:
+        """The URL of the status page."""
+        return f"http{'s' if self.tls else ''}://{self.http}/"
 
 
 async def run(
-    broker: Broker,
+    settings: Settings,
     limits: Limits,
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
     on_fatal: Callable[[BaseException], None],
-    cluster: Cluster,
 ) -> None:
     """Serve until `stop`; what was started is stopped in the opposite order, whatever happens."""
-    loop = asyncio.get_running_loop()
+    loop, broker, cluster = asyncio.get_running_loop(), settings.broker, settings.cluster
+    listening.check(settings)
+    files = files_of(settings)
     shared = ReplicatedLogs(backlog_bytes=cluster.follower_backlog_bytes) if cluster.name else None
     core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared)
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
     try:
-        await _serve(
-            broker, limits, stop, ready, core, bridge, Replication(core, shared, bridge, cluster) if shared else None
-        )
+        replication = Replication(core, shared, bridge, cluster, broker_of(settings).proof) if shared else None
+        await _serve(broker, limits, stop, ready, core, bridge, replication, access_to(settings, core, files))
     finally:
         await loop.run_in_executor(None, bridge.close)
         await loop.run_in_executor(None, core.stop)
@@ -78,25 +94,28 @@ async def _serve(
     core: Core,
     bridge: LoopBridge,
     replication: Replication | None,
+    access: Access,
 ) -> None:
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, replication.enter if replication is not None else lambda: stay_alone(core))
     service_status = ServiceStatus(core)
+    service_status.standing = access.problems
     if replication is not None:
         service_status.replication = replication.status
     health = Health(service_status, free_bytes_min=broker.free_bytes_min)
-    service = Service(core, bridge, service_status, limits, replication)
+    service = Service(core, bridge, service_status, limits, access, replication)
     http: Http | None = None
     try:
         if broker.http:
-            http = Http(broker.http, Pages(bridge, service_status, health))
+            http = Http(broker.http, Pages(bridge, service_status, health, access))
         port = await service.start(broker.listen)
         if http is not None:
             http.start()
         host = broker.listen.rpartition(":")[0]
         if replication is not None:
             await replication.start(broker.address or f"{host}:{port}", service.ingest, service.delivery)
-        ready(Addresses(grpc=f"{host}:{port}", http=http.address if http is not None else ""))
+        page = http.address if http is not None else ""
+        ready(Addresses(grpc=f"{host}:{port}", http=page, tls=access.files is not None))
         await stop.wait()
     finally:
         health.stopping = True
@@ -105,6 +124,26 @@ async def _serve(
         await service.stop()
         if http is not None:
             await http.stop()
+
+
+def clock() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+def files_of(settings: Settings) -> Files | None:
+    """Return the broker's certificates, None without TLS. Raises ConfigError."""
+    if not settings.security.certificate:
+        return None
+    from venus.security.files import opened
+
+    return opened(settings.security, settings.broker.address or settings.broker.listen, clock)
+
+
+def access_to(settings: Settings, core: Core, files: Files | None) -> Access:
+    """Return who may do what at this broker."""
+    path = Path(settings.security.audit_file) if settings.security.audit_file else settings.broker.data_dir / audit.NAME
+    return Access(files, audit.Audit(path, clock), Refusals(time.monotonic), core.full_data.business_of)
 
 
 def raise_descriptor_limit() -> None:
@@ -132,7 +171,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     os.umask(privacy.UMASK)  # RocksDB makes its files itself
 
     def ready(addresses: Addresses) -> None:
-        page = f", status page http://{addresses.http}/" if addresses.http else ""
+        page = f", status page {addresses.page}" if addresses.http else ""
         sys.stdout.write(f"broker listens on {addresses.grpc}{page}, data in {broker.data_dir.resolve()}\n")
         sys.stdout.flush()
 
@@ -141,7 +180,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         limits = Limits(buffer_bytes_max=broker.buffer_bytes_max)
-        await run(broker, limits, stop, announce or ready, die, settings.cluster)
+        await run(settings, limits, stop, announce or ready, die)
 
     asyncio.run(main())
     return 0
@@ -185,8 +224,7 @@ class RunningBroker:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        settings = self._settings
-        await run(settings.broker, self._limits, self._stop, self._note, self._on_fatal, settings.cluster)
+        await run(self._settings, self._limits, self._stop, self._note, self._on_fatal)
 
     def _note(self, addresses: Addresses) -> None:
         self.address, self.http_address = addresses.grpc, addresses.http

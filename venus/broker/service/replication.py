@@ -27,6 +27,7 @@ from venus.coordination.membership import FILE, join
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable
 from venus.replication.records import LiveBroker, Policy
 from venus.replication.settings import Patience
+from venus.rpc.address import Proof
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +42,11 @@ EVERYWHERE = ("0.0.0.0", "[::]")
 class Replication:
     """Everything of a cluster that one broker has; a `Gate` for clients. In the service's event loop."""
 
-    def __init__(self, core: Core, shared: ReplicatedLogs, bridge: LoopBridge, settings: Cluster) -> None:
+    def __init__(self, core: Core, shared: ReplicatedLogs, bridge: LoopBridge, settings: Cluster, proof: Proof) -> None:
         self.settings = settings
         self._core, self._shared, self._bridge = core, shared, bridge
         self._coordinator = EtcdCoordinator(settings.etcd, settings.name, lease_s=settings.lease_s)
+        self._proof = proof
         self._pool = ThreadPoolExecutor(1, "venus-replica-read")
         self._ticking: asyncio.Task[None] | None = None
         self._clients: tuple[Ingest, Delivery] | None = None
@@ -64,7 +66,7 @@ class Replication:
         me = LiveBroker(
             member=member, address="", site=settings.site, priority=settings.priority, version=venus.__version__
         )
-        self.lines = Lines(cluster, member)
+        self.lines = Lines(cluster, member, self._proof)
         self.coordination = CoordinatorThread(
             self._coordinator, lease_s=settings.lease_s, monotonic=time.monotonic, post=self._bridge.post
         )

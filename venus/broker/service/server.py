@@ -10,10 +10,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from venus.broker.core import Core
+from venus.broker.service.access import Access
 from venus.broker.service.admin import Admin
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.gate import Gate, OpenGate
 from venus.broker.service.ingest import Ingest
+from venus.broker.service.interceptor import Interceptor
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.replication import Replication
@@ -22,6 +24,7 @@ from venus.broker.service.service_status import ServiceStatus
 from venus.errors import ConfigError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, options
 from venus.rpc.sealed import handlers
+from venus.security.handshake import grpc_credentials
 from venus.wire import broker_pb2
 
 NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
@@ -51,17 +54,21 @@ class Service:
         bridge: LoopBridge,
         service_status: ServiceStatus,
         limits: Limits,
+        access: Access,
         replication: Replication | None = None,
     ) -> None:
         gate: Gate = replication or OpenGate()
-        self._core, self._bridge = core, bridge
+        self._core, self._bridge, self._access = core, bridge, access
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
             ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client connects again by itself
             ("grpc.max_concurrent_streams", STREAMS_MAX),
         ]
-        self._server = grpc.aio.server(options=options(limits.keepalive_s, limits.keepalive_timeout_s) + own)
+        self._server = grpc.aio.server(
+            interceptors=[Interceptor(access)],
+            options=options(limits.keepalive_s, limits.keepalive_timeout_s) + own,
+        )
         # after this a connection that says nothing has been closed
         patience_s = limits.keepalive_s + limits.keepalive_timeout_s + PATIENCE_MARGIN_S
         self.ingest = Ingest(
@@ -82,7 +89,7 @@ class Service:
     async def start(self, listen: str) -> int:
         """Listen and serve; return the port."""
         try:
-            port = self._server.add_insecure_port(listen)
+            port = self._open_port(listen)
         except RuntimeError as error:
             raise ConfigError(
                 f"broker.listen {listen} cannot be used", hint="Is another broker running, or is the address not ours?"
@@ -92,6 +99,12 @@ class Service:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._reviews = asyncio.create_task(ask_for_reviews(self._core, self._bridge, self.ingest))
         return port
+
+    def _open_port(self, listen: str) -> int:
+        files = self._access.files
+        if files is None:
+            return self._server.add_insecure_port(listen)
+        return self._server.add_secure_port(listen, grpc_credentials(files, self._access.refusals.begun))
 
     async def stop(self) -> None:
         """Say so to everyone, end the streams, then close."""

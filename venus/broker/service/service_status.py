@@ -29,6 +29,8 @@ class ServiceStatus:
         self.producers: dict[str, str] = {}
         self.reports = Reports()
         self.replication: ReplicationStatus | None = None
+        #: What else needs somebody: certificates that end, an audit log that cannot be written.
+        self.standing: Callable[[], list[str]] = list
         self._alarms: dict[str, list[str]] = {}
 
     def alarm(self, business: str, text: str) -> None:
@@ -58,6 +60,7 @@ class ServiceStatus:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))
             self.reports.lay_over(entry, now_us())
+        status.alarms.extend(self.standing())
         if not business:  # of a producer that has gone before it shipped anything
             known = {entry.business for entry in status.businesses}
             gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)

@@ -63,6 +63,11 @@ class Leases:
             raise SnapshotExpired(f"snapshot {snapshot_id} is not there any more", hint="open a new one and load again")
         return pin
 
+    def find(self, snapshot_id: str) -> Pin | None:
+        """Return a lease, also one that has just ended, or None."""
+        with self._lock:
+            return self._pins.get(snapshot_id)
+
     def end(self, snapshot_id: str) -> tuple[Pin, bool] | None:
         """End a lease; return it, and whether it was the last one on its checkpoint. None: it has ended already."""
         with self._lock:

@@ -118,6 +118,11 @@ class Snapshots:
             for pin in pins[:LEASES_SHOWN_MAX]
         ]
 
+    def business_of(self, snapshot_id: str) -> int:
+        """Return the number of a snapshot's business, 0 if there is no such snapshot."""
+        pin = self._leases.find(snapshot_id)
+        return pin.business if pin is not None else 0
+
     # -- opening -----------------------------------------------------------------------------------------------
 
     def open(self, business: Business, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:

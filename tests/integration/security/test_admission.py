@@ -1,0 +1,249 @@
+"""Roles at work: each call by somebody who has the role, and by somebody who has every other one."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+
+from tests.integration.security.conftest import StartSecure
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, commit, wait_for
+from tests.support.certificates import EVERYTHING, Authority, token_file
+from venus.broker.service.interceptor import FIRST_FRAME_S
+from venus.broker.service.process import RunningBroker
+from venus.errors import ConfigError, Denied, Unavailable, Unproven, VenusError
+from venus.model import Verdict
+from venus.rpc.address import Address, Proof
+from venus.rpc.admin import Admin
+from venus.rpc.channel import open_channel
+from venus.rpc.errors import from_rpc_error
+from venus.rpc.producer import Producer
+from venus.rpc.sealed import seal
+from venus.rpc.snapshots import Snapshots
+from venus.rpc.subscriber import Subscriber
+from venus.security.roles import CALLS
+from venus.security.tokens import made
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+METHODS = [method for service in broker_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods]
+#: For another business, and every kind of role that is not enough for the call.
+ELSEWHERE = {"producer": "producer(other)", "consumer": "consumer(*, other)", "viewer": "viewer",
+             "operator": "operator", "broker": "broker"}  # fmt: skip
+
+
+@pytest.fixture
+def full(secure: RunningBroker, authority: Authority) -> Iterator[str]:
+    """Give the business a row and a half message that nobody has decided; return a snapshot's id."""
+    address = authority.address(secure.address, "all", *EVERYTHING)
+    with Producer(address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
+        sender.connect(0, 0)
+        commit(sender, [half(1)])
+        sender.send_half(half(2))
+        sender.wait_persisted(2)
+    with Snapshots(address) as snapshots:
+        yield wait_for(lambda: opened(snapshots))
+
+
+def opened(snapshots: Snapshots) -> str:
+    try:
+        return str(snapshots.open(BUSINESS).snapshot_id)
+    except Unavailable:
+        return ""
+
+
+def request_of(method: Any, snapshot: str) -> bytes:
+    """Return a request, or a first frame, that names the business."""
+    message: Any = GetMessageClass(method.input_type)()
+    if method.name == "Produce":
+        message.init.business, message.init.producer = BUSINESS, "p"
+    elif method.name == "Subscribe":
+        message.open.business, message.open.group, message.open.credit_bytes = BUSINESS, f"{BUSINESS}/eu", 1000
+    else:
+        names = method.input_type.fields_by_name
+        for name, value in (("business", BUSINESS), ("group", "gone"), ("snapshot_id", snapshot)):
+            if name in names:
+                setattr(message, name, value)
+        if method.name == "Decide":
+            message.batch_no, message.verdict = 2, broker_pb2.ROLLBACK
+    return seal(message)
+
+
+def answer(address: Address, method: Any, request: bytes) -> VenusError | None:
+    """Make the call; return the error that answers it."""
+    with open_channel(address) as channel:
+        call: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
+        try:
+            list(call(iter([request]), timeout=10))
+        except grpc.RpcError as error:
+            return from_rpc_error(error)
+    return None
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_every_call_is_refused_without_its_role_and_answered_with_it(
+    secure: RunningBroker, authority: Authority, full: str, method: Any
+) -> None:
+    call = CALLS[f"/{method.containing_service.full_name}/{method.name}"]
+    names_something = bool(call.business or call.snapshot)
+    others = [text for kind, text in ELSEWHERE.items() if kind not in call.kinds or (names_something and "(" in text)]
+    request = request_of(method, full)
+
+    told = answer(authority.address(secure.address, "others", *others), method, request)
+
+    assert isinstance(told, Denied), told
+    assert f"others may not use {method.name}: role" in str(told)
+    wanted = str(told).partition(": role ")[2].removesuffix(" is missing").split(" or ")
+    enough = answer(authority.address(secure.address, "enough", wanted[-1]), method, request)
+    assert not isinstance(enough, Denied), enough
+
+
+def test_a_certificate_without_roles_gets_health_and_nothing_else(secure: RunningBroker, authority: Authority) -> None:
+    with Admin(authority.address(secure.address, "nobody")) as admin, pytest.raises(Denied) as caught:
+        admin.status()
+
+    assert "role operator or viewer" in str(caught.value) or "is missing" in str(caught.value)
+    assert "its roles are: none" in caught.value.hint
+
+
+def test_an_adapter_of_another_business_reads_nothing(secure: RunningBroker, authority: Authority, full: str) -> None:
+    other = authority.address(secure.address, "other", "producer(other)", "consumer(*, other)")
+
+    with (
+        Producer(other, BUSINESS, "p", window_bytes_max=1000) as sender,
+        pytest.raises(Denied, match=r"producer\(main\)"),
+    ):
+        sender.connect(0, 0)
+    with (
+        Subscriber(other, BUSINESS, "main/eu", credit_bytes=1000) as reader,
+        pytest.raises(Denied, match=r"role consumer\(eu, main\) is missing"),
+    ):
+        reader.open(0, 0)
+    with Snapshots(other) as snapshots:
+        with pytest.raises(Denied):
+            snapshots.open(BUSINESS)
+        with pytest.raises(Denied):
+            snapshots.totals(full)
+        with pytest.raises(Denied):
+            snapshots.close(full)
+    with Snapshots(authority.address(secure.address, "all", *EVERYTHING)) as snapshots:
+        assert snapshots.totals(full), "and the snapshot is still there"
+
+
+def test_a_consumer_cannot_decide_and_it_is_written_down(
+    secure: RunningBroker, authority: Authority, full: str, tmp_path: Path
+) -> None:
+    consumer = authority.address(secure.address, "eu", "consumer(eu, main)")
+    operator = authority.address(secure.address, "ann", "operator")
+
+    with Admin(consumer) as admin, pytest.raises(Denied, match="eu may not use Decide: role operator is missing"):
+        admin.decide(BUSINESS, 2, Verdict.ROLLBACK)
+    with Admin(operator) as admin:
+        admin.decide(BUSINESS, 2, Verdict.ROLLBACK)
+        with pytest.raises(VenusError):
+            admin.forget("no such business", "g")
+
+    log = tmp_path / "data0" / "audit.jsonl"  # a failure is told to the caller first, and then written
+    lines = wait_for(lambda: found if len(found := log.read_text().splitlines()) == 3 else None)
+    refused, decided, failed = map(json.loads, lines)
+    assert (refused["who"], refused["what"], refused["result"]) == ("eu", "/venus.wire.Admin/Decide", "refused")
+    assert "role operator is missing" in refused["error"]
+    assert refused["where"].startswith("ipv4:127.0.0.1:")
+    assert (decided["who"], decided["result"]) == ("ann", "done")
+    assert decided["request"] == {"business": BUSINESS, "batch_no": 2, "verdict": "ROLLBACK"}
+    assert (failed["who"], failed["what"], failed["result"]) == ("ann", "/venus.wire.Admin/Forget", "failed")
+    assert "no such business" in failed["error"]
+
+
+def test_without_tls_commands_are_recorded_too(tmp_path: Path) -> None:
+    from tests.support.brokers import settings
+    from venus.broker.service.process import start_in_thread
+
+    broker = start_in_thread(settings(tmp_path / "plain"))
+    try:
+        with Admin(broker.address) as admin, pytest.raises(VenusError):
+            admin.forget("nothing", "g")
+    finally:
+        broker.stop()
+
+    line = json.loads((tmp_path / "plain" / "audit.jsonl").read_text())
+    assert (line["who"], line["what"], line["result"]) == ("nobody", "/venus.wire.Admin/Forget", "failed")
+
+
+def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecure, authority: Authority) -> None:
+    good, line = made("grafana", "viewer")
+    other, other_line = made("eu", "consumer(eu, main); producer(main)")
+    broker = start_secure(client_auth="token", ca="", token_file=token_file(tmp_path / "tokens", line, other_line))
+
+    def at(token: str) -> Address:
+        (tmp_path / "token").write_text(token + "\n")
+        (tmp_path / "token").chmod(0o600)
+        return Address(broker.address, Proof(ca=authority.ca, token_file=str(tmp_path / "token")))
+
+    with Admin(at(good)) as admin:
+        admin.status()
+        with pytest.raises(Denied, match="grafana may not use Forget"):
+            admin.forget(BUSINESS, "g")
+    with Producer(at(other), BUSINESS, "p", window_bytes_max=1000) as sender:
+        sender.connect(0, 0)
+    for wrong in ("", "x" * 43, "x" * 2000, good[:-1]):
+        with pytest.raises(Unproven, match="asks for a certificate or a token that it knows"):
+            Admin(at(wrong))
+    (tmp_path / "tokens").write_text(other_line + "\n")
+    with pytest.raises(Unproven):
+        Admin(at(good))
+
+
+def test_a_token_is_not_sent_without_tls(secure: RunningBroker) -> None:
+    from pydantic import SecretStr
+
+    with pytest.raises(ConfigError, match=r"a token is set and security\.ca is not"):
+        Admin(Address(secure.address, Proof(token=SecretStr("abc"))))
+
+
+def test_roles_by_name_replace_those_in_the_certificate(start_secure: StartSecure, authority: Authority) -> None:
+    broker = start_secure(roles={"ann": ("viewer",), "left the company": ()})
+
+    with Admin(authority.address(broker.address, "ann", "operator")) as admin:
+        admin.status()
+        with pytest.raises(Denied):
+            admin.forget(BUSINESS, "g")
+    with Admin(authority.address(broker.address, "left the company", "operator")) as admin, pytest.raises(Denied):
+        admin.status()
+
+
+def test_a_stream_that_does_not_say_who_it_is_for_ends(secure: RunningBroker, authority: Authority) -> None:
+    silent = threading.Event()
+
+    def frames() -> Iterator[bytes]:
+        silent.wait(60)
+        yield from ()
+
+    began = time.monotonic()
+    with open_channel(authority.address(secure.address, "all", *EVERYTHING)) as channel:
+        call: Any = channel.stream_stream("/venus.wire.Ingest/Produce")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(frames(), timeout=60))
+    silent.set()
+
+    assert "no first frame within 10 s" in str(from_rpc_error(caught.value))
+    assert time.monotonic() - began < FIRST_FRAME_S + 5
+
+
+def test_a_refused_call_leaves_nothing_behind(secure: RunningBroker, authority: Authority) -> None:
+    other = authority.address(secure.address, "other", "producer(other)")
+    for number in range(20):
+        with Producer(other, f"business {number}", "p", window_bytes_max=1000) as sender, pytest.raises(Denied):
+            sender.connect(0, 0)
+
+    with Admin(authority.address(secure.address, "all", *EVERYTHING)) as admin:
+        assert not admin.status().businesses

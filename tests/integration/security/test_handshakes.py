@@ -1,0 +1,241 @@
+"""TLS at the gRPC port: who is let in, what the others are told, and certificates that are renewed at work."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.integration.security.conftest import StartSecure
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, commit, wait_for
+from tests.support.certificates import EVERYTHING, Authority, get, self_signed, serial
+from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.errors import ConfigError, Untrusted, VenusError
+from venus.rpc.address import NONE, Address, Proof
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+from venus.security.counting import SILENT_S
+
+pytestmark = pytest.mark.integration
+
+
+def refusal(address: str) -> VenusError:
+    with pytest.raises(VenusError) as caught:
+        Admin(address)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+    return caught.value
+
+
+def test_rows_travel_over_mutual_tls(secure: RunningBroker, authority: Authority) -> None:
+    address = authority.address(secure.address, "all", *EVERYTHING)
+    halves = [half(n, rows=3) for n in range(1, 4)]
+
+    with Producer(address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
+        sender.connect(0, 0)
+        commit(sender, halves)
+    with Subscriber(address, BUSINESS, "main/eu", credit_bytes=1 << 20) as reader:
+        reader.open(0, 0)
+        wait_for(lambda: reader.increments(1.0))
+    with Admin(address) as admin:
+        assert admin.status(BUSINESS).businesses[0].next_offset == 9
+
+
+def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authority: Authority) -> None:
+    told = refusal(Address(secure.address, Proof(ca=authority.ca)))
+
+    assert isinstance(told, Untrusted)
+    assert "asks for a certificate, and this process has none" in str(told)
+    with grpc.secure_channel(secure.address, grpc.ssl_channel_credentials(Path(authority.ca).read_bytes())) as channel:
+        for method in ("/venus.wire.Admin/Status", "/grpc.health.v1.Health/Check", "/no.such/Method"):
+            with pytest.raises(grpc.RpcError) as caught:
+                call: Any = channel.unary_unary(method)
+                call(b"", timeout=5)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "not even whether the method exists"
+
+
+def test_a_client_without_tls_is_told_so(secure: RunningBroker) -> None:
+    told = refusal(Address(secure.address, NONE))
+
+    assert f"the broker at {secure.address} speaks TLS, and security.ca is not set" in str(told)
+    assert isinstance(told, Untrusted)
+
+
+def test_a_broker_without_tls_is_named(tmp_path: Path, authority: Authority) -> None:
+    from tests.support.brokers import settings
+
+    broker = start_in_thread(settings(tmp_path / "plain"))
+    try:
+        told = refusal(authority.address(broker.address, "all", *EVERYTHING))
+    finally:
+        broker.stop()
+
+    assert "speaks no TLS, and security.ca is set" in str(told)
+
+
+def other_host(authority: Authority) -> None:
+    authority.issue("broker", hosts=("elsewhere.example",), replace=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says", "hint"),
+    [
+        (lambda a: a.issue("broker", hosts=("127.0.0.1",), replace=True), "", ""),
+        (other_host, "is not for 127.0.0.1", "venus certs issue NAME --host 127.0.0.1"),
+    ],
+    ids=["good", "wrong host"],
+)
+def test_a_broker_for_another_host_is_not_believed(
+    authority: Authority, start_secure: StartSecure, spoil: Callable[[Authority], None], says: str, hint: str
+) -> None:
+    broker = start_secure()
+    spoil(authority)
+    address = authority.address(broker.address, "all", *EVERYTHING)
+
+    if not says:
+        Admin(address).close()
+        return
+    told = refusal(address)
+    assert says in str(told)
+    assert hint in told.hint
+
+
+def test_an_expired_broker_is_not_believed(
+    authority: Authority, start_secure: StartSecure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.issue("broker", hosts=("127.0.0.1",), replace=True, age_days=3, days=1)
+    with monkeypatch.context() as patched:  # a broker whose certificate ended while it ran
+        patched.setattr("venus.security.pem.check_time", lambda *_: None)
+        broker = start_secure()
+
+    told = refusal(authority.address(broker.address, "all", *EVERYTHING))
+
+    assert "certificate of the broker" in str(told)
+    assert "has expired" in str(told)
+    assert "venus certs issue NAME --renew" in told.hint
+    address = authority.address(broker.address, "all", *EVERYTHING)
+    authority.issue("broker", hosts=("127.0.0.1",), replace=True)
+    with Admin(address) as admin:  # renewed, and believed at once
+        assert not [alarm for alarm in admin.status().alarms if "expired" in alarm]
+
+
+def test_a_broker_of_an_unknown_authority_is_not_believed(
+    tmp_path: Path, secure: RunningBroker, authority: Authority
+) -> None:
+    stranger = Authority(tmp_path / "stranger")
+    proof = authority.proof("all", *EVERYTHING)
+
+    told = refusal(Address(secure.address, Proof(ca=stranger.ca, certificate=proof.certificate, key=proof.key)))
+
+    assert "not signed by security.ca" in str(told)
+
+
+def test_a_self_signed_broker_is_not_believed(tmp_path: Path, authority: Authority, start_secure: StartSecure) -> None:
+    certificate, key = self_signed(tmp_path / "alone")
+    broker = start_secure(certificate=certificate, key=key)
+
+    told = refusal(authority.address(broker.address, "all", *EVERYTHING))
+
+    assert "is signed by itself or by an unknown authority" in str(told)
+
+
+def test_a_client_of_an_unknown_authority_is_told(tmp_path: Path, secure: RunningBroker, authority: Authority) -> None:
+    stranger = Authority(tmp_path / "stranger").proof("mallory", *EVERYTHING)
+
+    told = refusal(Address(secure.address, Proof(ca=authority.ca, certificate=stranger.certificate, key=stranger.key)))
+
+    assert "does not believe our certificate" in str(told)
+    assert "security.ca" in told.hint
+
+
+def test_an_expired_client_is_told_before_it_connects(secure: RunningBroker, authority: Authority) -> None:
+    authority.issue("old", *EVERYTHING, age_days=3, days=1)
+
+    told = refusal(authority.address(secure.address, "old"))
+
+    assert isinstance(told, ConfigError)
+    assert "old.crt expired on" in str(told)
+
+
+def test_streams_outlive_a_renewal(secure: RunningBroker, authority: Authority) -> None:
+    address = authority.address(secure.address, "all", *EVERYTHING)
+    halves = [half(n) for n in range(1, 5)]
+    with (
+        Producer(address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
+        Subscriber(address, BUSINESS, "main/eu", credit_bytes=1 << 20, transient=True) as reader,
+    ):
+        sender.connect(0, 0)
+        commit(sender, halves[:1])
+        reader.open(0, 0)
+        before = serial(secure.address)
+        for n in (2, 3, 4):
+            authority.issue("broker", hosts=("127.0.0.1",), replace=True)
+            assert serial(secure.address) != before, "a new connection gets the new certificate"
+            before = serial(secure.address)
+            commit(sender, halves[n - 1 : n])
+        wait_for(lambda: reader.increments(1.0) and reader.position == 4)
+        assert sender.resends == 0
+
+
+def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroker, authority: Authority) -> None:
+    old = authority.proof("old", *EVERYTHING)
+    Admin(Address(secure.address, old)).close()
+    kept = Path(authority.ca).read_bytes()
+    for name in ("ca.crt", "ca.key"):
+        (authority.folder / name).unlink()
+    renewed = again(authority)
+
+    Admin(renewed.address(secure.address, "new", *EVERYTHING)).close()
+    both = authority.folder / "both.crt"
+    both.write_bytes(kept + Path(renewed.ca).read_bytes())
+    told = refusal(Address(secure.address, Proof(ca=str(both), certificate=old.certificate, key=old.key)))
+    assert "does not believe our certificate" in str(told)
+
+
+def again(authority: Authority) -> Authority:
+    """Begin anew in the same folder: the authority, and the broker's pair."""
+    for name in ("broker.crt", "broker.key"):
+        (authority.folder / name).unlink()
+    return Authority(authority.folder)
+
+
+def test_half_a_renewal_is_not_used(secure: RunningBroker, authority: Authority) -> None:
+    address = authority.address(secure.address, "all", *EVERYTHING)
+    before, key = serial(secure.address), (authority.folder / "broker.key").read_bytes()
+    authority.issue("broker", hosts=("127.0.0.1",), replace=True)
+    new_key = (authority.folder / "broker.key").read_bytes()
+    (authority.folder / "broker.key").write_bytes(key)
+
+    with Admin(address) as admin:
+        assert any("renewed files of [security] cannot be used" in alarm for alarm in admin.status().alarms)
+    assert serial(secure.address) == before
+    (authority.folder / "broker.key").write_bytes(new_key)
+    assert serial(secure.address) != before
+    with Admin(address) as admin:
+        assert not admin.status().alarms
+
+
+def test_connections_that_prove_nothing_are_counted(
+    secure: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import venus.security.counting
+
+    monkeypatch.setattr(venus.security.counting, "SILENT_S", 1.0)
+    assert SILENT_S > 10
+    for _ in range(7):
+        with pytest.raises(Untrusted):
+            Admin(Address(secure.address, Proof(ca=authority.ca)))
+    with Admin(authority.address(secure.address, "all", *EVERYTHING)):
+        time.sleep(1.2)
+        refused = json.loads(get(secure.http_address, "/status.json", authority.proof("all")).text)["security"][
+            "refused_connections"
+        ]
+
+    assert refused == 14, "each was tried once by gRPC, and once more to find out why"

@@ -1,0 +1,102 @@
+"""The HTTP port with TLS: a certificate or a token for everything but the one word that probes need."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+
+from tests.integration.security.conftest import StartSecure
+from tests.support.certificates import Authority, get, serial, token_file
+from venus.broker.service.process import RunningBroker
+from venus.rpc.address import Proof
+from venus.security.tokens import made
+
+pytestmark = pytest.mark.integration
+
+PATHS = ("/", "/status.json", "/metrics", "/alarms")
+
+
+def basic(token: str) -> str:
+    return "Basic " + base64.b64encode(f"anyone:{token}".encode()).decode()
+
+
+def test_pages_ask_for_a_certificate_or_a_token(
+    start_secure: StartSecure, authority: Authority, tmp_path: Path
+) -> None:
+    token, line = made("grafana", "viewer")
+    weak, weak_line = made("eu", "consumer(eu, main)")
+    broker = start_secure(token_file=token_file(tmp_path / "tokens", line, weak_line))
+    nobody = Proof(ca=authority.ca)
+
+    for path in PATHS:
+        asked = get(broker.http_address, path, nobody)
+        assert asked.code == 401
+        assert asked.headers["WWW-Authenticate"].startswith("Basic "), "a browser asks for the token"
+        assert asked.text == "this broker asks for a certificate or a token that it knows\n", "nothing else is learned"
+        assert get(broker.http_address, path, authority.proof("ann", "viewer")).code == 200
+        assert get(broker.http_address, path, authority.proof("op", "operator")).code == 200
+        assert get(broker.http_address, path, nobody, f"Bearer {token}").code == 200
+        assert get(broker.http_address, path, nobody, basic(token)).code == 200
+        for wrong in (f"Bearer {weak[:-1]}", basic("x"), "Basic !", f"Digest {token}", "Bearer", basic("")):
+            assert get(broker.http_address, path, nobody, wrong).code == 401, wrong
+        refused = get(broker.http_address, path, nobody, f"Bearer {weak}")
+        assert refused.code == 403
+        assert "eu may not use" in refused.text
+        assert "role operator or viewer is missing" in refused.text
+        assert get(broker.http_address, path, authority.proof("nobody")).code == 403
+
+
+def test_a_probe_learns_one_word(secure: RunningBroker, authority: Authority) -> None:
+    address = authority.address(secure.address, "ann", "viewer")
+    secure_status = get(secure.http_address, "/health", Proof(ca=authority.ca))
+
+    assert (secure_status.code, secure_status.text) == (200, "ok\n")
+    (authority.folder / "broker.key").write_text("damaged")
+    hidden = get(secure.http_address, "/health", Proof(ca=authority.ca))
+    shown = get(secure.http_address, "/health", address.proof)
+    assert hidden.text == "ok\n"
+    assert shown.text.startswith("degraded\nrenewed files of [security] cannot be used")
+
+
+def test_a_refused_page_is_counted(secure: RunningBroker, authority: Authority) -> None:
+    for _ in range(3):
+        get(secure.http_address, "/metrics", Proof(ca=authority.ca))
+
+    viewer = authority.proof("ann", "viewer")
+    metrics = get(secure.http_address, "/metrics", viewer).text
+    assert "venus_refused_calls_total 3.0" in metrics
+    assert "venus_refused_connections_total 0.0" in metrics
+    assert json.loads(get(secure.http_address, "/status.json", viewer).text)["security"]["refused_calls"] == 3
+
+
+def test_the_page_takes_up_a_renewal(secure: RunningBroker, authority: Authority) -> None:
+    viewer = authority.proof("ann", "viewer")
+    before = serial(secure.http_address)
+    assert get(secure.http_address, "/status.json", viewer).code == 200
+
+    authority.issue("broker", hosts=("127.0.0.1",), replace=True)
+
+    assert serial(secure.http_address) != before
+    answered = json.loads(get(secure.http_address, "/status.json", viewer).text)
+    assert answered["security"]["certificate_renewals"] == 1
+
+
+def test_a_stranger_is_refused_in_the_handshake(secure: RunningBroker, tmp_path: Path, authority: Authority) -> None:
+    stranger = Authority(tmp_path / "stranger").proof("mallory", "operator")
+
+    with pytest.raises((URLError, ssl.SSLError, ConnectionError)):
+        get(secure.http_address, "/status.json", Proof(
+            ca=authority.ca, certificate=stranger.certificate, key=stranger.key
+        ))  # fmt: skip
+
+
+def test_plain_http_gets_nothing(secure: RunningBroker) -> None:
+    from urllib.request import urlopen
+
+    with pytest.raises((URLError, ConnectionError)):
+        urlopen(f"http://{secure.http_address}/status.json", timeout=5)

@@ -1,0 +1,125 @@
+"""Certificates for tests: an authority of the test's own, and what is wrong with certificates in the world."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+from email.message import Message
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from venus.config import Broker, Security, Settings
+from venus.rpc.address import Address, Proof
+from venus.security.authority import begin, issue
+
+HOSTS = ("localhost", "127.0.0.1")
+#: Of an authority: its certificates may be older than a test.
+AGE_DAYS = 10
+EVERYTHING = ("producer(*)", "consumer(*, *)", "operator")
+
+
+class Authority:
+    """A folder with an authority, a broker's certificate, and those that a test asks for."""
+
+    def __init__(self, folder: Path, *, hosts: tuple[str, ...] = HOSTS) -> None:
+        self.folder = folder
+        begin(folder, datetime.now(UTC) - timedelta(days=AGE_DAYS))
+        self.ca = str(folder / "ca.crt")
+        self.issue("broker", hosts=hosts)
+
+    def issue(
+        self, name: str, *roles: str, hosts: tuple[str, ...] = (), replace: bool = False, age_days: int = 0,
+        days: int = 30,
+    ) -> Path:  # fmt: skip
+        """Make a certificate; one that is older than its days has expired."""
+        then = datetime.now(UTC) - timedelta(days=age_days)
+        made, _ = issue(self.folder, name, then, roles=roles, hosts=hosts, days=days, replace=replace)
+        return made
+
+    def security(self, **options: Any) -> Security:
+        """Return the [security] of a broker."""
+        own = {"certificate": str(self.folder / "broker.crt"), "key": str(self.folder / "broker.key"), "ca": self.ca}
+        return Security(**(own | options))
+
+    def settings(self, data_dir: Path, **options: Any) -> Settings:
+        """Return the settings of a broker on free ports."""
+        broker = Broker(listen="127.0.0.1:0", http="127.0.0.1:0", data_dir=data_dir)
+        return Settings(broker=broker, security=self.security(**options))
+
+    def proof(self, name: str, *roles: str) -> Proof:
+        """Return what a client with these roles shows."""
+        path = self.folder / f"{name}.crt"
+        if not path.exists():
+            self.issue(name, *roles)
+        return Proof(ca=self.ca, certificate=str(path), key=str(path.with_suffix(".key")))
+
+    def address(self, text: str, name: str, *roles: str) -> Address:
+        """Return a broker's address for a client with these roles."""
+        return Address(text, self.proof(name, *roles))
+
+
+def self_signed(folder: Path) -> tuple[str, str]:
+    """Make a certificate that vouches for itself, as many services make one at their first start."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False).sign(key, hashes.SHA256())
+    )  # fmt: skip
+    folder.mkdir()
+    certificate, secret = folder / "self.crt", folder / "self.key"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    secret.touch(mode=0o600)
+    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return str(certificate), str(secret)
+
+
+def token_file(path: Path, *lines: str) -> str:
+    """Write a file of tokens."""
+    path.write_text("# who comes with a token\n" + "\n".join(lines) + "\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+def serial(address: str) -> str:
+    """Return the certificate that a new connection is shown."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port)), timeout=5) as plain, context.wrap_socket(plain) as secured:
+        return str(secured.getpeercert(binary_form=True))
+
+
+class Answer(NamedTuple):
+    """What an HTTP server said."""
+
+    code: int
+    text: str
+    headers: Message
+
+
+def get(address: str, path: str, proof: Proof, authorization: str = "") -> Answer:
+    """Ask a page over TLS."""
+    context = ssl.create_default_context(cafile=proof.ca)
+    if proof.certificate:
+        context.load_cert_chain(proof.certificate, proof.key)
+    request = Request(f"https://{address}{path}", headers={"Authorization": authorization} if authorization else {})
+    try:
+        with urlopen(request, context=context, timeout=10) as answer:
+            return Answer(answer.status, answer.read().decode(), answer.headers)
+    except HTTPError as error:
+        return Answer(error.code, error.read().decode(), error.headers)

@@ -1,0 +1,51 @@
+"""What is refused is counted."""
+
+from __future__ import annotations
+
+from venus.security import counting
+from venus.security.counting import KNOWN_MAX, PENDING_MAX, REPEATED_S, SILENT_S, Refusals
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_connection_that_never_calls_is_counted_after_a_while() -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+    for _ in range(3):
+        refusals.begun()
+    refusals.connected("ipv4:1.2.3.4:5")
+    refusals.connected("ipv4:1.2.3.4:5")
+
+    assert refusals.counts() == (0, 0)
+    clock.now += SILENT_S + 1
+    assert refusals.counts() == (0, 2)
+    assert refusals.counts() == (0, 2)
+
+
+def test_a_refusal_that_repeats_is_written_down_now_and_then() -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+
+    assert [refusals.refused("eve", "Decide") for _ in range(3)] == [True, False, False]
+    assert refusals.refused("eve", "Forget")
+    clock.now += REPEATED_S
+    assert refusals.refused("eve", "Decide")
+    assert refusals.counts() == (5, 0)
+
+
+def test_counters_have_a_limit_of_memory() -> None:
+    refusals = Refusals(Clock())
+    for _ in range(PENDING_MAX + 10):
+        refusals.begun()
+    for number in range(KNOWN_MAX + 10):
+        refusals.connected(str(number))
+        refusals.refused(str(number), "x")
+
+    assert refusals.counts()[1] == 10
+    assert max(len(refusals._known), len(refusals._told)) <= KNOWN_MAX
+    assert len(refusals._pending) <= counting.PENDING_MAX

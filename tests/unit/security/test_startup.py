@@ -1,0 +1,136 @@
+"""What a broker refuses to start with: one line that names the file or option, and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.certificates import Authority, token_file
+from venus.config import Broker, Security, Settings
+from venus.errors import ConfigError
+from venus.security import listening
+from venus.security.files import opened
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs") / "certs"
+    authority = Authority(folder, hosts=("broker.example", "*.site.example", "10.0.0.5"))
+    authority.issue("other", hosts=("broker.example",))
+    authority.issue("old", hosts=("broker.example",), age_days=5, days=1)
+    authority.issue("early", hosts=("broker.example",), age_days=-3)
+    return folder
+
+
+def start(security: Security, *, address: str = "", listen: str = "127.0.0.1:7400", http: str = "") -> None:
+    settings = Settings(broker=Broker(listen=listen, address=address, http=http), security=security)
+    listening.check(settings)
+    if security.certificate:
+        opened(security, address or listen, lambda: datetime.now(UTC))
+
+
+def refusal(security: Security, **where: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        start(security, **where)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+    assert "BEGIN" not in str(caught.value)
+    return f"{caught.value} | {caught.value.hint}"
+
+
+def of(folder: Path, name: str = "broker", **options: Any) -> Security:
+    own = {"certificate": str(folder / f"{name}.crt"), "key": str(folder / f"{name}.key"), "ca": str(folder / "ca.crt")}
+    return Security(**(own | options))
+
+
+def test_a_whole_configuration_starts(made: Path) -> None:
+    for address in ("broker.example:1", "a.site.example:1", "10.0.0.5:1", "0.0.0.0:1", "[::]:1", "BROKER.example:1"):
+        start(of(made), address=address)
+
+
+def loose(folder: Path, path: Path) -> Security:
+    key = path / "loose.key"
+    key.write_bytes((folder / "broker.key").read_bytes())
+    key.chmod(0o640)
+    return of(folder, key=str(key))
+
+
+def encrypted(folder: Path, path: Path) -> Security:
+    import subprocess
+
+    key = path / "locked.key"
+    command = ["openssl", "pkey", "-in", str(folder / "broker.key"), "-aes256", "-passout", "pass:x", "-out", str(key)]
+    subprocess.run(command, check=True, capture_output=True)
+    key.chmod(0o600)
+    return of(folder, key=str(key))
+
+
+@pytest.mark.parametrize(
+    ("configured", "address", "says"),
+    [
+        (lambda f, p: of(f, certificate=str(p / "no.crt")), "", "no.crt: no such file | correct it, or make a"),
+        (lambda f, p: of(f, key=str(p / "no.key")), "", "security.key"),
+        (lambda f, p: of(f, key=""), "", "security.certificate is set and security.key is not"),
+        (lambda f, p: of(f, key=str(f / "other.key")), "", "does not belong to security.certificate"),
+        (lambda f, p: of(f, "old"), "", "old.crt expired on"),
+        (lambda f, p: of(f, "early"), "", "early.crt is not valid before"),
+        (loose, "", "can be read by others (mode 0640) | chmod 600"),
+        (encrypted, "", "is encrypted; VENUS needs it without a passphrase"),
+        (lambda f, p: of(f, certificate=str(f / "broker.key")), "", "holds no certificate in PEM form"),
+        (lambda f, p: of(f, ca=""), "", "security.client_auth is certificate, and security.ca is not set"),
+        (lambda f, p: of(f, ca=str(f / "broker.key")), "", "holds no certificate in PEM form"),
+        (lambda f, p: of(f), "elsewhere.example:1", "is for broker.example, *.site.example, 10.0.0.5, and clients ask"),
+        (lambda f, p: of(f), "site.example:1", "and clients ask for site.example"),
+        (lambda f, p: of(f), "a.b.site.example:1", "and clients ask for a.b.site.example"),
+        (lambda f, p: of(f, client_auth="token"), "", "client_auth is token, and security.token_file is not set"),
+        (lambda f, p: of(f, roles={"ann": ("opertor",)}), "", "role 'opertor' does not exist (did you mean operator?)"),
+        (lambda f, p: Security(roles={"ann": ("viewer",)}), "", "security.roles is set, and the broker has no TLS"),
+        (lambda f, p: Security(token_file=str(p / "t")), "", "security.token_file is set, and the broker has no TLS"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(
+    made: Path, tmp_path: Path, configured: Callable[[Path, Path], Security], address: str, says: str
+) -> None:
+    assert says in refusal(configured(made, tmp_path), address=address or "broker.example:7400")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("ann viewer", "tokens:2: not a line of a token file"),
+        (f"ann sha256:{'0' * 63} viewer", "tokens:2: not a line of a token file"),
+        (f"ann sha256:{'0' * 64} viewr", "tokens:2: role 'viewr' does not exist (did you mean viewer?)"),
+        (f"ann sha256:{'0' * 64} viewer; producer", "tokens:2: role ' producer' does not exist: it is written"),
+    ],
+)
+def test_a_wrong_token_file_is_named(made: Path, tmp_path: Path, line: str, says: str) -> None:
+    assert says in refusal(of(made, token_file=token_file(tmp_path / "tokens", line)), address="broker.example:1")
+
+
+def test_a_token_file_that_others_can_read_is_refused(made: Path, tmp_path: Path) -> None:
+    path = token_file(tmp_path / "tokens")
+    Path(path).chmod(0o644)
+
+    assert "can be read by others (mode 0644) | chmod 600" in refusal(
+        of(made, token_file=path), address="broker.example:1"
+    )
+
+
+@pytest.mark.parametrize("option", ["listen", "http"])
+@pytest.mark.parametrize("address", ["0.0.0.0:7400", "[::]:7400", "10.0.0.5:7400", "no.such.host.invalid:7400"])
+def test_a_listener_beyond_loopback_needs_tls_or_a_word(option: str, address: str) -> None:
+    told = refusal(Security(), **{option: address})
+
+    assert f"broker.{option} {address} can be reached from other machines, without TLS" in told
+    assert "venus certs init" in told
+    assert "insecure = true" in told
+    start(Security(insecure=True), **{option: address})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.8.9.1:1", "[::1]:1", "localhost:1"])
+def test_loopback_needs_nothing(address: str) -> None:
+    start(Security(), listen=address, http=address)

@@ -1,0 +1,145 @@
+"""Who may do what at this broker: the peer's identity against venus.security.roles, counted and written down.
+
+Without TLS everybody who can connect may do everything, and operators' commands are still recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
+
+from venus.errors import Denied, Unproven, VenusError
+from venus.security.audit import Audit
+from venus.security.counting import Refusals
+from venus.security.identify import bearer, token_in
+from venus.security.roles import NOBODY, PAGES, Call, Identity, admits, covers, missing
+
+if TYPE_CHECKING:
+    from venus.security.files import Files
+
+_PEM_KEY = "x509_pem_cert"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who makes a call, and from where."""
+
+    identity: Identity
+    where: str
+
+    @property
+    def name(self) -> str:
+        """As the audit log says it."""
+        return self.identity.name or "nobody"
+
+
+class Access:
+    """The rules at work.
+
+    `files` None: no TLS. `business_of` returns the name of a snapshot's business, "" for one that is unknown.
+    """
+
+    def __init__(
+        self, files: Files | None, audit: Audit, refusals: Refusals, business_of: Callable[[str], str]
+    ) -> None:
+        self.files, self.audit, self.refusals = files, audit, refusals
+        self._business_of = business_of
+
+    def peer_of(self, context: Any) -> Peer:
+        """Return who makes a call of the gRPC port."""
+        where = str(context.peer())
+        if self.files is None:
+            return Peer(NOBODY, where)
+        self.refusals.connected(where)
+        certificate = next(iter(context.auth_context().get(_PEM_KEY, ())), None)
+        token = token_in(context.invocation_metadata())
+        return Peer(self.files.current().directory.identity(certificate, token), where)
+
+    def judge(self, peer: Peer, method: str, call: Call) -> None:
+        """Raise Unproven or Denied for whoever may not make this call at all."""
+        if self.files is None:
+            return
+        if not peer.identity:
+            self._refuse(peer, method, Unproven("this broker asks for a certificate or a token that it knows"))
+        if not admits(peer.identity, call):
+            self._refuse(peer, method, _denied(peer, method, missing(call)))
+
+    def judge_names(self, peer: Peer, method: str, call: Call, request: Message) -> None:
+        """Raise Denied for a request that names what the caller has no role for."""
+        if self.files is None or not (call.business or call.snapshot):
+            return
+        if call.snapshot:
+            business, group = self._business_of(_field(request, call.snapshot)), ""
+            if not business:
+                return  # there is no such snapshot, and the answer says so
+        else:
+            business, group = _field(request, call.business), _field(request, call.group)
+        if not covers(peer.identity, call, business, group):
+            self._refuse(peer, method, _denied(peer, method, missing(call, business, group)))
+
+    def page_refusal(self, where: str, path: str, certificate: bytes | None, authorization: str) -> VenusError | None:
+        """Return why a page is not for whoever shows this certificate (PEM) and Authorization header, else None."""
+        if self.files is None:
+            return None
+        token = bearer(authorization)
+        try:
+            self.judge(Peer(self.files.current().directory.identity(certificate, token), where), path, PAGES)
+        except Denied as error:
+            return error
+        return None
+
+    async def recorded(self, peer: Peer, method: str, request: Message, served: Awaitable[Any], context: Any) -> Any:
+        """Carry an operator's command out, and write down how it ended."""
+        result, error = "failed", {}
+        try:
+            answer = await served
+            result = "done"
+        except BaseException:
+            error = {"error": str(context.details() or "")}
+            raise
+        finally:
+            said = {field.name: _plain(field, value) for field, value in request.ListFields() if field.name != "seal"}
+            self.audit.write(who=peer.name, where=peer.where, what=method, request=said, result=result, **error)
+        return answer
+
+    def counted(self) -> dict[str, int]:
+        """Return how many calls and connections were refused since the start, and renewals of certificates."""
+        calls, connections = self.refusals.counts()
+        renewals = self.files.renewals if self.files is not None else 0
+        return {"refused_calls": calls, "refused_connections": connections, "certificate_renewals": renewals}
+
+    def problems(self) -> list[str]:
+        """Return what needs somebody."""
+        found = self.files.problems() if self.files is not None else []
+        return [*found, *([f"the audit log cannot be written: {self.audit.problem}"] if self.audit.problem else [])]
+
+    def _refuse(self, peer: Peer, method: str, error: Denied) -> None:
+        if self.refusals.refused(peer.identity.name, method):
+            self.audit.write(who=peer.name, where=peer.where, what=method, result="refused", error=str(error))
+        raise error
+
+
+def _denied(peer: Peer, method: str, wanted: str) -> Denied:
+    name = method.rpartition("/")[2] or "the status page"
+    held = ", ".join(sorted(map(str, peer.identity.roles))) or "none"
+    return Denied(
+        f"{peer.identity.name} may not use {name}: role {wanted} is missing",
+        hint=f"its roles are: {held}; roles stand in a certificate's OU, in token_file or in [security.roles]",
+    )
+
+
+def _field(message: Message, path: str) -> str:
+    """Return the text at a path such as `init.business`, "" for no path."""
+    value: Any = message
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name)
+    return value if isinstance(value, str) else ""
+
+
+def _plain(field: Any, value: Any) -> Any:
+    """Return a field's value as people write it."""
+    names = field.enum_type.values_by_number if field.enum_type is not None else {}
+    return names[value].name if value in names else value

@@ -1,0 +1,156 @@
+"""The one interceptor of the gRPC port: every call of every service passes it (access.py has the rules).
+
+A stream is judged twice: when it begins, and when its first frame says which business and group it is for. A method
+that venus.security.roles does not list is refused once TLS is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from venus.broker.service.access import Access, Peer
+from venus.broker.service.answering import answering
+from venus.errors import ProtocolError
+from venus.security.roles import CALLS, Call
+from venus.wire import broker_pb2, replica_pb2
+
+#: From the begin of a stream to its first frame, which says who speaks for what.
+FIRST_FRAME_S = 10.0
+OWN = {
+    service.full_name: service
+    for file in (broker_pb2, replica_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+}
+UNLISTED = Call()
+
+Handler = Any  # grpc.RpcMethodHandler, which has parameters in its stubs only
+Serve = Callable[..., Awaitable[Any]]
+
+
+class Interceptor(grpc.aio.ServerInterceptor):
+    """Wraps the handler of each call."""
+
+    def __init__(self, access: Access, *, first_frame_s: float = FIRST_FRAME_S) -> None:
+        self._access = access
+        self._first_frame_s = first_frame_s
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Return the guarded handler of a method; called by gRPC for every call."""
+        handler = await continuation(handler_call_details)
+        return None if handler is None else self._guarded(str(handler_call_details.method), handler)
+
+    def _guarded(self, method: str, handler: Handler) -> Handler:
+        serve: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        call = CALLS.get(method, UNLISTED)
+        service, _, name = method[1:].partition("/")
+        if inspect.isasyncgenfunction(serve):
+            return _like(handler, self._generating(method, call, serve))
+        if not inspect.iscoroutinefunction(serve):
+            raise TypeError(f"{method} is served by a thread: the interceptor does not know how to wrap it")
+        if service not in OWN:
+            return _like(handler, self._foreign(method, call, serve))
+        found = OWN[service].methods_by_name[name]
+        if found.client_streaming:
+            return _like(handler, self._streaming(method, call, serve))
+        return _like(handler, self._unary(method, call, serve, GetMessageClass(found.input_type)))
+
+    async def _admitted(self, method: str, call: Call, context: Any) -> Peer | None:
+        """Return who calls, None for one that was refused and has gone already."""
+        async with answering(context):
+            peer = self._access.peer_of(context)
+            self._access.judge(peer, method, call)
+            return peer
+        return None
+
+    def _foreign(self, method: str, call: Call, serve: Serve) -> Serve:
+        """Guard health checks: nothing in the request is looked at."""
+
+        async def guarded(request: Any, context: Any) -> Any:
+            if await self._admitted(method, call, context) is not None:
+                return await serve(request, context)
+            return None
+
+        return guarded
+
+    def _generating(self, method: str, call: Call, serve: Callable[..., Any]) -> Callable[..., Any]:
+        """Guard reflection: the same."""
+
+        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+            if await self._admitted(method, call, context) is not None:
+                async for answer in serve(request, context):
+                    yield answer
+
+        return guarded
+
+    def _streaming(self, method: str, call: Call, serve: Serve) -> Serve:
+        async def guarded(requests: Any, context: Any) -> Any:
+            peer = await self._admitted(method, call, context)
+            if peer is None:
+                return None
+
+            def judge(frame: Message) -> None:
+                self._access.judge_names(peer, method, call, frame)
+
+            return await serve(requests, FirstFrame(context, judge, self._first_frame_s))
+
+        return guarded
+
+    def _unary(self, method: str, call: Call, serve: Serve, kind: type[Message]) -> Serve:
+        async def guarded(data: bytes, context: Any) -> Any:
+            async with answering(context):
+                peer = self._access.peer_of(context)
+                self._access.judge(peer, method, call)
+                request = _parsed(kind, data)
+                self._access.judge_names(peer, method, call, request)
+                served = serve(data, context)
+                return await (self._access.recorded(peer, method, request, served, context) if call.audited else served)
+            return None
+
+        return guarded
+
+
+class FirstFrame:
+    """A stream's context whose first read is bounded in time and judged; afterwards it is the context itself."""
+
+    def __init__(self, context: Any, judge: Callable[[Message], None], timeout_s: float) -> None:
+        self._context, self._judge, self._timeout_s = context, judge, timeout_s
+        self.read = self._first
+        self.write = context.write
+
+    async def _first(self) -> Any:
+        """Read the first frame. Raises ProtocolError if none comes in time, and what `judge` raises."""
+        self.read = self._context.read
+        try:
+            frame = await asyncio.wait_for(self._context.read(), self._timeout_s)
+        except TimeoutError:
+            raise ProtocolError(f"no first frame within {self._timeout_s:g} s") from None
+        if isinstance(frame, Message):
+            self._judge(frame)
+        return frame
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def _parsed(kind: type[Message], data: bytes) -> Message:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return kind()  # it names nothing, and the handler says what is wrong with it
+
+
+def _like(handler: Handler, serve: Callable[..., Any]) -> Handler:
+    make: Any = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[bool(handler.request_streaming), bool(handler.response_streaming)]
+    return make(serve, handler.request_deserializer, handler.response_serializer)

@@ -1,0 +1,140 @@
+"""`venus certs`: a private authority, certificates and tokens for a first set-up (docs/SECURITY.md)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from venus.cli.commands import Commands
+from venus.cli.grid import table
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.errors import ConfigError
+
+app = Commands(help="Certificates and tokens: init, issue, show, token.")
+DEFAULT_FOLDER = Path("certs")
+FolderOption = Annotated[
+    Path, typer.Option("--directory", "-d", metavar="FOLDER", help="The authority's folder; default ./certs.")
+]
+RoleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--role", metavar="ROLE",
+        help="producer(BUSINESS), consumer(GROUP, BUSINESS), broker, operator or viewer; may be repeated.",
+    ),
+]  # fmt: skip
+HostOption = Annotated[
+    list[str] | None,
+    typer.Option("--host", metavar="HOST", help="A name or address by which clients reach a broker; may be repeated."),
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Who it is for; also the name of the files.")]
+
+
+@app.command()
+def init(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it is made; default ./certs.")] = (
+        DEFAULT_FOLDER
+    ),
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make a private authority: ca.crt, which everybody gets, and ca.key, which nobody gets."""
+    from venus.security.authority import CA_KEY, begin
+
+    run = Invocation.of(ctx, config, as_json)
+    made = begin(folder, datetime.now(UTC))
+    line = f"{made}: give it to every process as [security] ca; keep {folder / CA_KEY} where no broker runs"
+    run.out.answer({"ca": made, "key": folder / CA_KEY}, line)
+    return 0
+
+
+@app.command()
+def issue(
+    ctx: typer.Context,
+    name: NameArgument,
+    role: RoleOption = None,
+    host: HostOption = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it is valid.")] = 365,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace the files that are there.")] = False,
+    folder: FolderOption = DEFAULT_FOLDER,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make a certificate and its key: --host for a broker, --role for whoever connects to one.
+
+    --renew without --role and --host keeps those of the certificate that is there.
+    """
+    from venus.security.authority import described, issue
+
+    run = Invocation.of(ctx, config, as_json)
+    roles, hosts = role or [], host or []
+    if renew and not roles and not hosts:
+        roles, hosts = described(folder / f"{name}.crt")
+    if not roles and not hosts:
+        raise ConfigError("a certificate without role and host is good for nothing", hint="add --role or --host")
+    made, key = issue(folder, name, datetime.now(UTC), roles=roles, hosts=hosts, days=days, replace=renew)
+    run.out.answer(
+        {"certificate": made, "key": key, "roles": roles, "hosts": hosts},
+        f"{made} and {key} (0600): roles {', '.join(roles) or 'none'}; hosts {', '.join(hosts) or 'none'}",
+    )
+    return 0
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Certificates (PEM).")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show whom certificates are for, what they allow, and until when. Exit code 1 if one may not be used now."""
+    from venus.security import pem
+    from venus.security.identify import roles_in
+
+    run = Invocation.of(ctx, config, as_json)
+    now = datetime.now(UTC)
+    found: list[dict[str, Any]] = []
+    for file in files:
+        one = pem.certificates(file, "certificate")[0]
+        found.append(
+            {
+                "file": str(file),
+                "name": pem.subject_texts(one)[0],
+                "roles": sorted(map(str, roles_in(one))),
+                "hosts": pem.hosts(one),
+                "until": pem.day(one.not_valid_after_utc),
+                "valid": one.not_valid_before_utc <= now < one.not_valid_after_utc,
+            }
+        )
+    rows: list[tuple[object, ...]] = [
+        (f["file"], f["name"], "; ".join(f["roles"]), ", ".join(f["hosts"]), f["until"], "yes" if f["valid"] else "NO")
+        for f in found
+    ]
+    run.out.answer({"certificates": found}, table("file", "name", "roles", "hosts", "until", "valid", rows=rows))
+    return 0 if all(f["valid"] for f in found) else 1
+
+
+@app.command()
+def token(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who shows it; one word.")],
+    role: RoleOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make a token, for whoever cannot have a certificate. It is shown once; the broker's file keeps only its hash."""
+    from venus.security.tokens import made
+
+    run = Invocation.of(ctx, config, as_json)
+    if not role:
+        raise ConfigError("a token without a role is good for nothing", hint="add --role")
+    secret, line = made(name, "; ".join(role))
+    run.out.answer(
+        {"token": secret, "line": line},
+        f"token: {secret}",
+        f"line for the broker's security.token_file: {line}",
+    )
+    return 0

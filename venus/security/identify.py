@@ -1,0 +1,96 @@
+"""Who a peer is: its certificate's subject, its token, or both."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from venus.errors import ConfigError
+from venus.security.roles import NOBODY, Identity, Role, looks_like_role, parse
+from venus.security.tokens import TOKEN_CHARS_MAX, hashed
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+#: A certificate is read once for each of its holder's connections, not for each call.
+CERTIFICATES_KEPT = 1024
+
+
+class Directory:
+    """The roles that are not in certificates: those of tokens, and those of common names.
+
+    What is said of a common name replaces what its certificate says, so an empty list takes everything away.
+    """
+
+    def __init__(self, tokens: Mapping[str, Identity], by_name: Mapping[str, frozenset[Role]]) -> None:
+        self._tokens, self._by_name = tokens, by_name
+
+    def identity(self, certificate: bytes | None, token: str) -> Identity:
+        """Return who shows this certificate (PEM) and this token; NOBODY for neither, or for an unknown token."""
+        found = self._of_certificate(certificate) if certificate else NOBODY
+        if token:
+            said = self._of_token(token)
+            if not said:
+                return NOBODY  # a wrong token is no reason to be content with the certificate
+            found = Identity(found.name or said.name, found.roles | said.roles)
+        return found
+
+    def _of_certificate(self, pem: bytes) -> Identity:
+        name, roles = read_subject(pem)
+        return Identity(name, self._by_name.get(name, roles))
+
+    def _of_token(self, token: str) -> Identity:
+        if len(token) > TOKEN_CHARS_MAX:
+            return NOBODY
+        return self._tokens.get(hashed(token), NOBODY)
+
+
+@lru_cache(CERTIFICATES_KEPT)
+def read_subject(pem: bytes) -> tuple[str, frozenset[Role]]:
+    """Return name and roles in a certificate that TLS has verified; an OU that is not written as a role is none."""
+    from cryptography import x509  # a broker without TLS does without its 9 MiB
+
+    from venus.security.pem import subject_texts
+
+    found = x509.load_pem_x509_certificate(pem)
+    return subject_texts(found)[0], roles_in(found)
+
+
+def roles_in(certificate: Certificate) -> frozenset[Role]:
+    """Return the roles in a certificate's subject."""
+    from venus.security.pem import subject_texts
+
+    return frozenset(parse(unit) for unit in subject_texts(certificate)[1] if _is_role(unit))
+
+
+def _is_role(unit: str) -> bool:
+    if not looks_like_role(unit):
+        return False
+    try:
+        parse(unit)
+    except ConfigError:
+        return False
+    return True
+
+
+def bearer(header: str) -> str:
+    """Return the token of an Authorization header, or nothing; a browser sends it as the password."""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic" and len(value) <= 2 * TOKEN_CHARS_MAX:
+        try:
+            return b64decode(value, validate=True).decode().partition(":")[2]
+        except ValueError:
+            return ""
+    return ""
+
+
+def token_in(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """Return the token of a call's metadata, or nothing."""
+    for key, value in metadata or ():
+        if key == "authorization" and isinstance(value, str):
+            return bearer(value)
+    return ""

@@ -1,0 +1,137 @@
+"""Certificates and keys in files, checked before they are used: whatever is wrong is one line with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.x509.oid import NameOID
+
+from venus.errors import ConfigError
+from venus.security.reading import read, read_secret
+
+#: A certificate that ends within this time is an alarm.
+ENDING = timedelta(days=21)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its key, as PEM; `chain` begins with the certificate itself."""
+
+    chain: bytes
+    key: bytes
+    certificate: x509.Certificate
+
+
+def certificates(path: Path, option: str) -> list[x509.Certificate]:
+    """Read the certificates of a PEM file. Raises ConfigError."""
+    try:
+        return x509.load_pem_x509_certificates(read(path, option))
+    except ValueError:
+        hint = "a certificate begins with -----BEGIN CERTIFICATE-----"
+        raise ConfigError(f"{option} {path} holds no certificate in PEM form", hint=hint) from None
+
+
+def pair(certificate: Path, key: Path, now: datetime) -> Pair:
+    """Read a certificate and its key. Raises ConfigError if they do not belong together or may not be used now."""
+    first = certificates(certificate, "security.certificate")[0]
+    check_time(first, f"security.certificate {certificate}", now)
+    secret = read_secret(key, "security.key")
+    if public_bytes(private_key(secret, key).public_key()) != public_bytes(first.public_key()):
+        raise ConfigError(
+            f"security.key {key} does not belong to security.certificate {certificate}",
+            hint="name the two files that were made together",
+        )
+    return Pair(read(certificate, "security.certificate"), secret, first)
+
+
+def private_key(content: bytes, path: Path) -> PrivateKeyTypes:
+    """Return a private key. Raises ConfigError."""
+    try:
+        return serialization.load_pem_private_key(content, password=None)
+    except TypeError:
+        hint = f"openssl pkey -in {path} -out plain.key; chmod 600 plain.key"
+        raise ConfigError(f"security.key {path} is encrypted; VENUS needs it without a passphrase", hint=hint) from None
+    except ValueError:
+        hint = "a key begins with -----BEGIN PRIVATE KEY----- or -----BEGIN EC PRIVATE KEY-----"
+        raise ConfigError(f"security.key {path} holds no private key in PEM form", hint=hint) from None
+
+
+def public_bytes(key: object) -> bytes:
+    """Return a public key in one comparable form."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_bytes(serialization.Encoding.DER, form)  # type: ignore[attr-defined, no-any-return]
+
+
+def authorities(path: Path, now: datetime) -> bytes:
+    """Read whose certificates are believed. Raises ConfigError if none of them may be used now."""
+    found = certificates(path, "security.ca")
+    if all(each.not_valid_after_utc <= now for each in found):
+        check_time(found[0], f"security.ca {path}", now)
+    return read(path, "security.ca")
+
+
+def check_time(certificate: x509.Certificate, what: str, now: datetime) -> None:
+    """Raise ConfigError for a certificate that has expired or is not valid yet."""
+    if certificate.not_valid_after_utc <= now:
+        hint = "renew it (venus certs issue, or your own authority), and put the new files in its place"
+        raise ConfigError(f"{what} expired on {day(certificate.not_valid_after_utc)}", hint=hint)
+    if certificate.not_valid_before_utc > now:
+        begin = f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+        raise ConfigError(f"{what} is not valid before {begin}", hint="check the clock of this machine")
+
+
+def check_host(certificate: x509.Certificate, host: str) -> None:
+    """Raise ConfigError if a client that asks for this host would refuse the certificate."""
+    names = hosts(certificate)
+    if not any(_fits(name, host) for name in names):
+        raise ConfigError(
+            f"security.certificate is for {', '.join(names) or 'no host'}, and clients ask for {host}",
+            hint=f"venus certs issue NAME --host {host}, or set broker.address to a host that it names",
+        )
+
+
+def hosts(certificate: x509.Certificate) -> list[str]:
+    """Return the hosts and addresses that a certificate is for."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+
+
+def _fits(name: str, host: str) -> bool:
+    try:
+        return ip_address(name) == ip_address(host)
+    except ValueError:
+        name, host = name.lower(), host.lower()
+        return name == host or (name.startswith("*.") and host.partition(".")[2] == name[2:])
+
+
+def signed_by(certificate: x509.Certificate, issuers: list[x509.Certificate]) -> bool:
+    """Whether one of these has signed the certificate."""
+    for issuer in issuers:
+        try:
+            certificate.verify_directly_issued_by(issuer)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        return True
+    return False
+
+
+def subject_texts(certificate: x509.Certificate) -> tuple[str, list[str]]:
+    """Return the common name, or the whole subject without one, and the organisational units."""
+    names = [str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    return (names[0] if names else certificate.subject.rfc4514_string()), [str(unit.value) for unit in units]
+
+
+def day(moment: datetime) -> str:
+    """Return a date as people write it."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d}"

@@ -1,0 +1,157 @@
+"""Roles, and what each call of the broker needs. Pure.
+
+A role is written the same way in a certificate's subject (one OU each), in a token file and in [security.roles]:
+`producer(BUSINESS)`, `consumer(GROUP, BUSINESS)`, `broker`, `operator`, `viewer`. `*` stands for every name. A group
+of the role is either the group's own name or the part behind `BUSINESS/`, so a target is named as the configuration
+names it: `consumer(eu, main)` is the group `main/eu`.
+
+Whatever a peer may do stands in `CALLS`; a call that is not listed is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from venus.errors import ConfigError
+
+ANY = "*"
+PRODUCER, CONSUMER, BROKER, OPERATOR, VIEWER = "producer", "consumer", "broker", "operator", "viewer"
+#: Kind of role: what stands between its parentheses.
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    PRODUCER: ("BUSINESS",),
+    CONSUMER: ("GROUP", "BUSINESS"),
+    BROKER: (),
+    OPERATOR: (),
+    VIEWER: (),
+}
+_ROLE = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*")
+FORMS = "producer(BUSINESS), consumer(GROUP, BUSINESS), broker, operator, viewer"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What somebody may do. A name that the kind does not have is empty."""
+
+    kind: str
+    business: str = ""
+    group: str = ""
+
+    def __str__(self) -> str:
+        names = [name for name in (self.group, self.business) if name]
+        return f"{self.kind}({', '.join(names)})" if names else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a peer has proved to be."""
+
+    name: str = ""
+    roles: frozenset[Role] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
+
+NOBODY = Identity()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one method needs: a role of one of these kinds, for the business and the group that the request names."""
+
+    kinds: frozenset[str] = frozenset()
+    #: Every identity may call it.
+    everybody: bool = False
+    #: It changes something in an operator's name: each call is written to the audit log.
+    audited: bool = False
+    #: The fields of the request, or of a stream's first frame, that name business, group and snapshot.
+    business: str = ""
+    group: str = ""
+    snapshot: str = ""
+
+
+_READ_ANY = frozenset({VIEWER, OPERATOR})
+_LOADER = frozenset({CONSUMER})
+
+#: Every method of every service. To add a service: its methods here, and nothing else.
+CALLS: Mapping[str, Call] = {
+    "/venus.wire.Ingest/Produce": Call(frozenset({PRODUCER}), business="init.business"),
+    "/venus.wire.Delivery/Subscribe": Call(_LOADER, business="open.business", group="open.group"),
+    "/venus.wire.Delivery/OpenSnapshot": Call(_LOADER, business="business"),
+    "/venus.wire.Delivery/ReadSplit": Call(_LOADER, snapshot="snapshot_id"),
+    "/venus.wire.Delivery/SumSnapshot": Call(_LOADER, snapshot="snapshot_id"),
+    "/venus.wire.Delivery/RenewSnapshot": Call(_LOADER, snapshot="snapshot_id"),
+    "/venus.wire.Delivery/CloseSnapshot": Call(_LOADER, snapshot="snapshot_id"),
+    "/venus.wire.Admin/Status": Call(_READ_ANY | {PRODUCER, CONSUMER}, business="business"),
+    "/venus.wire.Admin/Decide": Call(frozenset({OPERATOR}), audited=True),
+    "/venus.wire.Admin/Forget": Call(frozenset({OPERATOR}), audited=True),
+    "/venus.wire.Admin/ForgetBusiness": Call(frozenset({OPERATOR}), audited=True),
+    "/venus.wire.Replica/Follow": Call(frozenset({BROKER})),
+    "/venus.wire.Replica/Ballot": Call(frozenset({BROKER})),
+    "/grpc.health.v1.Health/Check": Call(everybody=True),
+    "/grpc.health.v1.Health/Watch": Call(everybody=True),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Call(_READ_ANY),
+}
+#: What the status page and its API need.
+PAGES = Call(_READ_ANY)
+
+
+def parse(text: str) -> Role:
+    """Return the role that is written so. Raises ConfigError for one that does not exist."""
+    found = _ROLE.fullmatch(text)
+    kind = found[1] if found else text.strip().partition("(")[0]
+    if found is None or kind not in PARAMETERS:
+        near = difflib.get_close_matches(kind, PARAMETERS, n=1, cutoff=0.5)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ConfigError(f"role {text!r} does not exist{meant}", hint=f"roles are {FORMS}; * stands for every name")
+    wanted = PARAMETERS[kind]
+    given = [part.strip() for part in (found[2] or "").split(",")] if found[2] is not None else []
+    if len(given) != len(wanted) or not all(given):
+        form = f"{kind}({', '.join(wanted)})" if wanted else kind
+        raise ConfigError(f"role {text!r} does not exist: it is written {form}", hint="* stands for every name")
+    names = dict(zip(wanted, given, strict=True))
+    return Role(kind, business=names.get("BUSINESS", ""), group=names.get("GROUP", ""))
+
+
+def looks_like_role(text: str) -> bool:
+    """Whether a certificate's OU is meant as a role, and not as the department that it usually is."""
+    found = _ROLE.fullmatch(text)
+    return found is not None and found[1] in PARAMETERS
+
+
+def roles_of(texts: Iterable[str]) -> frozenset[Role]:
+    """Return several roles. Raises ConfigError for one that does not exist."""
+    return frozenset(map(parse, texts))
+
+
+def admits(identity: Identity, call: Call) -> bool:
+    """Whether an identity has a role of a kind that may make this call at all."""
+    return bool(identity) and (call.everybody or any(role.kind in call.kinds for role in identity.roles))
+
+
+def covers(identity: Identity, call: Call, business: str, group: str = "") -> bool:
+    """Whether one of its roles is for what the request names. No business means all of them."""
+    return call.everybody or any(
+        role.kind in call.kinds and _matches(role, call, business, group) for role in identity.roles
+    )
+
+
+def missing(call: Call, business: str = "", group: str = "") -> str:
+    """Return the roles that would be enough, as they are written."""
+    texts = []
+    for kind in sorted(call.kinds):
+        names = {"BUSINESS": business or ANY, "GROUP": group.removeprefix(f"{business}/") or ANY}
+        given = [names[parameter] for parameter in PARAMETERS[kind]]
+        texts.append(f"{kind}({', '.join(given)})" if given else kind)
+    return " or ".join(texts) or "none that exists"
+
+
+def _matches(role: Role, call: Call, business: str, group: str) -> bool:
+    if not PARAMETERS[role.kind]:
+        return True
+    if role.business != ANY and role.business != business:
+        return False
+    return not call.group or role.kind != CONSUMER or role.group in (ANY, group, group.removeprefix(f"{business}/"))
