@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from venus.config import Settings
+from venus.config import Settings, is_secret
 from venus.errors import ConfigError, SparkFailed, Unavailable
 from venus.spark.java import find_java, wrapped
 from venus.spark.sessionlog import SessionLog, failures, last_cause
@@ -231,8 +231,12 @@ def _launch(conf: Any, log: SessionLog) -> Any:
 
 
 def _gateway(conf: Any, log: SessionLog) -> Any:
+    """Launch the JVM. Its command line has what it needs to start, and no secret: those come with the context."""
+    from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
+    public = [(name, value) for name, value in conf.getAll() if not is_secret(name)]
+    conf = SparkConf(loadDefaults=False).setAll(public)
     with log.path.open("ab") as file:
         return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
 

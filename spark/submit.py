@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from venus.config import Settings
+from venus.config import Settings, is_secret
 from venus.errors import ConfigError
 from venus.spark import job
 from venus.spark.java import find_java, wrapped
@@ -38,7 +38,9 @@ def submission(
         raise ConfigError("no master to submit to", hint="set spark.master, or --master spark://HOST:PORT, yarn, ...")
     if pex is not None and not pex.is_file():
         raise ConfigError(f"--pex {pex}: no such file", hint="venus spark package makes one")
-    conf = {"spark.speculation": "false", "spark.app.name": f"venus {command[0]}"} | settings.spark.conf
+    # the driver reads secrets from the configuration itself: everybody can see a command line
+    public = {name: value for name, value in settings.spark.conf.items() if not is_secret(name)}
+    conf = {"spark.speculation": "false", "spark.app.name": f"venus {command[0]}"} | public
     words = [_spark_submit(), "--master", master, "--deploy-mode", "client"]
     words += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     words += ["--files", str(pex.resolve())] if pex is not None else []

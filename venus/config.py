@@ -380,9 +380,14 @@ def effective(settings: Settings) -> dict[str, Any]:
     for name, target in settings.targets.items():
         tree["targets"][name]["url"] = masked(target.url.get_secret_value())
     tree["spark"]["remote"] = masked(settings.spark.remote)
-    for name in filter(_SECRET.search, settings.spark.conf):
+    for name in filter(is_secret, settings.spark.conf):
         tree["spark"]["conf"][name] = "***"
     return tree
+
+
+def is_secret(name: str) -> bool:
+    """Whether nobody shall see the value of a setting of Spark with this name."""
+    return _SECRET.search(name) is not None
 
 
 def options(prefix: str = "") -> dict[str, Any]:

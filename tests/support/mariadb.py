@@ -123,7 +123,7 @@ def _free_port() -> int:
 
 
 @contextmanager
-def running_mariadb(sql_mode: str = DEFAULT_MODE) -> Iterator[MariaServer]:
+def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[MariaServer]:
     """Install and start a server of its own with this global sql_mode; stop and remove it at the end."""
     server, installer = require_binaries()
     home = new_folder("maria-")
@@ -131,7 +131,7 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE) -> Iterator[MariaServer]:
     data = home / "data"
     try:
         _install(installer, data, user)
-        running = _started(server, home, user, sql_mode)
+        running = _started(server, home, user, sql_mode, options)
         try:
             yield running
         finally:
@@ -140,10 +140,10 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE) -> Iterator[MariaServer]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _started(server: str, home: Path, user: str, sql_mode: str) -> MariaServer:
+def _started(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
     """Start it and wait until it answers; on another port if somebody took this one in between."""
     for attempt in range(1, _PORTS_MAX + 1):
-        running = _launched(server, home, user, sql_mode)
+        running = _launched(server, home, user, sql_mode, options)
         try:
             _wait_for(running)
             return running
@@ -155,7 +155,7 @@ def _started(server: str, home: Path, user: str, sql_mode: str) -> MariaServer:
     raise AssertionError("not reached")
 
 
-def _launched(server: str, home: Path, user: str, sql_mode: str) -> MariaServer:
+def _launched(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
     port = _free_port()
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
@@ -165,7 +165,7 @@ def _launched(server: str, home: Path, user: str, sql_mode: str) -> MariaServer:
                 f"--sql-mode={sql_mode}",
                 "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--max-allowed-packet=64M",
                 "--skip-name-resolve", "--character-set-server=utf8mb4", "--innodb-lock-wait-timeout=20",
-                "--performance-schema=OFF", "--max-connections=60", "--debug-no-sync",
+                "--performance-schema=OFF", "--max-connections=60", "--debug-no-sync", *options,
             ],
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from venus.cli import certs, forget, halves, install, load, quarantine, show, st
 from venus.cli import cluster as cluster_command
 from venus.cli import cutover as cutover_command
 from venus.cli import spark as spark_command
+from venus.cli.auditing import record
 from venus.cli.commands import Commands, columns
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
@@ -69,17 +70,19 @@ app.add_typer(halves.app, name="half", rich_help_panel=ACT)
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
+    invocation = Invocation(json="--json" in arguments)
     try:
-        return _run(arguments)
+        code = _run(arguments, invocation)
     except BrokenPipeError:
         reader_gone()
+        code = READER_GONE
     except ReaderGone:
-        pass
-    return READER_GONE
+        code = READER_GONE
+    record(invocation, arguments, code)
+    return code
 
 
-def _run(arguments: list[str]) -> int:
-    invocation = Invocation(json="--json" in arguments)
+def _run(arguments: list[str], invocation: Invocation) -> int:
     try:
         outcome = app(
             args=arguments, prog_name="venus", standalone_mode=False, obj=invocation, terminal_width=columns()

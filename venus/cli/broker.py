@@ -34,6 +34,7 @@ def broker(
     from venus.broker.service.process import serve
 
     run = Invocation.of(ctx, config, as_json)
+    run.needs_passwords = False
     settings = run.settings
     if check:
         return _check(run)

@@ -35,6 +35,12 @@ class Invocation:
     json: bool = False
     verbose: bool = False
     redactor: Redactor = field(default_factory=Redactor)
+    #: Whether this command speaks with databases: only then is it told their passwords.
+    needs_passwords: bool = True
+    #: The whole name of the command, as `venus half commit`.
+    command: str = ""
+    #: [security] audit_file, once the configuration has been read.
+    audit_file: str = ""
 
     @classmethod
     def of(cls, ctx: typer.Context, config: Path | None, as_json: bool) -> Invocation:
@@ -42,6 +48,7 @@ class Invocation:
         self = ctx.ensure_object(cls)
         self.config = config or self.config
         self.json = as_json or self.json
+        self.command = ctx.command_path
         return self
 
     @cached_property
@@ -55,6 +62,11 @@ class Invocation:
         from venus.config import DEFAULT_FILE, load
 
         settings = load(self.file)
+        self.audit_file = settings.security.audit_file
+        if self.needs_passwords:
+            from venus.security.passwords import resolved
+
+            settings = resolved(settings)
         self.redactor.learn(settings)
         if self.file is None and not settings.source.url.get_secret_value() and not settings.targets:
             self.config = DEFAULT_FILE  # nothing at all is configured: say that the file is missing

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from venus.config import Settings
 
 STRUCK = "***"
+#: Shorter ones would strike out half the text.
+SECRET_CHARS_MIN = 3
 
 
 class Redactor:
@@ -30,6 +32,11 @@ class Redactor:
         for url in (settings.source.url, *(target.url for target in settings.targets.values())):
             self._secrets |= passwords(url.get_secret_value())
         self._secrets |= passwords(settings.spark.remote)
+        from venus.config import is_secret
+
+        others = [value for name, value in settings.spark.conf.items() if is_secret(name)]
+        others.append(settings.security.client_token.get_secret_value())
+        self._secrets |= {secret for secret in others if len(secret) >= SECRET_CHARS_MIN}
 
     def __call__(self, text: str) -> str:
         """Return the text without any password."""
@@ -49,10 +56,10 @@ class Redactor:
 
 
 def passwords(url: str) -> set[str]:
-    """Return every spelling of the passwords in a URL; those under three letters would strike out half the text."""
+    """Return every spelling of the passwords in a URL; without those that are too short."""
     found: set[str] = set()
     if match := re.search(r"://[^:/?@]*:(.*)@", url, re.DOTALL):
         found.add(match[1])
     found |= set(re.findall(r"[?&;][^=&;]*(?:passw|secret|token)[^=&;]*=([^&;]*)", url, re.IGNORECASE))
     found |= {decode(secret) for secret in found for decode in (unquote, unquote_plus)}
-    return {secret for secret in found if len(secret) >= 3}
+    return {secret for secret in found if len(secret) >= SECRET_CHARS_MIN}

@@ -15,6 +15,7 @@ def config(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption 
     from venus.config import effective
 
     run = Invocation.of(ctx, config, as_json)
+    run.needs_passwords = False
     tree = effective(run.settings)
     rows: list[tuple[object, ...]] = []
     for section, values in tree.items():

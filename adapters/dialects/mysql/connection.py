@@ -130,6 +130,12 @@ class Connection:
                 raise DatabaseUnavailable(
                     f"source {self.place} cannot be reached: {_said(error)}", hint="check [source] url"
                 ) from error
+            except OSError as error:  # of a file of ours, which the driver reads before it connects
+                names = ", ".join(_TLS)
+                raise ConfigError(
+                    f"source {self.place}: a certificate or key of the URL cannot be read: {error.strerror or error}",
+                    hint=f"check {names} in [source] url",
+                ) from error
             self.run(self._settings())
             self.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {self._isolation}")
         return self._raw

@@ -1,0 +1,162 @@
+"""The same junk at a broker with TLS, by somebody whose roles are for another business, and at its doors.
+
+Nothing of it is admitted, nothing is created or changed, the broker keeps its memory and its counters are right.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.fault.service.test_fuzz import FRAMES_PER_METHOD, GROWTH_BYTES_MAX, METHODS, frames, mutated
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, BrokerProcess, RssWatch, commit
+from tests.support.certificates import EVERYTHING, Authority, get, token_file
+from venus.errors import Denied, VenusError
+from venus.rpc.address import Proof
+from venus.rpc.admin import Admin
+from venus.rpc.channel import open_channel
+from venus.rpc.errors import from_rpc_error
+from venus.rpc.producer import Producer
+from venus.security.roles import CALLS
+from venus.security.tokens import made
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+CALL_TIMEOUT_S = 5.0
+DOORS = 200
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "certs")
+
+
+@pytest.fixture
+def token_line(tmp_path: Path) -> tuple[str, str]:
+    token, line = made("grafana", "viewer")
+    return token, token_file(tmp_path / "tokens", line)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, authority: Authority, token_line: tuple[str, str]) -> Iterator[BrokerProcess]:
+    with BrokerProcess(authority.settings(tmp_path / "data", token_file=token_line[1])) as running:
+        running.http_address = running.line.partition("https://")[2].partition("/")[0]
+        with Producer(
+            authority.address(running.address, "all", *EVERYTHING), BUSINESS, "p", window_bytes_max=1 << 20
+        ) as p:
+            p.connect(0, 0)
+            commit(p, [half(n) for n in range(1, 6)])
+        yield running
+
+
+def untouched(broker: BrokerProcess, authority: Authority) -> None:
+    """Check that the business is as it was, and that there is no other one."""
+    assert broker.process.poll() is None
+    with Admin(authority.address(broker.address, "all", *EVERYTHING)) as admin:
+        (business,) = admin.status().businesses
+    assert (business.business, business.next_offset, len(business.halves), len(business.consumers)) == (
+        BUSINESS,
+        5,
+        0,
+        0,
+    )
+
+
+def told(channel: grpc.Channel, method: Any, messages: list[bytes], metadata: Any = ()) -> VenusError | None:
+    call: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
+    try:
+        list(call(iter(messages), timeout=CALL_TIMEOUT_S, metadata=metadata))
+    except grpc.RpcError as error:
+        return from_rpc_error(error)
+    return None
+
+
+def by_snapshot(method: Any) -> bool:
+    """Whether a call names a snapshot only: for one that is not there the answer is the same for everybody."""
+    return bool(CALLS[f"/{method.containing_service.full_name}/{method.name}"].snapshot)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_nothing_is_done_for_somebody_elses_business(broker: BrokerProcess, authority: Authority, method: Any) -> None:
+    chance = random.Random(f"{method.name} 2")
+    stranger = authority.address(broker.address, "stranger", "producer(elsewhere)", "consumer(*, elsewhere)", "broker")
+    denied = 0
+    with open_channel(stranger) as channel, RssWatch(broker) as watch:
+        before = watch.peak_bytes
+        for _ in range(FRAMES_PER_METHOD):
+            error = told(channel, method, frames(chance, method))
+            assert error is not None or by_snapshot(method), "answered"
+            assert "the broker failed" not in str(error)
+            assert "\n" not in str(error)
+            denied += isinstance(error, Denied)
+        assert watch.peak_bytes - before < GROWTH_BYTES_MAX
+    assert denied > FRAMES_PER_METHOD / 4 or by_snapshot(method)
+    untouched(broker, authority)
+
+
+@pytest.mark.timeout(300)
+def test_no_mutation_of_a_token_opens_a_door(
+    broker: BrokerProcess, authority: Authority, token_line: tuple[str, str]
+) -> None:
+    chance = random.Random("tokens")
+    token, nobody = token_line[0], Proof(ca=authority.ca)
+    status = next(method for method in METHODS if method.name == "Status")
+    with open_channel(authority.address(broker.address, "nobody")) as channel:
+        for number in range(DOORS):
+            other = mutated(chance, token.encode()).decode("latin-1")
+            other = "".join(c for c in other if c.isprintable() and c.isascii()).strip() or "x"
+            if other == token:
+                continue
+            assert isinstance(told(channel, status, [b""], [("authorization", f"Bearer {other}")]), Denied), other
+            if number % 4 == 0:
+                header = "Basic " + base64.b64encode(f"x:{other}".encode()).decode()
+                assert get(broker.http_address, "/status.json", nobody, header).code == 401
+    assert get(broker.http_address, "/status.json", nobody, f"Bearer {token}").code == 200
+    untouched(broker, authority)
+
+
+@pytest.mark.timeout(300)
+def test_junk_in_handshakes_is_survived(broker: BrokerProcess, authority: Authority) -> None:
+    chance = random.Random("handshakes")
+    hello = client_hello()
+    with RssWatch(broker) as watch:
+        before = watch.peak_bytes
+        for number in range(DOORS):
+            for address in (broker.address, broker.http_address):
+                knock(address, chance.randbytes(300) if number % 3 == 0 else mutated(chance, hello))
+        assert watch.peak_bytes - before < GROWTH_BYTES_MAX
+    untouched(broker, authority)
+    found = json.loads(get(broker.http_address, "/status.json", authority.proof("all")).text)["security"]
+    assert found["refused_calls"] == 0
+
+
+def client_hello() -> bytes:
+    """Return the first bytes of a proper handshake."""
+    out = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+    return out.read()
+
+
+def knock(address: str, data: bytes) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as plain:
+        try:
+            plain.sendall(data)
+            plain.shutdown(socket.SHUT_WR)
+            plain.recv(4096)
+        except OSError:
+            pass

@@ -1,0 +1,119 @@
+"""TLS to the databases, with certificates that we made ourselves: as the drivers offer it, by the URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+from pydantic import SecretStr
+
+from tests.support.certificates import Authority
+from tests.support.mariadb import DEFAULT_MODE, MariaServer, running_mariadb
+from tests.support.tls_postgres import running_tls_postgres
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.targets.postgresql.session import Session
+from venus.config import Settings, Source
+from venus.errors import ConfigError, VenusError
+
+pytestmark = pytest.mark.integration
+
+Use = Callable[[str], bool]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certs") / "certs", hosts=("127.0.0.1",))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger") / "certs", hosts=("127.0.0.1",))
+
+
+@pytest.fixture(scope="module")
+def postgres(made: Authority) -> Iterator[int]:
+    with running_tls_postgres(made.folder / "broker.crt", made.folder / "broker.key") as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def mariadb(made: Authority) -> Iterator[MariaServer]:
+    certificate = (f"--ssl-cert={made.folder}/broker.crt", f"--ssl-key={made.folder}/broker.key")
+    with running_mariadb(DEFAULT_MODE, *certificate) as server:
+        server.execute("CREATE DATABASE shop")
+        server.execute("CREATE TABLE shop.items (id int PRIMARY KEY)")
+        server.execute("CREATE USER tls@'127.0.0.1' REQUIRE SSL")
+        server.execute("GRANT ALL ON *.* TO tls@'127.0.0.1'")
+        yield server
+
+
+def source(url: str) -> bool:
+    opened = open_source(Settings(source=Source(url=SecretStr(url))))
+    try:
+        return bool(opened.table_names() is not None)
+    finally:
+        opened.close()
+
+
+def target(url: str) -> bool:
+    session = Session(url, application="test")
+    try:
+        row = session.row("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+        return bool(row and row[0])
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("use", [source, target])
+def test_postgresql_is_believed_by_its_authority_and_host(
+    postgres: int, made: Authority, stranger: Authority, use: Use
+) -> None:
+    def url(host: str, mode: str, ca: str) -> str:
+        return f"postgresql://postgres@{host}:{postgres}/postgres?sslmode={mode}&sslrootcert={ca}"
+
+    assert use(url("127.0.0.1", "verify-full", made.ca))
+    for wrong, says in (
+        (url("127.0.0.1", "verify-full", stranger.ca), "certificate verify failed"),
+        (url("localhost", "verify-full", made.ca), "does not match host name"),
+        (url("127.0.0.1", "disable", made.ca), "no encryption"),
+    ):
+        with pytest.raises(VenusError) as caught:
+            use(wrong)
+        assert says in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_connection_to_postgresql_is_encrypted(postgres: int, made: Authority) -> None:
+    assert target(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=require")
+    with pytest.raises(psycopg2.OperationalError, match="no encryption"):
+        psycopg2.connect(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=disable")
+
+
+def test_mariadb_is_believed_by_its_authority_and_host(
+    mariadb: MariaServer, made: Authority, stranger: Authority
+) -> None:
+    def url(host: str, ca: str) -> str:
+        return f"mysql+pymysql://tls@{host}:{mariadb.port}/shop?ssl_ca={ca}"
+
+    assert source(url("127.0.0.1", made.ca))
+    for wrong, says in (
+        (url("127.0.0.1", stranger.ca), "certificate verify failed"),
+        (url("localhost", made.ca), "certificate is not valid for 'localhost'"),
+    ):
+        with pytest.raises(VenusError) as caught:
+            source(wrong)
+        assert says in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_wrong_file_for_mariadb_is_one_line(mariadb: MariaServer, tmp_path: Path, content: str | None) -> None:
+    ca = tmp_path / "ca.crt"
+    if content is not None:
+        ca.write_text(content)
+
+    with pytest.raises(ConfigError, match="a certificate or key of the URL cannot be read") as caught:
+        source(f"mysql+pymysql://tls@127.0.0.1:{mariadb.port}/shop?ssl_ca={ca}")
+    assert "ssl_ca" in caught.value.hint

@@ -1,0 +1,80 @@
+"""Passwords of databases from a command or a file, put into the URLs of the settings where they are needed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from urllib.parse import quote
+
+from pydantic import SecretStr
+
+from venus.config import Settings, Source, Target
+from venus.errors import ConfigError
+from venus.security.reading import read_secret
+
+COMMAND_TIMEOUT_S = 30.0
+PASSWORD_CHARS_MAX = 4096
+_USER = re.compile(r"(://[^:/?@]+)(:[^/?]*)?@")
+
+
+def resolved(settings: Settings) -> Settings:
+    """Return settings whose URLs have their passwords; each command runs once. Raises ConfigError."""
+    changed: dict[str, object] = {}
+    if (url := _url_of("source", settings.source)) is not None:
+        changed["source"] = settings.source.model_copy(update={"url": url})
+    urls = {name: _url_of(f"targets.{name}", target) for name, target in settings.targets.items()}
+    if any(url is not None for url in urls.values()):
+        changed["targets"] = {
+            name: target.model_copy(update={"url": urls[name] or target.url})
+            for name, target in settings.targets.items()
+        }
+    return settings.model_copy(update=changed) if changed else settings
+
+
+def _url_of(section: str, database: Source | Target) -> SecretStr | None:
+    """Return the URL with its password, None if the password comes from nowhere else."""
+    if not (database.password_command or database.password_file):
+        return None
+    if database.password_command and database.password_file:
+        raise ConfigError(f"{section} has password_command and password_file", hint="keep one of them")
+    url = database.url.get_secret_value()
+    user = _USER.search(url)
+    if user is None:
+        raise ConfigError(f"{section}.url names no user, whose password that would be", hint="write ://USER@HOST")
+    if user[2]:
+        option = "password_command" if database.password_command else "password_file"
+        raise ConfigError(f"{section}.url has a password, and {option} is set", hint="take it out of the URL")
+    password = _from_command(section, database) if database.password_command else _from_file(section, database)
+    return SecretStr(f"{url[: user.end(1)]}:{quote(password, safe='')}{url[user.end(1) :]}")
+
+
+def _from_file(section: str, database: Source | Target) -> str:
+    option = f"{section}.password_file"
+    content = read_secret(Path(database.password_file), option).decode(errors="replace")
+    return _first_line(content, f"{option} {database.password_file}")
+
+
+def _from_command(section: str, database: Source | Target) -> str:
+    """Run the command with a shell. What it writes to stderr goes where ours does; what it prints is never shown."""
+    option, command = f"{section}.password_command", database.password_command
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        hint = "it may ask for something: it has no terminal"
+        raise ConfigError(f"{option} did not end within {COMMAND_TIMEOUT_S:g} s", hint=hint) from None
+    except OSError as error:
+        raise ConfigError(f"{option} cannot be run: {error.strerror}", hint="it is run by /bin/sh") from None
+    if done.returncode:
+        raise ConfigError(f"{option} ended with exit code {done.returncode}", hint=f"run it by hand: {command}")
+    return _first_line(done.stdout.decode(errors="replace"), option)
+
+
+def _first_line(text: str, what: str) -> str:
+    line = text.partition("\n")[0].rstrip("\r")
+    if not line or len(line) > PASSWORD_CHARS_MAX:
+        raise ConfigError(f"{what} gives no password in its first line", hint="its first line is the password")
+    return line
