@@ -20,13 +20,14 @@ demo: $(VENV)/.demo ## install and show the whole path, SQLite to an embedded Po
 
 dev: $(VENV)/.dev ## install everything a developer needs
 
-check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generated code unchanged
+check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generated code unchanged, known vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
 	$(BIN)/python -m tests.support.protos --check
+	$(BIN)/python -m tests.support.advisories
 
 test: $(VENV)/.dev ## the suite, under 15 minutes on 2 cores
 	$(PYTEST) -m "not slow and not oracle"

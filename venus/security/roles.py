@@ -140,9 +140,10 @@ def covers(identity: Identity, call: Call, business: str, group: str = "") -> bo
 
 
 def missing(call: Call, business: str = "", group: str = "") -> str:
-    """Return the roles that would be enough, as they are written."""
+    """Return the roles that would be enough, as they are written; for everything at once, those for everything."""
+    unlimited = {kind for kind in call.kinds if not PARAMETERS[kind]}
     texts = []
-    for kind in sorted(call.kinds):
+    for kind in sorted((not business and unlimited) or call.kinds):
         names = {"BUSINESS": business or ANY, "GROUP": group.removeprefix(f"{business}/") or ANY}
         given = [names[parameter] for parameter in PARAMETERS[kind]]
         texts.append(f"{kind}({', '.join(given)})" if given else kind)

@@ -34,6 +34,8 @@ from venus.wire import broker_pb2, change_pb2
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 FRAMES_PER_METHOD = 400
+#: `make test-all` sends so many to each service, one seed for each round.
+FRAMES_PER_SERVICE = 10_000
 GROWTH_BYTES_MAX = 150 << 20
 CALL_TIMEOUT_S = 5.0
 
@@ -149,15 +151,29 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_a_broker_outlives_what_no_client_would_send(broker: BrokerProcess, method: Any) -> None:
-    chance = random.Random(f"{method.name} 1")
+    outlives(broker, [method], FRAMES_PER_METHOD, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("service", sorted({method.containing_service.name for method in METHODS}))
+def test_a_broker_outlives_ten_thousand_frames(broker: BrokerProcess, service: str) -> None:
+    methods = [method for method in METHODS if method.containing_service.name == service]
+    outlives(broker, methods, FRAMES_PER_SERVICE // len(methods), seed=2)
+
+
+def outlives(broker: BrokerProcess, methods: list[Any], calls: int, *, seed: int) -> None:
+    """Send so many calls of each method; afterwards the broker is there, has not grown, and its business goes on."""
     halves = [half(n, rows=20) for n in range(1, 31)]
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
         commit(sender, halves[:10])
         with open_channel(broker.address) as channel, RssWatch(broker) as watch:
             before = watch.peak_bytes
-            for _ in range(FRAMES_PER_METHOD):
-                send(channel, method, frames(chance, method))
+            for method in methods:
+                chance = random.Random(f"{method.name} {seed}")
+                for _ in range(calls):
+                    send(channel, method, frames(chance, method))
             assert watch.peak_bytes - before < GROWTH_BYTES_MAX
     assert broker.process.poll() is None
     goes_on(broker, halves)

@@ -6,12 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
+from pydantic import SecretStr
 
 from tests.integration.security.conftest import StartSecure
 from tests.support.batches import half
@@ -29,7 +31,7 @@ from venus.rpc.producer import Producer
 from venus.rpc.sealed import seal
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
-from venus.security.roles import CALLS
+from venus.security.roles import CALLS, Call
 from venus.security.tokens import made
 from venus.wire import broker_pb2
 
@@ -111,7 +113,7 @@ def test_a_certificate_without_roles_gets_health_and_nothing_else(secure: Runnin
     with Admin(authority.address(secure.address, "nobody")) as admin, pytest.raises(Denied) as caught:
         admin.status()
 
-    assert "role operator or viewer" in str(caught.value) or "is missing" in str(caught.value)
+    assert "role operator or viewer is missing" in str(caught.value)
     assert "its roles are: none" in caught.value.hint
 
 
@@ -203,9 +205,28 @@ def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecur
         Admin(at(good))
 
 
-def test_a_token_is_not_sent_without_tls(secure: RunningBroker) -> None:
-    from pydantic import SecretStr
+def test_a_wrong_token_spoils_a_good_certificate(secure: RunningBroker, authority: Authority) -> None:
+    proof = replace(authority.proof("ann", "operator"), token=SecretStr("x" * 43))
 
+    with pytest.raises(Unproven):
+        Admin(Address(secure.address, proof))
+
+
+def test_a_method_that_is_not_listed_is_refused(
+    secure: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = authority.address(secure.address, "everything", *EVERYTHING, "viewer", "broker")
+    for method in ("Status", "Forget"):
+        monkeypatch.delitem(cast("dict[str, Call]", CALLS), f"/venus.wire.Admin/{method}")
+
+    with Admin(address) as admin:
+        with pytest.raises(Denied, match="role none that exists is missing"):
+            admin.status()
+        with pytest.raises(Denied):
+            admin.forget(BUSINESS, "g")
+
+
+def test_a_token_is_not_sent_without_tls(secure: RunningBroker) -> None:
     with pytest.raises(ConfigError, match=r"a token is set and security\.ca is not"):
         Admin(Address(secure.address, Proof(token=SecretStr("abc"))))
 
