@@ -22,7 +22,7 @@ from typing import IO, Any
 FINAL_CODES = (1, 2)
 REFUSED_CODE, REFUSED_WAIT_S = 3, 15.0
 #: Errors that have no exit code of their own and are final all the same.
-FINAL_ERRORS = ("Fenced", "Held")
+FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven")
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 #: A loop that ran so long has recovered from whatever stopped it before.
 HEALTHY_AFTER_S = 60.0

@@ -144,8 +144,8 @@ def missing(call: Call, business: str = "", group: str = "") -> str:
     unlimited = {kind for kind in call.kinds if not PARAMETERS[kind]}
     texts = []
     for kind in sorted((not business and unlimited) or call.kinds):
-        names = {"BUSINESS": business or ANY, "GROUP": group.removeprefix(f"{business}/") or ANY}
-        given = [names[parameter] for parameter in PARAMETERS[kind]]
+        names = {"BUSINESS": business, "GROUP": group.removeprefix(f"{business}/") or (business and ANY)}
+        given = [names[parameter] or parameter for parameter in PARAMETERS[kind]]
         texts.append(f"{kind}({', '.join(given)})" if given else kind)
     return " or ".join(texts) or "none that exists"
 
