@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, BrokerProcess, settings, take
+from tests.support.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.etcd import EtcdCluster
 from venus.errors import VenusError
 from venus.model import Verdict
@@ -22,8 +23,12 @@ FAIL_OVER_S = 30.0
 class BrokerCluster:
     """Brokers a, b, c of one cluster."""
 
-    def __init__(self, folder: Path, etcd: EtcdCluster, names: str = "abc", **cluster: Any) -> None:
-        self.folder, self.etcd, self.name = folder, etcd, etcd.new_name()
+    def __init__(
+        self, folder: Path, etcd: EtcdCluster, names: str = "abc", *, authority: Authority | None = None, **cluster: Any
+    ) -> None:
+        self.folder, self.etcd, self.name, self._authority = folder, etcd, etcd.new_name(), authority
+        if authority is not None:
+            authority.issue("member", "broker", hosts=HOSTS)
         self._options = cluster
         self.brokers: dict[str, BrokerProcess] = {}
         for name in names:
@@ -35,14 +40,21 @@ class BrokerCluster:
         chosen = settings(self.folder / name, free_bytes_min=1 << 20).model_copy(
             update={"cluster": type(settings(self.folder).cluster)(**cluster)}
         )
+        if self._authority is not None:
+            chosen = chosen.model_copy(update={"security": self._authority.security("member")})
         self.brokers[name] = BrokerProcess(chosen)
         return self.brokers[name]
+
+    def address(self, name: str) -> str:
+        """Return where a client who may do everything finds a broker."""
+        text = self.brokers[name].address
+        return text if self._authority is None else self._authority.address(text, "all", *EVERYTHING)
 
     def connected(self, last_batch: int = 0) -> tuple[str, Producer, broker_pb2.InitAck]:
         """Return the leader's name and a producer there, as soon as one lets it in."""
         end, error = time.monotonic() + FAIL_OVER_S, ""
         while time.monotonic() < end:
-            names = {broker.address: name for name, broker in self.brokers.items() if broker.process.poll() is None}
+            names = {self.address(name): name for name, broker in self.brokers.items() if broker.process.poll() is None}
             with contextlib.ExitStack() as stack:
                 try:
                     producer = Producer(",".join(names), BUSINESS, "test", window_bytes_max=8 << 20)
@@ -61,7 +73,9 @@ class BrokerCluster:
         found = {}
         for name, broker in self.brokers.items():
             if broker.process.poll() is None:
-                with Subscriber(broker.address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
+                with Subscriber(
+                    self.address(name), BUSINESS, "look", credit_bytes=8 << 20, transient=True
+                ) as subscriber:
                     subscriber.open(0, 0)
                     found[name] = [increment.body for increment in take(subscriber, until)]
         return found

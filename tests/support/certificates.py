@@ -45,9 +45,9 @@ class Authority:
         made, _ = issue(self.folder, name, then, roles=roles, hosts=hosts, days=days, replace=replace)
         return made
 
-    def security(self, **options: Any) -> Security:
+    def security(self, name: str = "broker", **options: Any) -> Security:
         """Return the [security] of a broker."""
-        own = {"certificate": str(self.folder / "broker.crt"), "key": str(self.folder / "broker.key"), "ca": self.ca}
+        own = {"certificate": str(self.folder / f"{name}.crt"), "key": str(self.folder / f"{name}.key"), "ca": self.ca}
         return Security(**(own | options))
 
     def settings(self, data_dir: Path, **options: Any) -> Settings:

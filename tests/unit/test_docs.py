@@ -84,6 +84,15 @@ def test_make_targets_that_are_named_exist() -> None:
     assert named - targets == set()
 
 
+def test_every_threat_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "SECURITY.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+
+    assert len(named) >= 20
+    for file, name in named:
+        assert not name or f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
 def test_every_scenario_names_tests_that_exist() -> None:
     text = (ROOT / "docs" / "SCENARIOS.md").read_text()
     rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE)

@@ -8,7 +8,7 @@ import pytest
 
 from venus.errors import ConfigError
 from venus.security.roles import CALLS, Call, Identity, admits, covers, missing, parse, roles_of
-from venus.wire import broker_pb2
+from venus.wire import broker_pb2, replica_pb2
 
 PRODUCE, SUBSCRIBE = CALLS["/venus.wire.Ingest/Produce"], CALLS["/venus.wire.Delivery/Subscribe"]
 STATUS, DECIDE = CALLS["/venus.wire.Admin/Status"], CALLS["/venus.wire.Admin/Decide"]
@@ -19,20 +19,16 @@ def who(*roles: str) -> Identity:
 
 
 def test_every_method_of_every_service_says_what_it_needs() -> None:
-    known = {f"/{s.full_name}/{m.name}" for s in broker_pb2.DESCRIPTOR.services_by_name.values() for m in s.methods}
+    services = [s for file in (broker_pb2, replica_pb2) for s in file.DESCRIPTOR.services_by_name.values()]
+    known = {f"/{service.full_name}/{method.name}": method for service in services for method in service.methods}
 
-    assert {name for name in CALLS if name.startswith("/venus.")} == known
-    for name in known:
+    assert {name for name in CALLS if name.startswith("/venus.")} == known.keys()
+    for name, method in known.items():
         call = CALLS[name]
         assert call.kinds, name
         assert not call.everybody, name
-        message = (
-            broker_pb2.DESCRIPTOR.services_by_name[name.split("/")[1].rpartition(".")[2]]
-            .methods_by_name[name.rpartition("/")[2]]
-            .input_type
-        )
         for path in filter(None, (call.business, call.group, call.snapshot)):
-            found: Any = message
+            found: Any = method.input_type
             *inner, last = path.split(".")
             for part in inner:
                 found = found.fields_by_name[part].message_type

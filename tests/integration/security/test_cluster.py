@@ -1,0 +1,56 @@
+"""Brokers of a cluster among themselves: with TLS they believe those with the role broker, and nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster
+from tests.support.brokers import BUSINESS, wait_for
+from tests.support.certificates import Authority
+from tests.support.etcd import EtcdCluster
+from venus.config import Cluster, Security, Settings
+from venus.errors import ConfigError, Denied, VenusError
+from venus.rpc.admin import Admin
+from venus.rpc.channel import open_channel
+from venus.rpc.producer import Producer
+from venus.rpc.sealed import ask
+from venus.security import listening
+from venus.wire import replica_pb2
+
+pytestmark = pytest.mark.integration
+
+
+def test_brokers_replicate_over_mutual_tls(tmp_path: Path, authority: Authority, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server, authority=authority) as cluster:
+        addresses = [cluster.address(name) for name in cluster.brokers]
+        wait_for(lambda: logs_are_equal(addresses), 60)
+
+        stranger = authority.address(addresses[0], "stranger", "producer(*)", "consumer(*, *)", "operator", "viewer")
+        with open_channel(stranger) as channel, pytest.raises(Denied, match="role broker is missing"):
+            ask(channel, "Replica/Ballot", replica_pb2.BallotRequest(), replica_pb2.BallotAnswer, timeout_s=5)
+
+
+def logs_are_equal(addresses: list[str]) -> bool:
+    """Let a producer come, whose epoch is an entry of the log, and look whether every broker has it."""
+    for address in addresses:
+        with (
+            contextlib.suppress(VenusError),
+            Producer(address, BUSINESS, "p", window_bytes_max=1000) as producer,
+        ):
+            producer.connect(0, 0, owner="p", take_over=True, timeout_s=1)
+    ends = []
+    for address in addresses:
+        with Admin(address) as admin:
+            ends += [found.replication.log_end for found in admin.status().businesses]
+    return len(ends) == len(addresses) and len(set(ends)) == 1 and ends[0] > 1
+
+
+def test_a_cluster_with_tls_needs_an_authority() -> None:
+    cluster = Cluster(name="c", broker_id="a", etcd=("127.0.0.1:2379",))
+    security = Security(certificate="b.crt", key="b.key", client_auth="token", token_file="tokens")
+
+    with pytest.raises(ConfigError, match="it would believe no other broker"):
+        listening.check(Settings(cluster=cluster, security=security))
