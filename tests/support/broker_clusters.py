@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,19 @@ class BrokerCluster:
     """Brokers a, b, c of one cluster."""
 
     def __init__(
-        self, folder: Path, etcd: EtcdCluster, names: str = "abc", *, authority: Authority | None = None, **cluster: Any
+        self,
+        folder: Path,
+        etcd: EtcdCluster,
+        names: str = "abc",
+        *,
+        authority: Authority | None = None,
+        broker: Mapping[str, Any] | None = None,
+        **cluster: Any,
     ) -> None:
         self.folder, self.etcd, self.name, self._authority = folder, etcd, etcd.new_name(), authority
         if authority is not None:
             authority.issue("member", "broker", hosts=HOSTS)
-        self._options = cluster
+        self._options, self._broker = cluster, {"free_bytes_min": 1 << 20, **(broker or {})}
         self.brokers: dict[str, BrokerProcess] = {}
         for name in names:
             self.start(name)
@@ -37,7 +45,7 @@ class BrokerCluster:
     def start(self, name: str) -> BrokerProcess:
         """Start a broker, or start it again."""
         cluster = {"name": self.name, "broker_id": name, "etcd": self.etcd.addresses, "lease_s": 2.0, **self._options}
-        chosen = settings(self.folder / name, free_bytes_min=1 << 20).model_copy(
+        chosen = settings(self.folder / name, **self._broker).model_copy(
             update={"cluster": type(settings(self.folder).cluster)(**cluster)}
         )
         if self._authority is not None:

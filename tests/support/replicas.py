@@ -8,19 +8,23 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tests.support import engines
 from venus.broker.core import Core
+from venus.broker.replicas import copies
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
+from venus.broker.replicas.copies import Piece
 from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.host import Host
+from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
+from venus.errors import Unavailable
 from venus.replication.messages import Answer, Answered, Fetch, Fetched
 from venus.replication.records import LiveBroker, Member, Policy
 from venus.replication.settings import Patience
@@ -113,12 +117,14 @@ class Node:
         self.coordination = CoordinatorThread(
             self.coordinator, lease_s=LEASE_S, monotonic=time.monotonic, post=self.post
         )
+        self.installer = Installer(self.core, shared, self._copy, post=self.post)
         self.host = Host(
             me,
             logs=CoreLogs(self.core, shared, me=name, background=lambda call: self._background(call)),
             shared=shared,
             transport=MemoryTransport(cluster.net, self),
             coordination=self.coordination,
+            installations=self.installer,
             wanted=cluster.wanted,
             patience=PATIENCE,
             monotonic=time.monotonic,
@@ -132,6 +138,14 @@ class Node:
     def post(self, call: Callable[[], None]) -> None:
         """Run a call in the host's thread."""
         self._inbox.put(call)
+
+    def _copy(self, leader: LiveBroker, business: str) -> Iterator[Piece]:
+        node = self._cluster.nodes[leader.member.broker]
+        if (self.name, node.name) in self._cluster.net.cut:
+            raise Unavailable("no way there")
+        for n, piece in enumerate(copies.pieces(node.core, node.core.catalogue.known(business))):
+            self._cluster.piece_came(self, n)
+            yield piece
 
     def _background(self, call: Callable[[], None]) -> None:
         self._pool.submit(call)
@@ -174,6 +188,7 @@ class Node:
         self._inbox.put(None)
         self._thread.join()
         self.coordination.stop(leave=False)
+        self.installer.stop()
         self._pool.shutdown()
         self.core.stop()
 
@@ -183,6 +198,7 @@ class Node:
             self.coordination.stop()
             self._inbox.put(None)
             self._thread.join()
+            self.installer.stop()
             self._pool.shutdown()
             self.core.stop()
 
@@ -201,6 +217,8 @@ class Cluster:
     ) -> None:
         self.folder, self.options, self.backlog_bytes = folder, options, backlog_bytes
         self.net = Net()
+        #: Called with the node that installs and how many pieces it has had.
+        self.piece_came: Callable[[Node, int], None] = lambda _node, _n: None
         self.memory = MemoryCluster(clock=time.monotonic)
         minimum = len(names) // 2 + 1 if policy is Policy.CONSISTENCY else 1
         self.wanted = Wanted(replicas=len(names), policy=policy, min_in_sync=minimum)
@@ -234,7 +252,10 @@ class Cluster:
         """Wait until every living node has everything, and everything is applied everywhere."""
 
         def even() -> bool:
-            logs = [node.core.catalogue.known(business).log for node in self.living()]
+            try:
+                logs = [node.core.catalogue.known(business).log for node in self.living()]
+            except Unavailable:
+                return False  # one begins anew
             return len({(log.end, log.applied + 1) for log in logs}) == 1 and logs[0].end == logs[0].applied + 1
 
         engines.wait_until(even)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from venus.broker.machine import retention
+from venus.broker.machine import records, retention
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.consumers import kept_for
@@ -23,7 +23,7 @@ from venus.broker.pipeline.full_data import FullData
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producers import Producers
 from venus.broker.pipeline.publisher import Publisher
-from venus.broker.pipeline.recovery import recover
+from venus.broker.pipeline.recovery import recover, take_up
 from venus.broker.pipeline.shared_log import Alone, SharedLog
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
@@ -194,6 +194,21 @@ class Core:
         vouching.vouch_for_all(self.store, found)
         self.catalogue.load(self.store, found)
         self.snapshots.load(self.store)
+
+    def take_in(self, number: int) -> Business:
+        """Return a business whose copy was written under this number, whole and checked; nobody finds it yet.
+
+        Raises Corruption, StorageError.
+        """
+        value = self.store.get(keys.STATE, keys.core_key(number))
+        if value is None:
+            raise StorageError("it has no record")
+        found = records.load(self.store, number, value, self._settings.review_after_s)
+        take_up(self.store, found, watermark=lambda business: business.log.applied, now=self._monotonic())
+        self.scavenger.load(found)
+        scrub.load(self.store, found)
+        vouching.vouch(self.store, found)
+        return found
 
     # -- what one part needs of another --------------------------------------------------------------------------
 

@@ -222,6 +222,13 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "end": _ANY,
         "entries": Each(COUNT_MAX, Bytes(ENTRY_BYTES_MAX)),
     },
+    "CopyRequest": {"business": _BUSINESS},
+    "CopyFrame": {
+        "area": Number(0, 255),
+        "keys": Each(COUNT_MAX, Bytes(KEY_BYTES_MAX)),
+        "values": Each(COUNT_MAX, Bytes(ENTRY_BYTES_MAX)),
+        "frames": _ANY,
+    },
     "BallotRequest": {"business": _BUSINESS, "term": _FROM_1},
     "BallotAnswer": {"last_term": _ANY, "end": _ANY, "high": _ANY},
     "StatusRequest": {"business": Name(NAME_CHARS_MAX, may_be_empty=True)},

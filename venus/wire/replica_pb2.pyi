@@ -294,3 +294,69 @@ class BallotAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BallotAnswer: _TypeAlias = BallotAnswer  # noqa: Y015
+
+@_typing.final
+class CopyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GREETING_FIELD_NUMBER: _builtins.int
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    seal: _builtins.int
+    @_builtins.property
+    def greeting(self) -> Global___Greeting: ...
+    def __init__(
+        self,
+        *,
+        greeting: Global___Greeting | None = ...,
+        business: _builtins.str = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["greeting", b"greeting"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "greeting", b"greeting", "seal", b"seal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyRequest: _TypeAlias = CopyRequest  # noqa: Y015
+
+@_typing.final
+class CopyFrame(_message.Message):
+    """Keys without area and number, in order, with their values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AREA_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    area: _builtins.int
+    """venus/broker/replicas/copies.py"""
+    end: _builtins.bool
+    frames: _builtins.int
+    """at the end: how many came before"""
+    seal: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        area: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+        end: _builtins.bool = ...,
+        frames: _builtins.int = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["area", b"area", "end", b"end", "frames", b"frames", "keys", b"keys", "seal", b"seal", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyFrame: _TypeAlias = CopyFrame  # noqa: Y015

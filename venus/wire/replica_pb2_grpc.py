@@ -44,6 +44,11 @@ class ReplicaStub:
                 request_serializer=venus_dot_wire_dot_replica__pb2.BallotRequest.SerializeToString,
                 response_deserializer=venus_dot_wire_dot_replica__pb2.BallotAnswer.FromString,
                 _registered_method=True)
+        self.Copy = channel.unary_stream(
+                '/venus.wire.Replica/Copy',
+                request_serializer=venus_dot_wire_dot_replica__pb2.CopyRequest.SerializeToString,
+                response_deserializer=venus_dot_wire_dot_replica__pb2.CopyFrame.FromString,
+                _registered_method=True)
 
 
 class ReplicaServicer:
@@ -63,6 +68,13 @@ class ReplicaServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Copy(self, request, context):
+        """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicaServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_ReplicaServicer_to_server(servicer, server):
                     servicer.Ballot,
                     request_deserializer=venus_dot_wire_dot_replica__pb2.BallotRequest.FromString,
                     response_serializer=venus_dot_wire_dot_replica__pb2.BallotAnswer.SerializeToString,
+            ),
+            'Copy': grpc.unary_stream_rpc_method_handler(
+                    servicer.Copy,
+                    request_deserializer=venus_dot_wire_dot_replica__pb2.CopyRequest.FromString,
+                    response_serializer=venus_dot_wire_dot_replica__pb2.CopyFrame.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class Replica:
             '/venus.wire.Replica/Ballot',
             venus_dot_wire_dot_replica__pb2.BallotRequest.SerializeToString,
             venus_dot_wire_dot_replica__pb2.BallotAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Copy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/venus.wire.Replica/Copy',
+            venus_dot_wire_dot_replica__pb2.CopyRequest.SerializeToString,
+            venus_dot_wire_dot_replica__pb2.CopyFrame.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class ReplicaStub:
     """One line from a broker to another: what it fetches there for every business that it follows, and the answers."""
     Ballot: _grpc.UnaryUnaryMultiCallable[_replica_pb2.BallotRequest, _replica_pb2.BallotAnswer]
     """A replica's word in an election: from now on it follows no older term."""
+    Copy: _grpc.UnaryStreamMultiCallable[_replica_pb2.CopyRequest, _replica_pb2.CopyFrame]
+    """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`."""
 
 @_typing.type_check_only
 class ReplicaAsyncStub(ReplicaStub):
@@ -45,6 +47,8 @@ class ReplicaAsyncStub(ReplicaStub):
     """One line from a broker to another: what it fetches there for every business that it follows, and the answers."""
     Ballot: _aio.UnaryUnaryMultiCallable[_replica_pb2.BallotRequest, _replica_pb2.BallotAnswer]  # type: ignore[assignment]
     """A replica's word in an election: from now on it follows no older term."""
+    Copy: _aio.UnaryStreamMultiCallable[_replica_pb2.CopyRequest, _replica_pb2.CopyFrame]  # type: ignore[assignment]
+    """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`."""
 
 class ReplicaServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -62,5 +66,13 @@ class ReplicaServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.BallotAnswer, _abc.Awaitable[_replica_pb2.BallotAnswer]]:
         """A replica's word in an election: from now on it follows no older term."""
+
+    @_abc_1.abstractmethod
+    def Copy(
+        self,
+        request: _replica_pb2.CopyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_replica_pb2.CopyFrame], _abc.AsyncIterator[_replica_pb2.CopyFrame]]:
+        """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`."""
 
 def add_ReplicaServicer_to_server(servicer: ReplicaServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

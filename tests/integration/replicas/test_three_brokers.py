@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 import urllib.request
@@ -14,10 +15,12 @@ from tests.support.batches import half
 from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import BUSINESS, business_status, take, wait_for
 from tests.support.etcd import EtcdCluster
+from venus.codec.chunk import Totals
 from venus.errors import Refused
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
+from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import replica_pb2
 
@@ -120,3 +123,36 @@ def test_a_stranger_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None
                     ask(channel, "Replica/Ballot", request, replica_pb2.BallotAnswer, timeout_s=10)
         writer.write(1, ROWS)
         assert business_status(address).replication.term == 1
+
+
+def totals(address: str) -> dict[int, Totals]:
+    """Return the broker's own account of its full data."""
+    with Snapshots(address) as snapshots:
+        return snapshots.totals(snapshots.open("main").snapshot_id)
+
+
+def test_a_broker_whose_disk_is_lost_installs_itself(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    options = {"retain_bytes": 0}
+    with BrokerCluster(tmp_path, etcd_server, broker=options, follower_backlog_bytes=0) as cluster:
+        writer = Writer(cluster)
+        lost = next(name for name in "abc" if name != writer.leader)
+        writer.write(5, ROWS)
+        cluster.brokers[lost].kill()
+        shutil.rmtree(tmp_path / lost)
+        writer.write(20, 100)
+        leader = cluster.brokers[writer.leader]
+        wait_for(lambda: business_status(leader.address).log_start > 0)
+        wait_for(lambda: not business_status(leader.address).replication.replicas or gone(leader.address) == [lost])
+        broker = cluster.start(lost)
+        wait_for(
+            lambda: [r.broker for r in business_status(leader.address).replication.replicas if not r.in_sync] == []
+        )
+        writer.write(1, 100)
+        last = business_status(leader.address).next_offset
+        wait_for(lambda: business_status(broker.address).next_offset == last)
+        assert totals(broker.address) == totals(leader.address)
+        assert list((tmp_path / writer.leader / "snapshots").glob("copy-*")) == []
+
+
+def gone(address: str) -> list[str]:
+    return [replica.broker for replica in business_status(address).replication.replicas if not replica.alive]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -106,8 +107,8 @@ def filled_without(cluster: Cluster, name: str) -> Node:
     cluster.nodes[name].kill()
     for n in range(1, 31):
         producer.commit(engines.rows(10 * n, 10, b"x" * 1000))
-    log = leader.core.catalogue.known(BUSINESS).log
-    engines.wait_until(lambda: log.start > 3)
+    log, end = leader.core.catalogue.known(BUSINESS).log, cluster.nodes[name].core.catalogue.known(BUSINESS).log.end
+    engines.wait_until(lambda: log.start > (3 if cluster.backlog_bytes else end))
     return leader
 
 
@@ -122,3 +123,54 @@ def test_a_log_is_kept_for_a_follower_that_is_away(tmp_path: Path) -> None:
         cluster.start("c")
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         assert cluster.nodes["c"].host.troubles == {}
+
+
+def test_a_follower_that_is_too_far_behind_begins_anew(tmp_path: Path) -> None:
+    with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
+        leader = filled_without(cluster, "c")
+        cluster.start("c")
+        assert [len(rows) for rows in contents(cluster)] == [310] * 3
+        assert leader.core.catalogue.known(BUSINESS).log.start > 5
+        Producer(leader.core).commit(engines.rows(1000, 10))
+        assert [len(rows) for rows in contents(cluster)] == [320] * 3
+        assert cluster.nodes["c"].host.troubles == {}
+
+
+def test_a_broker_whose_disk_is_lost_comes_back_empty_and_is_whole_again(tmp_path: Path) -> None:
+    with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
+        leader = filled_without(cluster, "c")
+        undecided = Producer(leader.core)
+        undecided.send(undecided.next_half(engines.rows(2000, 1)))
+        cluster.start("c", store="s2")
+        found = contents(cluster)
+        assert found[0] == found[1] == found[2]
+        assert [h.batch_no for h in engines.status(cluster.nodes["c"].core).halves] == [undecided.batch_no]
+
+        cluster.nodes["a"].kill()
+        successor = cluster.leader()
+        assert [h.batch_no for h in Producer(successor.core).ack.undecided] == [undecided.batch_no]
+
+
+def test_an_installation_that_is_interrupted_starts_over_and_nothing_of_it_is_served(tmp_path: Path) -> None:
+    with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
+        filled_without(cluster, "c")
+        reached = threading.Event()
+
+        def dies(node: Node, n: int) -> None:
+            if n == 2 and not reached.is_set():
+                node.killed = True
+                reached.set()
+
+        cluster.piece_came = dies
+        cluster.start("c")
+        assert reached.wait(engines.WAIT_S)
+        cluster.nodes["c"].kill()
+
+        cluster.net.cut = {("c", "a"), ("c", "b")}
+        cluster.piece_came = lambda _node, _n: time.sleep(0.2)
+        node = cluster.start("c")
+        engines.wait_until(lambda: BUSINESS in node.host.replicas)
+        assert not node.host.replicas[BUSINESS].position.whole
+        assert node.core.catalogue.known(BUSINESS).log.end == 1
+        cluster.net.cut = set()
+        assert [len(rows) for rows in contents(cluster)] == [310] * 3

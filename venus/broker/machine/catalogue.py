@@ -118,6 +118,12 @@ class Catalogue:
             self._stored[name] = found
             return found
 
+    def reserve(self) -> int:
+        """Return a number that no business has had."""
+        with self._lock:
+            self._number += 1
+            return self._number
+
     def keep(self, business: Business) -> None:
         """Note that a business is on disk."""
         with self._lock:
@@ -158,6 +164,8 @@ class Catalogue:
 
     def _known(self, name: str) -> Business:
         found = self._stored.get(name) or self._new.get(name)
+        if found is None and name in self._leaving:
+            raise Unavailable(f"business {name!r} is being removed or installed anew", hint="try again, or elsewhere")
         if found is None:
             raise Unavailable(
                 f"this broker has never heard of business {name!r}", hint="start its capture, or correct business.name"

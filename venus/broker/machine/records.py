@@ -89,16 +89,20 @@ def _record(business: Business) -> dict[str, Any]:
 def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
     """Read every business of a store, with what is undecided in it."""
     for key, value in store.scan_prefix(keys.STATE, keys.CORE):
-        number = int.from_bytes(key[len(keys.CORE) :], "big")
-        business = Business(number, json.loads(value)["name"], Reviews(first_s=review_after_s))
-        business.described_from = NUMBER_MAX  # unless its record says more: an older broker did not check
-        business.counters = Counter(json.loads(value)["counters"])
-        business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
-        restore(store, business)
-        for _, found in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)):
-            consumer = decode_consumer(json.loads(found))
-            business.consumers[consumer.group] = consumer
-        yield business
+        yield load(store, int.from_bytes(key[len(keys.CORE) :], "big"), value, review_after_s)
+
+
+def load(store: Store, number: int, value: bytes, review_after_s: float) -> Business:
+    """Read one business, of which `value` is the record."""
+    business = Business(number, json.loads(value)["name"], Reviews(first_s=review_after_s))
+    business.described_from = NUMBER_MAX  # unless its record says more: an older broker did not check
+    business.counters = Counter(json.loads(value)["counters"])
+    business.materialised = decode_materialised(store.get(keys.STATE, keys.materialised_key(number)))
+    restore(store, business)
+    for _, found in store.scan_prefix(keys.STATE, keys.consumer_prefix(number)):
+        consumer = decode_consumer(json.loads(found))
+        business.consumers[consumer.group] = consumer
+    return business
 
 
 def restore(store: Store, business: Business) -> None:

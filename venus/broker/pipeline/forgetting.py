@@ -10,7 +10,7 @@ from venus.broker.pipeline.group import Group
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store import keys
-from venus.broker.store.rocks import Store
+from venus.broker.store.rocks import Batch, Store
 from venus.errors import Unavailable
 
 _NUMBERED = (keys.RLOG, keys.QUEUE, keys.ROW)
@@ -20,13 +20,18 @@ def forget(group: Group, business: Business, catalogue: Catalogue) -> None:
     """Put the removal. Raises Unavailable if something is being written for the business at the same time."""
     if business in group.touched() or business.pending:
         raise Unavailable(f"business {business.name!r} is being written", hint="try again")
-    start, stop = _range(business)
-    for family in _NUMBERED:
-        group.batch.delete_range(family, start, stop)
-    for prefix in keys.state_prefixes(business.number):
-        group.batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
+    put_removal(group.batch, business.number)
     catalogue.remember_number(group.batch)
     group.durable = True
+
+
+def put_removal(batch: Batch, number: int) -> None:
+    """Put the removal of everything under a business's number."""
+    start = keys.number_prefix(number)
+    for family in _NUMBERED:
+        batch.delete_range(family, start, keys.after_prefix(start))
+    for prefix in keys.state_prefixes(number):
+        batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
 
 
 class Forgetting:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 
 from venus.broker.log.upgrade import UPGRADES
 from venus.broker.machine import machine, records
 from venus.broker.machine.business import Business
+from venus.broker.pipeline.forgetting import put_removal
 from venus.broker.queue import places
+from venus.broker.store import keys
 from venus.broker.store.format import check_format
 from venus.broker.store.rocks import Store
 
@@ -18,16 +21,31 @@ logger = logging.getLogger(__name__)
 def recover(store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float) -> list[Business]:
     """Return every business as the log has it, applied up to the high watermark. Raises Corruption, StorageError."""
     check_format(store, UPGRADES)
+    remove_unfinished(store)
     found = list(records.load_all(store, review_after_s))
     for business in found:
-        business.log.find_end(store)
-        business.log.committed = watermark(business)
-        entries = machine.replay(store, business)
-        machine.pend_rest(store, business)
-        business.described_from = min(business.described_from, business.proposed.end_sequence)
-        if entries:
-            logger.info("%s: replayed %d log entries", business.name, entries)
-        places.load_tail(store, business)
-        for undecided in business.committed.halves:
-            business.reviews.expect(undecided.batch_no, now)
+        take_up(store, business, watermark=watermark, now=now)
     return found
+
+
+def take_up(store: Store, business: Business, *, watermark: Callable[[Business], int], now: float) -> None:
+    """Bring a business that was read from its record to where its log is."""
+    business.log.find_end(store)
+    business.log.committed = watermark(business)
+    entries = machine.replay(store, business)
+    machine.pend_rest(store, business)
+    business.described_from = min(business.described_from, business.proposed.end_sequence)
+    if entries:
+        logger.info("%s: replayed %d log entries", business.name, entries)
+    places.load_tail(store, business)
+    for undecided in business.committed.halves:
+        business.reviews.expect(undecided.batch_no, now)
+
+
+def remove_unfinished(store: Store) -> None:
+    """Remove what there is of copies whose installation did not end; their marks stay until one does."""
+    batch = store.batch()
+    for _, mark in store.scan_prefix(keys.STATE, keys.INSTALLING):
+        put_removal(batch, int(json.loads(mark)["number"]))
+    if len(batch):
+        store.write(batch, durable=True)

@@ -40,10 +40,11 @@ class CoreLogs:
         self._background = background
         self._retired = retired
 
-    def open(self, business: str) -> tuple[LogChanged, int]:
-        """Return where a log stands and up to where it is applied; begin an empty one if there is none."""
+    def open(self, business: str) -> tuple[LogChanged, int, bool]:
+        """Return where a log stands, up to where it is applied, and False if an installation was interrupted."""
         found = self._core.catalogue.adopt(business)
-        return position_of(found), found.log.applied
+        whole = self._core.store.get(keys.STATE, keys.installing_key(business)) is None
+        return position_of(found), found.log.applied, whole
 
     def append(self, business: str, effect: Append, sender: str) -> None:
         """Append a leader's entries."""
@@ -83,9 +84,8 @@ class CoreLogs:
 
     def retire(self, business: str, leader: str) -> None:
         """Refuse whoever waits, and end the streams."""
-        found = self._core.catalogue.known(business)
         error = NotLeader(f"{business}: another broker leads", leader=leader)
-        self._core.commits.refuse_waiting(found, error)
+        self._core.commits.refuse_waiting(self._core.catalogue.known(business), error)
         self._retired(business, error)
 
     def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:

@@ -11,7 +11,7 @@ from venus.broker.replicas.brokers import Brokers
 from venus.broker.replicas.ports import Coordination, Logs, Post, Transport
 from venus.replication import messages as m
 from venus.replication.election import Ballot
-from venus.replication.records import Member
+from venus.replication.records import LiveBroker, Member
 from venus.replication.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class Effects:
         transport: Transport,
         coordination: Coordination,
         post: Post,
+        install: Callable[[str, LiveBroker], None],
     ) -> None:
         self.troubles: dict[str, str] = {}
         self.ballot: Ballot | None = None
@@ -37,6 +38,7 @@ class Effects:
         self._replicas = replicas
         self._logs, self._transport, self._coordination = logs, transport, coordination
         self._post = post
+        self._install = install
 
     def carry_out(self, business: str, effect: m.Effect) -> None:
         """Do what a replica wants."""
@@ -103,7 +105,10 @@ class Effects:
 
     def _reinstall(self, business: str, effect: m.Reinstall) -> None:
         self.troubles[business] = f"cannot follow {effect.leader.broker}: {effect.reason}"
-        logger.error("%s: %s", business, self.troubles[business])
+        logger.warning("%s: %s; its copy is installed", business, self.troubles[business])
+        leader = self._brokers.known(effect.leader)
+        if leader is not None:
+            self._install(business, leader)
 
     # -- the coordinator ---------------------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from venus.broker.replicas.brokers import Brokers
 from venus.broker.replicas.effects import Effects
 from venus.broker.replicas.placement import Wanted
-from venus.broker.replicas.ports import Coordination, Logs, Post, Transport
+from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.replicas.standing import Standing
 from venus.replication import messages as m
@@ -36,6 +37,7 @@ class Host:
         shared: ReplicatedLogs,
         transport: Transport,
         coordination: Coordination,
+        installations: Installations,
         wanted: Wanted,
         patience: Patience,
         monotonic: Callable[[], float],
@@ -44,7 +46,9 @@ class Host:
         self.me = me
         self.replicas: dict[str, Replica] = {}
         self.brokers = Brokers()
-        self._effects = Effects(self.brokers, self.replicas, logs, transport, coordination, post)
+        self._effects = Effects(
+            self.brokers, self.replicas, logs, transport, coordination, post, self._installer(installations)
+        )
         self.troubles = self._effects.troubles
         self._logs, self._shared, self._transport, self._coordination = logs, shared, transport, coordination
         self._wanted = wanted
@@ -82,6 +86,13 @@ class Host:
         if stuck and before.leads and not before.refusal:
             logger.warning("%s: nothing can be written: %s", business, standing.refusal)
             self._logs.refuse(business)
+
+    def _installer(self, installations: Installations) -> Callable[[str, LiveBroker], None]:
+        def installed(business: str, log: m.LogChanged) -> None:
+            self.troubles.pop(business, None)
+            self.take(business, m.Installed(log=log))
+
+        return lambda business, leader: installations.begin(business, leader, partial(installed, business))
 
     # -- from other brokers ----------------------------------------------------------------------------------------
 
@@ -130,8 +141,8 @@ class Host:
     def _open(self, business: str) -> None:
         if business in self.replicas:
             return
-        log, applied = self._logs.open(business)
-        position = Position(high=applied)
+        log, applied, whole = self._logs.open(business)
+        position = Position(high=applied, whole=whole)
         position.changed(log)
         self.replicas[business] = Replica(
             self.me.member, position, patience=self._patience, begins=business in self._begun

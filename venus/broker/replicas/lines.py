@@ -10,13 +10,15 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
 from venus.broker.replicas import wire
+from venus.broker.replicas.copies import Piece
 from venus.broker.replicas.host import Host
-from venus.errors import VenusError
+from venus.errors import ProtocolError, VenusError
 from venus.replication.messages import Answer, Answered, Fetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc import limits
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 FOLLOW = "/venus.wire.Replica/Follow"
 BALLOT = "/venus.wire.Replica/Ballot"
+COPY = "/venus.wire.Replica/Copy"
 BALLOT_TIMEOUT_S = 1.0
 #: A leader answers each fetch within half a second, if only with its high watermark.
 SILENT_S = 5.0
@@ -86,6 +89,26 @@ class Lines:
         ballot = wire.ballot(to.member, answer)
         if ballot is not None and self.host is not None:
             self.host.ballot_came(business, term, ballot)
+
+    def copy(self, leader: LiveBroker, business: str) -> Iterator[Piece]:
+        """Read a leader's copy of a business, from any thread but the loop's; the end comes only if all has come."""
+        request = replica_pb2.CopyRequest(greeting=self.greeting(leader.member), business=business)
+        with grpc.insecure_channel(leader.address, options=_options()) as channel:
+            call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)(request)
+            taken = 0
+            try:
+                for data in call:
+                    frame = unseal(replica_pb2.CopyFrame, data, "a frame of a copy")
+                    limits.check(frame, "from another broker: ")
+                    if frame.end and frame.frames == taken:
+                        return
+                    taken += 1
+                    yield Piece(area=frame.area, keys=tuple(frame.keys), values=tuple(frame.values))
+            except grpc.RpcError as error:
+                raise from_rpc_error(error) from error
+            finally:
+                call.cancel()
+        raise ProtocolError(f"a copy ended after {taken} frames without saying so")
 
     def greeting(self, to: Member) -> replica_pb2.Greeting:
         """Say who speaks to whom."""

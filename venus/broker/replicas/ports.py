@@ -31,8 +31,11 @@ class Transport(Protocol):
 class Logs(Protocol):
     """The logs of this broker."""
 
-    def open(self, business: str) -> tuple[LogChanged, int]:
-        """Return where a log stands and up to where it is applied; begin an empty one if there is none."""
+    def open(self, business: str) -> tuple[LogChanged, int, bool]:
+        """Return where a log stands, up to where it is applied, and False if an installation was interrupted.
+
+        If there is no log, an empty one begins.
+        """
 
     def append(self, business: str, effect: Append, sender: str) -> None:
         """Append a leader's entries; LogChanged with its order follows in any case."""
@@ -57,6 +60,13 @@ class Logs(Protocol):
 
     def read(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
         """Read the same from the disk; `then` is called from any thread."""
+
+
+class Installations(Protocol):
+    """Copies of leaders for replicas that cannot follow."""
+
+    def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
+        """Install a leader's copy; `done` follows in the host's thread, however often it has to be tried."""
 
 
 class Coordination(Protocol):

@@ -40,6 +40,12 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         for stream in self._streams:
             stream.end(Unavailable("the broker is stopping"))
 
+    def end_business(self, business: str, error: VenusError) -> None:
+        """End every stream of a business."""
+        for stream in self._streams:
+            if stream.business == business:
+                stream.end(error)
+
     def end_groups(self, business: str, error: VenusError) -> None:
         """End the streams of consumer groups: their positions are logged elsewhere now."""
         for stream in self._streams:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import grpc
 
-from venus.broker.replicas import wire
+from venus.broker.core import Core
+from venus.broker.replicas import copies, wire
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.lines import InLine, Lines
 from venus.broker.service.answering import answering
-from venus.errors import ProtocolError, Refused
+from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.errors import NotLeader, ProtocolError, Refused
 from venus.replication.records import Member
 from venus.rpc.sealed import checked
 from venus.wire import replica_pb2, replica_pb2_grpc
+
+logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ReplicaService(replica_pb2_grpc.ReplicaServicer):
-    """Follow and Ballot; both in the host's loop."""
+    """Follow, Ballot and Copy; in the host's loop."""
 
-    def __init__(self, host: Host, lines: Lines) -> None:
-        self._host, self._lines = host, lines
+    def __init__(self, core: Core, bridge: LoopBridge, host: Host, lines: Lines) -> None:
+        self._core, self._bridge, self._host, self._lines = core, bridge, host, lines
 
     async def Follow(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one follower until it leaves."""
@@ -60,6 +65,24 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
             sender = self._known(request.greeting)
             return wire.put_ballot(self._host.ballot_asked(request.business, sender, request.term))
         return None
+
+    async def Copy(self, request: replica_pb2.CopyRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Send a business that this broker leads."""
+        async with answering(context):
+            sender = self._known(request.greeting)
+            replica = self._host.replicas.get(request.business)
+            if replica is None or not replica.leads:
+                raise NotLeader(f"{request.business}: this broker does not lead it")
+            logger.info("%s: broker %s takes a copy", request.business, sender.broker)
+            pieces = copies.pieces(self._core, self._core.catalogue.known(request.business))
+            frames = 0
+            try:
+                while (piece := await self._bridge.blocking(Lane.FULL_DATA, next, pieces, None)) is not None:
+                    await context.write(replica_pb2.CopyFrame(area=piece.area, keys=piece.keys, values=piece.values))
+                    frames += 1
+                await context.write(replica_pb2.CopyFrame(end=True, frames=frames))
+            finally:
+                self._bridge.behind(pieces.close)
 
     def _known(self, greeting: replica_pb2.Greeting) -> Member:
         """Return who speaks. Raises Refused for a stranger, and if somebody else is meant."""

@@ -14,6 +14,7 @@ from venus.broker.replicas import identity
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.core_logs import CoreLogs
 from venus.broker.replicas.host import Host
+from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.lines import Lines
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs, refused
@@ -24,7 +25,7 @@ from venus.broker.service.replication_status import ReplicationStatus
 from venus.config import Cluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.membership import FILE, join
-from venus.errors import ConfigError, NotLeader, Refused, Unavailable
+from venus.errors import ConfigError, NotLeader, Refused, Unavailable, VenusError
 from venus.replication.records import LiveBroker, Policy
 from venus.replication.settings import Patience
 from venus.rpc.address import Proof
@@ -70,6 +71,7 @@ class Replication:
         self.coordination = CoordinatorThread(
             self._coordinator, lease_s=settings.lease_s, monotonic=time.monotonic, post=self._bridge.post
         )
+        self.installer = Installer(core, self._shared, self.lines.copy, post=self._bridge.post, ended=self._installs)
         self.host = Host(
             me,
             logs=CoreLogs(
@@ -82,6 +84,7 @@ class Replication:
             shared=self._shared,
             transport=self.lines,
             coordination=self.coordination,
+            installations=self.installer,
             wanted=self._wanted,
             patience=Patience(),
             monotonic=time.monotonic,
@@ -89,7 +92,9 @@ class Replication:
         )
         self.host.begun(told)
         self.lines.host = self.host
-        self.status = ReplicationStatus(settings.name, self.host, self._shared, self.coordination)
+        self.status = ReplicationStatus(
+            settings.name, self.host, self._shared, self.coordination, self.installer.progress
+        )
 
     async def start(self, address: str, ingest: Ingest, delivery: Delivery) -> None:
         """Register under an address, and take part. Raises Refused if another broker has this one's id."""
@@ -111,6 +116,7 @@ class Replication:
                 await asyncio.sleep(LOOK_EVERY_S)
             self._ticking.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self.coordination.stop)
+        await asyncio.get_running_loop().run_in_executor(None, self.installer.stop)
         await self.lines.close()
         self._pool.shutdown()
 
@@ -159,6 +165,12 @@ class Replication:
     def forgetting(self, business: str) -> None:
         """Refuse."""
         raise Refused(f"business {business!r} belongs to a cluster: a single broker cannot forget it")
+
+    def _installs(self, business: str, error: VenusError) -> None:
+        """End every stream of a business whose copy is replaced; from the installer's thread."""
+        clients = self._clients
+        if clients is not None:
+            self._bridge.post(lambda: clients[1].end_business(business, error))
 
     def _retired(self, business: str, error: NotLeader) -> None:
         if self._clients is None:

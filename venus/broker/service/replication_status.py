@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.shared import ReplicatedLogs
@@ -15,8 +17,16 @@ from venus.wire import broker_pb2
 class ReplicationStatus:
     """Lays what the replicas know over the status of the broker."""
 
-    def __init__(self, name: str, host: Host, shared: ReplicatedLogs, coordination: CoordinatorThread) -> None:
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        shared: ReplicatedLogs,
+        coordination: CoordinatorThread,
+        installed: Mapping[str, int],
+    ) -> None:
         self._name = name
+        self._installed = installed  # records of copies that are under way, by business
         self._host, self._shared, self._coordination = host, shared, coordination
 
     def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
@@ -24,6 +34,9 @@ class ReplicationStatus:
         status.cluster, status.broker_id = self._name, self._host.me.member.broker
         if self._coordination.unreachable:
             status.alarms.append(f"the coordinator does not answer: {self._coordination.unreachable}")
+        for business, records in dict(self._installed).items():  # it is not among the others until its copy is whole
+            why = self._host.troubles.get(business, "it was interrupted")
+            status.alarms.append(f"{business} is installed anew: {why}; {records:,} records have come")
         for entry in status.businesses:
             replica = self._host.replicas.get(entry.business)
             if replica is None or replica.known is None:

@@ -35,6 +35,8 @@ UNDESCRIBED = b"undescribed/"
 FINDING = b"finding"
 #: Which member of which cluster the store is.
 MEMBER = b"member"
+#: Businesses of which a leader's copy is being installed.
+INSTALLING = b"installing/"
 #: The highest number that a business ever had.
 NUMBER = b"number"
 
@@ -118,6 +120,11 @@ def state_prefixes(business: int) -> list[bytes]:
     """Return what the keys of a business start with in the family of its state."""
     kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED, UNDESCRIBED)
     return [kind + _NUMBER.pack(business) for kind in kinds]
+
+
+def installing_key(business: str) -> bytes:
+    """Return the key of the mark of an installation."""
+    return INSTALLING + business.encode()
 
 
 def pin_key(snapshot_id: str) -> bytes:
