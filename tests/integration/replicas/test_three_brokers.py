@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.batches import half
 from tests.support.broker_clusters import BrokerCluster, Writer
-from tests.support.brokers import BUSINESS, business_status, take, wait_for
+from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.codec.chunk import Totals
 from venus.errors import Refused
@@ -156,3 +156,29 @@ def test_a_broker_whose_disk_is_lost_installs_itself(tmp_path: Path, etcd_server
 
 def gone(address: str) -> list[str]:
     return [replica.broker for replica in business_status(address).replication.replicas if not replica.alive]
+
+
+def test_one_broker_becomes_three_in_place(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerProcess(settings(tmp_path / "a")) as alone:
+        fill(alone.address, 1, 5, rows=ROWS)
+        alone.stop()
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.go_on()
+        assert writer.acknowledged == 5
+        writer.write(5, ROWS)
+        found = cluster.contents(10 * ROWS)
+        assert [found[name] for name in "abc"] == [bodies(10)] * 3
+        cluster.brokers["a"].stop()
+        with pytest.raises(AssertionError, match=r"belongs to a cluster, and \[cluster\] is not set"):
+            BrokerProcess(settings(tmp_path / "a"))
+
+
+def test_a_store_with_a_history_of_its_own_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerProcess(settings(tmp_path / "c")) as alone:
+        fill(alone.address, 1, 1)
+        alone.stop()
+    with BrokerCluster(tmp_path, etcd_server, "ab") as cluster:
+        Writer(cluster).write(1, ROWS)
+        with pytest.raises(AssertionError, match="both have a business 'main', each with its own history"):
+            cluster.start("c")
