@@ -90,9 +90,9 @@ def look_at_broker(settings: Settings) -> BrokerView:
     from venus.rpc.address import broker_of
     from venus.rpc.admin import Admin
 
-    address = broker_of(settings)
+    address: str = broker_of(settings)
     try:
-        with Admin(address, timeout_s=BROKER_TIMEOUT_S) as admin:
+        with Admin(broker_of(settings), timeout_s=BROKER_TIMEOUT_S) as admin:
             status = admin.status(settings.business.name)
             address = admin.address
     except VenusError as error:

@@ -14,6 +14,7 @@ import grpc
 
 from venus.errors import NotLeader, Unavailable, VenusError
 from venus.rpc import brokers
+from venus.rpc.address import Address, proof_of
 from venus.rpc.channel import CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
 from venus.rpc.errors import reason
 
@@ -40,6 +41,7 @@ class Connection:
         failover_s: float = FAILOVER_S,
     ) -> None:
         self._brokers = brokers.known(reach)
+        self._proof = proof_of(reach)  # the same for each of them, also for one that is told on the way
         self._keepalive_s = keepalive_s
         self._timeout_s = timeout_s
         self._failover_s = failover_s
@@ -92,7 +94,7 @@ class Connection:
             if left_s <= 0:
                 break
             try:
-                channel = open_channel(address, timeout_s=min(left_s, share_s), keepalive_s=self._keepalive_s)
+                channel = self._channel(address, min(left_s, share_s))
             except Unavailable as error:
                 self._brokers.lost(address)
                 failures[address] = error
@@ -104,6 +106,9 @@ class Connection:
         raise Unavailable(
             f"none of the brokers can be reached: {why}; is `venus broker` running?", hint="check [broker] addresses"
         ) from failures[order[0]]
+
+    def _channel(self, address: str, timeout_s: float) -> grpc.Channel:
+        return open_channel(Address(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)
 
     def _nobody_leads(self, error: NotLeader, asked: list[str]) -> NotLeader:
         tried = ", ".join(dict.fromkeys(asked))

@@ -21,6 +21,7 @@ from venus.codec.batch import digest
 from venus.codec.chunk import Chunk, Totals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, SnapshotExpired, Unavailable, VenusError
 from venus.model import is_address
+from venus.rpc.address import Address, proof_of
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.connection import Connection
 from venus.rpc.errors import from_rpc_error
@@ -123,7 +124,8 @@ class Snapshots:
         with self._lock:
             if address not in self._elsewhere:
                 try:
-                    self._elsewhere[address] = Connection(address, keepalive_s=self._keepalive_s)
+                    there = Address(address, proof_of(self._reach))
+                    self._elsewhere[address] = Connection(there, keepalive_s=self._keepalive_s)
                 except Unavailable as error:
                     raise _Away(str(error), hint=error.hint) from error
             return self._elsewhere[address], own_id
