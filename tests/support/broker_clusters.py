@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +55,21 @@ class BrokerCluster:
 
     def address(self, name: str) -> str:
         """Return where a client who may do everything finds a broker."""
-        text = self.brokers[name].address
+        return self.reach([self.brokers[name].address])
+
+    def reach(self, addresses: Iterable[str]) -> str:
+        """Return where such a client finds several brokers."""
+        text = ",".join(addresses)
         return text if self._authority is None else self._authority.address(text, "all", *EVERYTHING)
 
     def connected(self, last_batch: int = 0) -> tuple[str, Producer, broker_pb2.InitAck]:
         """Return the leader's name and a producer there, as soon as one lets it in."""
         end, error = time.monotonic() + FAIL_OVER_S, ""
         while time.monotonic() < end:
-            names = {self.address(name): name for name, broker in self.brokers.items() if broker.process.poll() is None}
+            names = {broker.address: name for name, broker in self.brokers.items() if broker.process.poll() is None}
             with contextlib.ExitStack() as stack:
                 try:
-                    producer = Producer(",".join(names), BUSINESS, "test", window_bytes_max=8 << 20)
+                    producer = Producer(self.reach(names), BUSINESS, "test", window_bytes_max=8 << 20)
                     stack.enter_context(producer)
                     ack = producer.connect(0, last_batch, owner="test", take_over=True)
                 except VenusError as found:

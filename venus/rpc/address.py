@@ -69,11 +69,6 @@ def from_options(options: Mapping[str, str]) -> Address:
     return Address(options["address"], Proof(**names, token=SecretStr(token)))
 
 
-def each(address: str) -> list[Address]:
-    """Return the brokers of an address that names several with commas between, each with the same proof."""
-    return [Address(part, proof_of(address)) for part in address.split(",")]
-
-
 def proof_of(address: str) -> Proof:
     """Return what belongs to an address."""
     return address.proof if isinstance(address, Address) else NONE

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import grpc
 
-from venus.errors import NotLeader, Unavailable, VenusError
+from venus.errors import NotLeader, Unavailable, Untrusted, VenusError
 from venus.rpc import brokers
 from venus.rpc.address import Address, proof_of
 from venus.rpc.channel import CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
@@ -41,7 +41,7 @@ class Connection:
         failover_s: float = FAILOVER_S,
     ) -> None:
         self._brokers = brokers.known(reach)
-        self._proof = proof_of(reach)  # the same for each of them, also for one that is told on the way
+        self._proof = proof_of(reach)  # for each of them, and for a leader that one of them names
         self._keepalive_s = keepalive_s
         self._timeout_s = timeout_s
         self._failover_s = failover_s
@@ -94,7 +94,7 @@ class Connection:
             if left_s <= 0:
                 break
             try:
-                channel = self._channel(address, min(left_s, share_s))
+                channel = self._open_one(address, min(left_s, share_s))
             except Unavailable as error:
                 self._brokers.lost(address)
                 failures[address] = error
@@ -107,7 +107,7 @@ class Connection:
             f"none of the brokers can be reached: {why}; is `venus broker` running?", hint="check [broker] addresses"
         ) from failures[order[0]]
 
-    def _channel(self, address: str, timeout_s: float) -> grpc.Channel:
+    def _open_one(self, address: str, timeout_s: float) -> grpc.Channel:
         return open_channel(Address(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)
 
     def _nobody_leads(self, error: NotLeader, asked: list[str]) -> NotLeader:
@@ -118,5 +118,7 @@ class Connection:
 def _reason(failure: Unavailable | None) -> str:
     if failure is None:
         return "no time left"
+    if isinstance(failure, Untrusted):
+        return str(failure)
     cause = failure.__cause__
     return reason(cause) if isinstance(cause, grpc.RpcError) else "starting or stopping"
