@@ -59,7 +59,7 @@ class Files:
     def _renew(self, stamps: list[tuple[int, ...]]) -> None:
         try:
             self._material = self._read()
-        except ConfigError as error:  # between two files of one renewal: the next connection looks again
+        except (ConfigError, OSError) as error:  # between two files of one renewal: the next connection looks again
             if str(error) != self._complaint:
                 logger.warning("renewed files of [security] are not used yet: %s", error)
             self._complaint = str(error)

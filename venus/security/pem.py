@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
@@ -58,7 +58,7 @@ def private_key(content: bytes, path: Path) -> PrivateKeyTypes:
     except TypeError:
         hint = f"openssl pkey -in {path} -out plain.key; chmod 600 plain.key"
         raise ConfigError(f"security.key {path} is encrypted; VENUS needs it without a passphrase", hint=hint) from None
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         hint = "a key begins with -----BEGIN PRIVATE KEY----- or -----BEGIN EC PRIVATE KEY-----"
         raise ConfigError(f"security.key {path} holds no private key in PEM form", hint=hint) from None
 
@@ -112,17 +112,6 @@ def _fits(name: str, host: str) -> bool:
     except ValueError:
         name, host = name.lower(), host.lower()
         return name == host or (name.startswith("*.") and host.partition(".")[2] == name[2:])
-
-
-def signed_by(certificate: x509.Certificate, issuers: list[x509.Certificate]) -> bool:
-    """Whether one of these has signed the certificate."""
-    for issuer in issuers:
-        try:
-            certificate.verify_directly_issued_by(issuer)
-        except (ValueError, TypeError, InvalidSignature):
-            continue
-        return True
-    return False
 
 
 def subject_texts(certificate: x509.Certificate) -> tuple[str, list[str]]:
