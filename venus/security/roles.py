@@ -91,6 +91,7 @@ CALLS: Mapping[str, Call] = {
     "/venus.wire.Admin/ForgetBusiness": Call(frozenset({OPERATOR}), audited=True),
     "/venus.wire.Replica/Follow": Call(frozenset({BROKER})),
     "/venus.wire.Replica/Ballot": Call(frozenset({BROKER})),
+    "/venus.wire.Replica/Copy": Call(frozenset({BROKER})),
     "/grpc.health.v1.Health/Check": Call(everybody=True),
     "/grpc.health.v1.Health/Watch": Call(everybody=True),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Call(_READ_ANY),
