@@ -48,6 +48,7 @@ class Option(Enum):
     INLINE = "the paper's own columns in the application's tables"
     TYPE_MAP = "columns that travel in another way than their usual one"
     COLUMNS = "columns that do not travel"
+    ADOPT = "an installation that somebody else has run as a script"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,10 @@ class InstallStep:
     what: str  # e.g. "trigger venus_i_00001"
     sql: str
     exists: bool = False
+    #: VENUS runs it itself, also after somebody else has run the script.
+    adopted: bool = False
+    #: Part of the script that somebody else can run.
+    by_hand: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +224,13 @@ class Source(Protocol):
 
     def uninstall(self) -> list[InstallStep]:
         """Leave the catalogue as it was before the installation."""
+        ...
+
+    def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
+        """Return what of these steps is not there yet as a script for the database's own client.
+
+        Raises Refused for a name that no script can hold.
+        """
         ...
 
     # -- the registry and the checkpoint row ---------------------------------------------------------------

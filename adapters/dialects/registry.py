@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from venus.adapters.dialects.contract import Option, Source
+from venus.adapters.dialects.contract import InstallStep, Option, Source
 from venus.config import Settings
 from venus.errors import ConfigError
 
@@ -31,6 +31,10 @@ DIALECTS = {
 
 class _SourceModule(Protocol):
     def open_source(self, settings: Settings) -> Source: ...
+
+
+class _Adopts(Protocol):
+    def adopt(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]: ...
 
 
 class _Asked(Protocol):
@@ -64,6 +68,13 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
             source.close()
             raise
     return source
+
+
+def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+    """Go on after an installation by hand. Raises ConfigError where the dialect installs by itself only."""
+    if Option.ADOPT not in options_of(source.name):
+        raise ConfigError(f"--adopt is not there for {source.name}", hint=f"it is for {_with(Option.ADOPT)}")
+    return cast(_Adopts, source).adopt(include, exclude)
 
 
 def options_of(dialect: str) -> frozenset[Option]:

@@ -24,6 +24,7 @@ from tests.support.oracle_driver import driver_folder, python_path
 from tests.support.oracle_standin import SCHEMA, StandIn
 from tests.support.pipeline import Pipeline, with_password
 from tests.support.postgres import Server
+from tests.support.sqlplus import read
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -102,7 +103,11 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     untouched = catalogue(mariadb_oracle_server, SCHEMA)
     asked = ("--type-map", "STUDENT.ACTIVE=boolean")
     assert pipeline.ask("check", *asked)["blocks"] == 0
-    assert "travels as boolean" in pipeline.venus("install-triggers", "--dry-run", *asked).out
+    printed = pipeline.venus("install-triggers", "--dry-run", *asked).out
+    assert "travels as boolean" in printed
+    assert len(read(printed).statements) > 30
+    assert "have not been run" in pipeline.venus("install-triggers", "--adopt", code=3).err
+    assert "exclude each other" in pipeline.venus("install-triggers", "--adopt", "--dry-run", code=2).err
     assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
     created = pipeline.ask("install-triggers", *asked)["created"]
     assert {"table": "APP.STUDENT", "what": "column ACTIVE travels as boolean"} in created

@@ -9,12 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from venus.adapters.dialects.oracle import ddl, inline, overrides, ownership, sampling, styles, types, widths
-from venus.adapters.dialects.oracle.connection import SESSION
+from tests.support.oracle_double import VARCHAR, Answer, Error, Module
+from venus.adapters.dialects.contract import InstallStep
+from venus.adapters.dialects.oracle import (
+    ddl,
+    inline,
+    overrides,
+    registry,
+    sampling,
+    styles,
+    types,
+    widths,
+)
+from venus.adapters.dialects.oracle.connection import SESSION, ModuleDriver, Options, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
-from venus.adapters.dialects.oracle.dictionary import Listed, Table, described, with_id
-from venus.adapters.dialects.oracle.names import DDL_TRIGGER, log_table
+from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described, with_id
+from venus.adapters.dialects.oracle.install import Installer
+from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.reading import access_to
+from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version
 
@@ -28,6 +41,7 @@ ENROLL = Keyed(
         KeyColumn(name="COURSE", log_type="VARCHAR2(4000 CHAR)", is_text=True),
     ),
 )
+ROWS, CLUSTER, INLINE = Options(), Options(cluster=True), Options(inline=True)
 NO_KEY = Keyed(owner="APP", name="NOKEY", key=())
 _TYPES_HEAD = """# Oracle's types
 
@@ -36,20 +50,32 @@ Made from the code that does it (`python -m tests.support.oracle_scripts`); a te
 """
 
 
-def statements(version: Version, *, cluster: bool) -> list[str]:
-    """Return an installation for a version, in order."""
-    own = ddl.own_objects(version, cluster=cluster)
-    recorded = [*((m.kind, m.name) for m in own), ("TRIGGER", DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
-    made = [ownership.own_table().sql, ownership.record(recorded)]
-    made += [m.sql for m in own] + [sql for _, sql in ddl.own_rows()]
-    trigger = ddl.ddl_trigger()
-    made += [trigger.sql, ddl.enable(trigger.name)]
-    for table_id, table in enumerate((STUDENT, ENROLL), 1):
-        triggers = list(ddl.triggers(table, table_id))
-        made.append(ownership.record([("TABLE", log_table(table_id)), *((t.kind, t.name) for t in triggers)]))
-        made += [ddl.log_ddl(table, table_id).sql, *(t.sql for t in triggers)]
-        made += [*(ddl.enable(t.name) for t in triggers), ddl.fence(table), "COMMIT"]
-    made.append(ddl.log_view([ddl.log_view_table("APP.STUDENT", 1), ddl.log_view_table("APP.ENROLL", 2)]))
+def _described(*columns: tuple[object, ...]) -> Answer:
+    return Answer(types=[VARCHAR] * 10, rows=columns)
+
+
+def plan(version: Version, options: Options) -> list[InstallStep]:
+    """Return an installation as the installer plans it, on a double whose dictionary has the two tables of a school."""
+    module = Module()
+    listed = [["APP", name, "NO", "1000", "N", "NO", "N", None, None] for name in ("ENROLL", "STUDENT")]
+    module.answers["SELECT T.OWNER"] = [Answer(types=[VARCHAR] * 9, rows=listed)]
+    number = ("NUMBER", None, "22", "0", None, "10", "0", "N", None)
+    module.answers["SELECT C.COLUMN_NAME, C.DATA_TYPE"] = [
+        _described(
+            ("STUDENT_ID", *number), ("COURSE", "VARCHAR2", None, "80", "20", "C", None, None, "N", None),
+        ),
+        _described(("ID", *number), ("NAME", "VARCHAR2", None, "40", "40", "B", None, None, "Y", None)),
+    ]  # fmt: skip
+    keys = [[["ENROLL_PK", "P", "STUDENT_ID"], ["ENROLL_PK", "P", "COURSE"]], [["STUDENT_PK", "P", "ID"]]]
+    module.answers["SELECT K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 3, rows=rows) for rows in keys]
+    session = Session(ModuleDriver("double", Error, module, module.connect))
+    installer = Installer(session, Dictionary(session, version, "APP", []), version, options)
+    return [step.shown for step in installer.plan(["*"], [])]
+
+
+def statements(version: Version, options: Options = ROWS) -> list[str]:
+    """Return an installation for a version, in order, and what gives a table without a key an identity."""
+    made = [step.sql for step in plan(version, options)]
     return made + ddl.record_id(NO_KEY, version, "VENUS_R_00000001")
 
 
@@ -92,7 +118,12 @@ def running() -> list[str]:
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
     asked += [sampling.sample(everything()), statement("sampling", "room"), statement("sampling", "blockers")]
-    kept = [statement("registry", name, log=access.log) for name in statement.blocks("registry")]
+    kept = [
+        statement("registry", name, log=access.log)
+        for name in statement.blocks("registry")
+        if name not in ("register", "register_piece", "installed")
+    ]
+    kept += [registry.registration(everything().schema, 1000), registry.installed(3, registry.ACTIVE, None)]
     recorded = overrides.Recorded(owner="APP", table="EXAM", column="PASSED", to="boolean")
     ways = [overrides.own_table(VERSIONS[-1]).sql, *(sql for _, sql in overrides.rows_of(recorded))]
     cut += [widths.widen(3, "K1", "NUMBER")]
@@ -104,15 +135,9 @@ def running() -> list[str]:
 
 def inline_statements(version: Version) -> list[str]:
     """Return what the paper's own variant adds, runs and takes away for one table."""
-    table = replace(STUDENT, key=(), style=Style.INLINE)
-    made = [m.sql for m in inline.own_objects()] + [sql for _, sql in inline.rows_of(table)]
-    made += [sql for _, sql in inline.columns_of(table, 1, version)]
-    triggers = styles.triggers(table, 1)
-    made += [t.sql for t in triggers] + [ddl.enable(t.name) for t in triggers] + [ddl.fence(table), "COMMIT"]
-    made += [sql for _, sql in inline.after_fence(table, 1)]
-    made.append(ddl.log_view([inline.log_view_table("APP", "STUDENT"), ddl.log_view_table("APP.ENROLL", 2)]))
     found = everything()
     read = access_to(replace(found, keyed=replace(found.keyed, style=Style.INLINE)))
+    made = [step.sql for step in plan(version, INLINE)]
     made += [statement("inline", "claim"), read.changes_sql, read.fill_sql, read.fill_next_sql]
     made += [statement("inline", "advance"), inline.waiting("APP", "STUDENT"), statement("inline", "tables")]
     return [
@@ -129,13 +154,9 @@ def compound_statements() -> list[str]:
     return [made.sql for number, table in enumerate(tables, 1) for made in styles.triggers(table, number)]
 
 
-def script(version: Version, *, cluster: bool) -> str:
-    """Return an installation as SQL*Plus would take it."""
-    place = f"{version.name} RAC" if cluster else version.name
-    return _written(
-        f"What VENUS installs on Oracle {place}, for two tables and a third without a key.",
-        statements(version, cluster=cluster),
-    )
+def script_of(version: Version, options: Options) -> str:
+    """Return an installation as `--dry-run` prints it."""
+    return script(plan(version, options), removal=False, user="APP", version=version.name)
 
 
 def _written(head: str, said: list[str]) -> str:
@@ -145,12 +166,11 @@ def _written(head: str, said: list[str]) -> str:
 
 def files() -> dict[str, str]:
     """Return every generated file of docs/oracle by name."""
-    found = {f"install-{v.name}.sql": script(v, cluster=False) for v in VERSIONS}
-    found["install-19c-rac.sql"] = script(next(v for v in VERSIONS if v.name == "19c"), cluster=True)
+    found = {f"install-{v.name}.sql": script_of(v, ROWS) for v in VERSIONS}
+    found["install-19c-rac.sql"] = script_of(next(v for v in VERSIONS if v.name == "19c"), CLUSTER)
     found["running.sql"] = _written("What the adapter says while it runs, for a table of every type.", running())
     for version in (VERSIONS[0], VERSIONS[-1]):
-        head = f"The paper's own variant (--mode inline) on Oracle {version.name}, for one table; it reads another."
-        found[f"inline-{version.name}.sql"] = _written(head, inline_statements(version))
+        found[f"inline-{version.name}.sql"] = script_of(version, INLINE)
     found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
     return found | {"TYPES.md": _TYPES_HEAD + types.documentation() + _ASKED + overrides.documentation()}
 

@@ -9,7 +9,7 @@ says and what MariaDB gets; the dictionary's views (oracle_standin.sql) are made
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,19 @@ DICTIONARY = "DICTIONARY"
 _NOTHING = "DO 0"
 _MOMENT = "%Y-%m-%d %H:%i:%s"
 
+
+def _kept_only(trigger: str) -> str:
+    text = f"CONVERT(X'{trigger.encode().hex()}' USING utf8mb4)"
+    return f"REPLACE INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('VENUS_DDL_TRG', {text})"
+
+
 #: Pattern -> what MariaDB gets instead. In order; a trigger's body is touched by none of them.
-ADAPTATIONS = (
+ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^ALTER SESSION SET .*", _NOTHING),
     (r"^ALTER TRIGGER \w+ ENABLE$", _NOTHING),  # its triggers are always enabled
-    (r"^LOCK TABLE .*", _NOTHING),  # its CREATE TRIGGER waits for open writers by itself
+    (r"\bIF USER <> ", f"IF '{SCHEMA}' <> "),
     # it has no DDL triggers: `oracle_ddl_events` writes for the application what this one would
-    (r"(?s)^CREATE OR REPLACE TRIGGER (VENUS_DDL_TRG).*", rf"INSERT INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('\1')"),
+    (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _kept_only(made[0])),
     (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
     # the views of who blocks are one made by hand, and there only where a test makes it
     (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),
@@ -56,8 +62,7 @@ ADAPTATIONS = (
     (r"\((\d+) (?:CHAR|BYTE)\)", r"(\1)"),
     (r" PURGE$", ""),
     (r"ESCAPE '\\'", "ESCAPE '|'"),
-    (r"VENUS\\_%", "VENUS|_%"),
-    (r"VENUS\\_L\\_%", "VENUS|_L|_%"),
+    (r"VENUS\\_(L\\_)?%", lambda found: found[0].replace("\\", "|")),
     (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
     (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
     (r"SYSDATE - 3 / 86400", "NOW() - INTERVAL 3 SECOND"),
@@ -72,15 +77,43 @@ _VIEWS = Path(__file__).with_suffix(".sql")
 _SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30))
   RETURN VARCHAR(30) DETERMINISTIC AS BEGIN RETURN 'BINARY'; END"""
 _RAISE = """CREATE PROCEDURE RAISE_APPLICATION_ERROR(N NUMBER(9), T VARCHAR(200)) AS
-  BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = T; END"""
+  S VARCHAR(128) := LEFT(CONCAT('ORA', N, ': ', T), 128);
+  BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = S; END"""
 _PADDED = """CREATE FUNCTION PADDED(V VARCHAR(4000), N NUMBER(9))
   RETURN VARCHAR(4000) DETERMINISTIC AS BEGIN RETURN CONCAT(V, SPACE(GREATEST(N - LENGTHB(V), 0))); END"""
+#: Oracle's packages, as far as VENUS calls them. MariaDB's CREATE TRIGGER waits for open writers by itself, so nothing
+#: is ever left to wait for but what a test writes into PENDING_DML.
+_PACKAGES = (
+    """CREATE PACKAGE DBMS_UTILITY AS
+  FUNCTION WAIT_ON_PENDING_DML(TABLES VARCHAR(4000), TIMEOUT INT, SCN OUT BIGINT) RETURN INT;
+END""",
+    f"""CREATE PACKAGE BODY DBMS_UTILITY AS
+  FUNCTION WAIT_ON_PENDING_DML(TABLES VARCHAR(4000), TIMEOUT INT, SCN OUT BIGINT) RETURN INT AS
+    N INT;
+  BEGIN
+    SELECT COUNT(*) INTO N FROM {DICTIONARY}.PENDING_DML WHERE NAME = TABLES;
+    RETURN CASE WHEN N = 0 THEN 1 ELSE 0 END;
+  END;
+END""",
+    """CREATE PACKAGE DBMS_LOB AS
+  PROCEDURE CREATETEMPORARY(LOC OUT LONGBLOB, CACHED INT);
+  PROCEDURE WRITEAPPEND(LOC IN OUT LONGBLOB, AMOUNT INT, BUFFER LONGBLOB);
+END""",
+    """CREATE PACKAGE BODY DBMS_LOB AS
+  PROCEDURE CREATETEMPORARY(LOC OUT LONGBLOB, CACHED INT) AS BEGIN LOC := ''; END;
+  PROCEDURE WRITEAPPEND(LOC IN OUT LONGBLOB, AMOUNT INT, BUFFER LONGBLOB) AS
+  BEGIN
+    LOC := CONCAT(COALESCE(LOC, ''), SUBSTR(BUFFER, 1, AMOUNT));
+  END;
+END""",
+    "CREATE FUNCTION HEXTORAW(T LONGTEXT) RETURN LONGBLOB DETERMINISTIC AS BEGIN RETURN UNHEX(T); END",
+)
 PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREATE VIEW'), ('UNLIMITED TABLESPACE')"
 
 #: What tests write into the dictionary.
 _FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
            "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES", "BYTE_CHARS", "SORTS",
-           "ALL_SYNONYMS", "SEGMENTS")  # fmt: skip
+           "ALL_SYNONYMS", "SEGMENTS", "PENDING_DML")  # fmt: skip
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {
@@ -175,6 +208,8 @@ def _placed(text: str) -> str:
 
 def _error(error: pymysql.Error) -> StandInError:
     code = error.args[0] if error.args else 0
+    if raised := re.match(r"ORA-2\d{4}: .*", str(error.args[-1])):  # by RAISE_APPLICATION_ERROR
+        return StandInError(raised[0])
     return StandInError(f"{_CODES.get(code, 'ORA-00600')}: {error}")
 
 
@@ -228,8 +263,8 @@ class StandIn:
         self.server.execute(f'CREATE DATABASE "{SCHEMA}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
         # a trigger asks it how its session compares text: it must be found where the trigger lies
         self.server.execute(_SYS_CONTEXT, SCHEMA)
-        self.server.execute(_RAISE, SCHEMA)
-        self.server.execute(_PADDED, SCHEMA)
+        for made in (_RAISE, _PADDED, *_PACKAGES):
+            self.server.execute(made, SCHEMA)
         if not self.server.execute(f"SHOW DATABASES LIKE '{DICTIONARY}'"):
             self.server.execute(f'CREATE DATABASE "{DICTIONARY}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
             for statement in _VIEWS.read_text(encoding="utf-8").split(";\n"):

@@ -347,6 +347,9 @@ class ScriptedSource:
     def uninstall(self) -> list[InstallStep]:
         return []
 
+    def as_script(self, steps: Sequence[InstallStep], *, removal: bool) -> str:
+        return ""
+
     def registered(self) -> list[RegisteredTable]:
         self.pass_step("registered")
         return [

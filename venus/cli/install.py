@@ -38,6 +38,8 @@ TypeMapOption = Annotated[
         " docs/oracle/TYPES.md",
     ),
 ]
+#: Where a finding is that only matters to whoever creates something.
+PRIVILEGES = "privileges"
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")]
 
 
@@ -116,6 +118,10 @@ def show_key_script(run: Invocation, findings: list[Finding], *, transactional: 
 def install_triggers(
     ctx: typer.Context,
     dry_run: DryRun = False,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Create nothing: check what somebody ran from --dry-run, and go on. Oracle only."),
+    ] = False,
     mode: ModeOption = None,
     type_map: TypeMapOption = None,
     config: ConfigOption = None,
@@ -124,26 +130,30 @@ def install_triggers(
     """Create log tables and triggers for the tables that match; run it again at any time."""
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
+    if adopt and dry_run:
+        raise ConfigError("--adopt and --dry-run exclude each other", hint="print the script, run it, then adopt it")
     if mode is not None:
         settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
     include, exclude = settings.source.tables, settings.source.exclude
     with opened_source(settings, type_map) as source:
         check_patterns(settings, source)
-        refuse_if_blocked(source.check(include, exclude))
+        findings = source.check(include, exclude)
+        # whoever ran the script had the privileges; this user may have none of them any more
+        refuse_if_blocked([f for f in findings if not (adopt and f.where == PRIVILEGES)])
         if dry_run:
-            return show_sql(run, source.install_plan(include, exclude), source.uninstall_plan())
-        steps = source.install(include, exclude)
+            return show_sql(run, source, source.install_plan(include, exclude), removal=False)
+        steps = adopt_script(source, settings) if adopt else source.install(include, exclude)
         registered = [table for table in source.registered() if not table.schema.is_heartbeat]
     created = [step for step in steps if not step.exists]
-    verdict = (
-        f"{len(created)} created, {len(steps) - len(created)} unchanged; capturing {counted(len(registered), 'table')}"
-    )
+    unchanged = len(steps) - len(created)
+    how = "run after the script" if adopt else "created"
+    verdict = f"{len(created)} {how}, {unchanged} unchanged; capturing {counted(len(registered), 'table')}"
     again = [t.schema.qualified for t in registered if t.state == "RESYNC"]
     if again:
         verdict += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
     document = {
         "created": [{"table": s.table, "what": s.what} for s in created],
-        "unchanged": len(steps) - len(created),
+        "unchanged": unchanged,
         "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
     }
     run.out.answer(document, *[f"+ {s.table}: {s.what}" for s in created], verdict)
@@ -157,23 +167,26 @@ def uninstall_triggers(
     run = Invocation.of(ctx, config, as_json)
     with opened_source(run.settings) as source:
         if dry_run:
-            return show_sql(run, [], source.uninstall_plan())
+            return show_sql(run, source, source.uninstall_plan(), removal=True)
         steps = source.uninstall()
     document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
     run.out.answer(document, *[f"- {s.table}: {s.what}" for s in steps], f"{len(steps)} removed")
     return 0
 
 
-def show_sql(run: Invocation, install: list[InstallStep], uninstall: list[InstallStep]) -> int:
+def adopt_script(source: Source, settings: Settings) -> list[InstallStep]:
+    """Go on after a DBA has run the script; return what was left to do, the rest as existing."""
+    from venus.adapters.dialects.registry import adopt
+
+    return adopt(source, settings.source.tables, settings.source.exclude)
+
+
+def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, removal: bool) -> int:
     """Print what would be executed, as a script that a DBA can read and run."""
-    lines: list[str] = []
-    for title, steps in (("install", install), ("uninstall", uninstall)):
-        if steps:
-            lines.append(f"-- {title}: {sum(not s.exists for s in steps)} of {len(steps)} statements would be executed")
-        for step in steps:
-            done = "  (exists, unchanged)" if step.exists else ""
-            lines.append(f"-- {step.table}: {step.what}{done}\n{step.sql.rstrip().rstrip(';')};\n")
-    run.out.answer({"install": install, "uninstall": uninstall}, *(lines or ["-- nothing to do"]))
+    if run.json:
+        run.out.answer({"install": [] if removal else steps, "uninstall": steps if removal else []})
+    else:  # as it is: a script that is folded to the width of a terminal, or has its names blanked out, does not run
+        sys.stdout.write(source.as_script(steps, removal=removal))
     return 0
 
 

@@ -30,6 +30,7 @@ from venus.adapters.dialects.mysql.connection import Connection, address_of
 from venus.adapters.dialects.mysql.cut import FillPace, open_cut
 from venus.adapters.dialects.mysql.statements import statement
 from venus.adapters.dialects.patterns import choosing_nothing
+from venus.adapters.dialects.script import plain_script
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
@@ -117,6 +118,9 @@ class MysqlSource:
     def uninstall(self) -> list[InstallStep]:
         self._loaded = None
         return install.uninstall(self._writer)
+
+    def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
+        return plain_script(steps, removal=removal)
 
     # -- the registry and the checkpoint row -----------------------------------------------------------------------
 

@@ -15,6 +15,6 @@ What was decided here, and why:
 
 from venus.adapters.dialects.contract import Option
 
-OPTIONS = frozenset({Option.INLINE, Option.TYPE_MAP, Option.COLUMNS})
+OPTIONS = frozenset({Option.INLINE, Option.TYPE_MAP, Option.COLUMNS, Option.ADOPT})
 #: The dictionary has unquoted names in upper case.
 UPPER_CASE_NAMES = True

@@ -23,6 +23,13 @@ from venus.model import Finding
 
 _ALWAYS = ("CREATE TABLE", "CREATE SEQUENCE", "CREATE TRIGGER", "CREATE VIEW")
 
+#: Packages of Oracle's own that VENUS calls, and what for.
+_PACKAGES = {
+    "DBMS_LOB": "it measures and writes LOBs",
+    "DBMS_STATS": "it keeps the statistics of the log tables fixed",
+    "DBMS_UTILITY": "it waits for open transactions without a lock",
+}
+
 
 def check(
     session: Session,
@@ -36,6 +43,7 @@ def check(
     granted = {str(row[0]) for row in session.rows(statement("dictionary", "privileges"))}
     foreign = [s for s in dictionary.schemas if s != dictionary.user]
     yield from _privileges(dictionary.user, granted, foreign=bool(foreign), options=options)
+    yield from _packages(dictionary.user, {str(row[0]) for row in session.rows(statement("dictionary", "packages"))})
     if "UNLIMITED TABLESPACE" not in granted and not session.rows(statement("dictionary", "quota")):
         remedy = f"ALTER USER {quoted(dictionary.user)} QUOTA UNLIMITED ON USERS;"
         yield Finding(where="tablespace", message="no quota: the log tables cannot grow", remedy=remedy, blocks=True)
@@ -51,7 +59,6 @@ def check(
     yield from visibility.unknown_findings(dictionary.visibility, dictionary.user)
     seen: set[str] = set()
     asked: set[str] = set()
-    may_measure = bool(session.rows(statement("dictionary", "lob_package")))
     for at in left_out(listed, include, exclude):
         yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
     yield from _synonyms(session, dictionary, include)
@@ -59,8 +66,6 @@ def check(
     for at in chosen(listed, include, exclude):
         columns += [spellings(at.owner, at.name, row[0]) for row in dictionary.column_rows(at)]
         table = dictionary.table(at, as_inline=options.inline)
-        if not may_measure and any(r.mapping.located for r in table.readings.values()):
-            yield _no_lob_package(table, dictionary.user)
         yield from _table(table, version, dictionary.visibility)
         yield from sampling.rows_findings(session, table, dictionary.user)
         seen |= {c.name.upper() for c in table.schema.columns}
@@ -137,11 +142,13 @@ def _way_out(reason: str) -> str:
     return "exclude the table in [source] exclude"
 
 
-def _no_lob_package(table: Table, user: str) -> Finding:
-    """Name what is granted to everybody by default, and taken back by those who harden a database."""
-    message = "it has LOB columns, whose lengths this user may not read"
-    remedy = f"GRANT EXECUTE ON SYS.DBMS_LOB TO {quoted(user)};"
-    return Finding(where=table.schema.qualified, message=message, remedy=remedy, blocks=True)
+def _packages(user: str, executable: set[str]) -> Iterator[Finding]:
+    """Name what is granted to everybody by default, and revoked by those who harden a database."""
+    for package, purpose in _PACKAGES.items():
+        if package not in executable:
+            message = f"EXECUTE on SYS.{package} is not granted to {user}: {purpose}"
+            remedy = f"GRANT EXECUTE ON SYS.{package} TO {quoted(user)};"
+            yield Finding(where="privileges", message=message, remedy=remedy, blocks=True)
 
 
 def _choices(table: Table, version: Version) -> str:

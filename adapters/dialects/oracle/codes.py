@@ -49,6 +49,7 @@ ACTIONS = {
         "ORA-00060",  # deadlock
         "ORA-04021",  # time-out while waiting to lock an object
         "ORA-30006",  # resource busy, with a time-out
+        "ORA-20101",  # VENUS's own fence: a transaction is still open
     ),
     Action.DICTIONARY: (
         "ORA-00904",  # no such column

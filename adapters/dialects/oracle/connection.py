@@ -49,6 +49,10 @@ class National(str):
     __slots__ = ()
 
 
+class Busy(DatabaseUnavailable):
+    """Somebody's lock or open transaction is in the way; the same statement can be tried again."""
+
+
 class Driver(Protocol):
     """A DB-API module with an address."""
 
@@ -223,7 +227,7 @@ class Session:
             hint = "if this happens often, raise UNDO_RETENTION, or lower cut_rows_max or cut_read_s of [capture]"
             return SnapshotLost(said, hint=hint)
         if action is Action.WAIT:
-            return DatabaseUnavailable(said)
+            return Busy(said)
         if action is Action.DICTIONARY:
             return SchemaChanged(said)
         hints = {

@@ -11,6 +11,9 @@ from venus.adapters.dialects.oracle.names import literal, log_keys, log_table, q
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
 
+#: How long one attempt of the fence waits for open transactions.
+FENCE_SECONDS = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumn:
@@ -112,7 +115,13 @@ def triggers(table: Keyed, table_id: int) -> Iterator[Made]:
 
 
 def _values(table: Keyed, row: str) -> str:
-    return ", ".join(f"{row}.{quoted(k.name)}" for k in table.key)
+    return _folded(", ", [f"{row}.{quoted(k.name)}" for k in table.key])
+
+
+def _folded(separator: str, parts: list[str]) -> str:
+    """Join on one line, or a line each if that is long: SQL*Plus reads no line of more than 2,499 characters."""
+    line = separator.join(parts)
+    return line if len(line) < 500 else f"{separator.rstrip()}\n    ".join(parts)
 
 
 def key_changed(table: Keyed) -> str:
@@ -123,7 +132,7 @@ def key_changed(table: Keyed) -> str:
     changed = [f":OLD.{quoted(k.name)} <> :NEW.{quoted(k.name)}" for k in table.key]
     if any(k.is_text for k in table.key):
         changed.append("SYS_CONTEXT('USERENV', 'NLS_SORT') <> 'BINARY'")
-    return " OR ".join(changed)
+    return _folded(" OR ", changed)
 
 
 def enable(trigger: str) -> str:
@@ -131,9 +140,15 @@ def enable(trigger: str) -> str:
     return statement("triggers", "enable", trigger=trigger)
 
 
+def compiled(trigger: str) -> str:
+    """Return the block that fails if a trigger does not compile."""
+    return statement("triggers", "compiled", trigger=trigger)
+
+
 def fence(table: Keyed) -> str:
-    """Return the statement that waits for whoever wrote the table before."""
-    return statement("triggers", "fence", table=table.sql)
+    """Return the block that waits for whoever wrote the table before; it fails if that takes too long."""
+    said = f"VENUS: a transaction that wrote {table.owner}.{table.name} before its triggers were enabled is still open"
+    return statement("triggers", "fence", tables=literal(table.sql), seconds=str(FENCE_SECONDS), said=literal(said))
 
 
 def drop(kind: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Plans what to create and what to remove, and runs it step by step.
+"""Plans what to create and what to remove; executing.py runs it step by step.
 
 Oracle commits with every DDL statement, so an installation can be cut short anywhere. A table's row in the registry
 comes first and says so; triggers are made disabled, looked up in the dictionary, enabled, and only after the fence does
@@ -7,12 +7,9 @@ the row become ACTIVE. Whatever fails on the way, its triggers are removed: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from typing import Any
-
-import tenacity
 
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry, widths
@@ -21,14 +18,14 @@ from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen, with_id
 from venus.adapters.dialects.oracle.ownership import Owned
 from venus.adapters.dialects.oracle.refresh import Present, wrong_triggers
-from venus.adapters.dialects.oracle.registry import INSTALLING, Captured
+from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.styles import as_installed, triggers
 from venus.adapters.dialects.oracle.versions import Version
-from venus.errors import DatabaseUnavailable, Refused, SourceError, VenusError
+from venus.errors import Refused
 from venus.model import TableSchema
 
-FENCE_ATTEMPTS = 30
+_MADE_AGAIN = "changes may have been missed, its triggers were made again: read the table again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +33,8 @@ class Step:
     """One statement, and what is needed to run it."""
 
     shown: InstallStep
-    kind: str  # run, make, check, fence, widen
+    kind: str  # run, make, check, widen
     name: str = ""  # the trigger that is made or looked up
-    binds: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +156,9 @@ class Installer:
             yield _run("VENUS", f"row of {name}", sql, exists=name in here.kinds)
         made = ddl.ddl_trigger(owner=self._dictionary.user, whole_database=self._options.watch_database)
         there = here.triggers.get(made.name)
-        exists = there is not None and there.enabled and there.valid
+        exists = there is not None and there.is_like(made, there.on)
         yield Step(shown=_step("VENUS", f"trigger {made.name}", made.sql, exists), kind="make", name=made.name)
-        yield from _checked_and_enabled("VENUS", [made.name], exists)
+        yield from _checked_and_enabled("VENUS", {made.name: exists})
 
     def _asked(self, here: Objects, included: Seq[Listed]) -> Iterator[Step]:
         """Record how columns travel that this command asks for, before their table's row in the registry."""
@@ -183,12 +179,8 @@ class Installer:
                 yield _run(table.schema.qualified, what, sql)
         elif "VENUS_POLLED" in here.kinds:
             yield _run(table.schema.qualified, "no row of VENUS_POLLED", inline.forgotten(at.owner, at.name))
-        binds = registry.version_binds(table.schema) | {
-            "namespace": at.owner, "name": at.name, "reason": INSTALLING, "estimate": at.rows,
-        }  # fmt: skip
-        yield _run(
-            table.schema.qualified, "row of VENUS_CAPTURED_TABLE", statement("registry", "register"), binds=binds
-        )
+        registered = registry.registration(table.schema, at.rows)
+        yield _run(table.schema.qualified, "row of VENUS_CAPTURED_TABLE", registered)
         yield from self._objects(table, here, resync=False)
 
     def _described(self, at: Listed) -> Table:
@@ -221,6 +213,8 @@ class Installer:
         wanted = [*([] if is_inline else [("TABLE", _log(table))]), *((m.kind, m.name) for m in every)]
         here.owned.refuse_taken(wanted)
         yield _recorded(table.schema.qualified, wanted, here)
+        if resync:  # before its triggers are there again: what was missed until then stays missed
+            yield _state(table, registry.RESYNC, _MADE_AGAIN)
         if is_inline:
             has_columns = self._dictionary.has_inline_columns(table.listed)
             for what, sql in inline.columns_of(table.keyed, table.schema.table_id, self._version):
@@ -232,84 +226,16 @@ class Installer:
         wrong = {made.name for made in wrong_triggers(table, here.triggers)}
         for made in every:
             yield _make(table, made, made.name not in wrong)
-        yield from _checked_and_enabled(table.schema.qualified, [m.name for m in every], False)
+        yield from _checked_and_enabled(table.schema.qualified, {m.name: m.name not in wrong for m in every})
         fence = _step(table.schema.qualified, "fence", ddl.fence(table.keyed))
-        yield Step(shown=fence, kind="fence")
+        yield Step(shown=replace(fence, adopted=True), kind="run")
         for what, sql in inline.after_fence(table.keyed, table.schema.table_id) if is_inline else ():
-            there = what.removeprefix("constraint ") in here.indexes
-            yield _run(table.schema.qualified, what, sql, exists=there)
-        reason = "changes may have been missed, its triggers were made again: read the table again" if resync else None
-        binds = {"table_id": table.schema.table_id, "state": "RESYNC" if resync else "ACTIVE", "reason": reason}
-        yield _run(table.schema.qualified, "state of the table", statement("registry", "set_state"), binds=binds)
-
-    # -- running it ----------------------------------------------------------------------------------------------
-
-    def run(self, steps: Seq[Step]) -> None:
-        """Run the steps. What fails takes the triggers of its own table away again, and nothing else."""
-        for step in steps:
-            if step.shown.exists:
-                continue
-            try:
-                self._run(step)
-            except VenusError as error:
-                self._session.rollback()
-                if step.kind == "widen":
-                    raise  # its triggers are as they were
-                table = step.shown.table
-                self._take_away([s.name for s in steps if s.kind == "make" and s.shown.table == table])
-                self._mark(table, str(error))
-                raise
-
-    def _mark(self, table: str, why: str) -> None:
-        """Say of a table why it is not captured (any more); a new one waits for the next installation."""
-        if "VENUS_CAPTURED_TABLE" not in objects(self._session).kinds:
-            return
-        for table_id, known in registry.read_tables(self._session).items():
-            if known.schema.qualified != table:
-                continue
-            if known.is_unfinished:
-                registry.set_state(self._session, table_id, registry.PAUSED, f"{INSTALLING}: {why}")
-            else:
-                reason = f"changes are missed, its triggers could not be made again: {why}"
-                registry.set_state(self._session, table_id, registry.RESYNC, reason)
-        self._session.commit()
-
-    def _run(self, step: Step) -> None:
-        if step.kind == "check":
-            self._check(step.name)
-        elif step.kind in ("fence", "widen"):
-            self._patiently(step.shown.sql)
-        else:
-            self._session.run(step.shown.sql, step.binds)
-        self._session.commit()
-
-    def _check(self, trigger: str) -> None:
-        """CREATE TRIGGER succeeds though its body does not compile; enabled, it would stop the application."""
-        status = {name: state for name, kind, state in self._session.rows(statement("dictionary", "own_objects"))
-                  if kind == "TRIGGER"}  # fmt: skip
-        if status.get(trigger) == "VALID":
-            return
-        errors = self._session.rows(statement("dictionary", "errors"), {"name": trigger})
-        said = "; ".join(f"line {line}: {' '.join(str(text).split())}" for _, line, _, text in errors)
-        hint = "grants must be direct: a trigger does not see what its owner has through a role"
-        raise SourceError(f"trigger {trigger} does not compile and was removed: {said or 'no reason given'}", hint=hint)
-
-    def _patiently(self, sql: str) -> None:
-        for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
-            stop=tenacity.stop_after_attempt(FENCE_ATTEMPTS),
-            wait=tenacity.wait_random(0, 1),
-            reraise=True,
-        ):
-            with attempt:
-                self._session.run(sql)
-
-    def _take_away(self, triggers: Seq[str]) -> None:
-        here = objects(self._session).triggers
-        for name in triggers:
-            if name in here:
-                self._session.run(ddl.drop("TRIGGER", name))
-                self._session.commit()
+            shown = _step(table.schema.qualified, what, sql, what.removeprefix("constraint ") in here.indexes)
+            # what only changes rows is harmless a second time, and nothing shows that it has been done
+            yield Step(shown=replace(shown, adopted=sql.startswith("UPDATE")), kind="run")
+        if not resync:
+            active = _state(table, registry.ACTIVE, None)
+            yield replace(active, shown=replace(active.shown, adopted=True, by_hand=False))
 
     # -- taking it out again -------------------------------------------------------------------------------------
 
@@ -364,11 +290,12 @@ def _make(table: Table, made: ddl.Made, exists: bool) -> Step:
     return Step(shown=shown, kind="make", name=made.name)
 
 
-def _checked_and_enabled(table: str, triggers: Seq[str], exists: bool) -> Iterator[Step]:
-    for name in triggers:
-        sql = statement("dictionary", "errors").replace(":name", names.literal(name))
-        yield Step(shown=_step(table, f"check of trigger {name}", sql, exists), kind="check", name=name)
-    for name in triggers:
+def _checked_and_enabled(table: str, triggers: Mapping[str, bool]) -> Iterator[Step]:
+    """Yield the steps for these triggers; those that are in order already have been through them."""
+    for name, exists in triggers.items():
+        shown = _step(table, f"check of trigger {name}", ddl.compiled(name), exists)
+        yield Step(shown=shown, kind="check", name=name)
+    for name, exists in triggers.items():
         yield _run(table, f"enabling of trigger {name}", ddl.enable(name), exists=exists)
 
 
@@ -376,5 +303,10 @@ def _step(table: str, what: str, sql: str, exists: bool = False) -> InstallStep:
     return InstallStep(table=table, what=what, sql=sql, exists=exists)
 
 
-def _run(table: str, what: str, sql: str, *, binds: dict[str, Any] | None = None, exists: bool = False) -> Step:
-    return Step(shown=_step(table, what, sql, exists), kind="run", binds=binds)
+def _run(table: str, what: str, sql: str, *, exists: bool = False) -> Step:
+    return Step(shown=_step(table, what, sql, exists), kind="run")
+
+
+def _state(table: Table, state: str, reason: str | None) -> Step:
+    sql = registry.installed(table.schema.table_id, state, reason)
+    return _run(table.schema.qualified, "state of the table", sql)

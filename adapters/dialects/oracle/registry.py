@@ -9,12 +9,15 @@ from typing import Any
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState
 from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.statements import statement
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence, TableSchema
 from venus.wire import change_pb2
 
+#: Bytes of a table's description in one line of a script: twice as many hexadecimal digits.
+WIRE_PIECE_BYTES = 480
 ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
 #: Why a table waits whose triggers are just being made; an installation that was cut short is found by it.
 INSTALLING = "its installation has not come to its end: run `venus install-triggers`"
@@ -56,6 +59,26 @@ def _captured(row: Row) -> Captured:
     schema = from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
     table = RegisteredTable(schema=schema, state=state, reason=reason or "", fill=fill)
     return Captured(table=table, number_max=int(number_max))
+
+
+def registration(schema: TableSchema, estimate: int) -> str:
+    """Return the statement that registers a table before it has triggers."""
+    binds = version_binds(schema)
+    wire = bytes(binds.pop("schema_wire"))
+    pieces = [wire[n : n + WIRE_PIECE_BYTES] for n in range(0, len(wire), WIRE_PIECE_BYTES)]
+    parts: dict[str, str | int | None] = binds | {
+        "namespace": schema.namespace, "name": schema.name, "reason": INSTALLING, "estimate": estimate,
+    }  # fmt: skip
+    written = "\n".join(
+        statement("registry", "register_piece", nbytes=str(len(p)), bytes=literal(p)) + ";" for p in pieces
+    )
+    return statement("registry", "register", pieces=written, **{k: literal(v) for k, v in parts.items()})
+
+
+def installed(table_id: int, state: str, reason: str | None) -> str:
+    """Return the statement that says how a table stands after its installation."""
+    parts: dict[str, str | int | None] = {"table_id": table_id, "state": state, "reason": reason}
+    return statement("registry", "installed", **{k: literal(v) for k, v in parts.items()})
 
 
 def states(session: Session) -> dict[int, tuple[str, str]]:

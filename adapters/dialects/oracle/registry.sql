@@ -13,9 +13,23 @@ SELECT TABLE_ID, FINGERPRINT, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMA
 SELECT TABLE_ID, STATE, FINGERPRINT FROM VENUS_CAPTURED_TABLE
 
 -- register --
-INSERT INTO VENUS_CAPTURED_TABLE (TABLE_ID, NAMESPACE, NAME, SCHEMA_WIRE, FINGERPRINT, STATE, REASON, FILL_ROWS,
-                                  FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX)
-VALUES (:table_id, :namespace, :name, :schema_wire, :fingerprint, 'PAUSED', :reason, 0, :estimate, 0, 0, :number_max)
+-- In a block, because no literal of SQL is as long as SCHEMA_WIRE, which describes the columns, can be.
+DECLARE
+  V_WIRE BLOB;
+BEGIN
+  DBMS_LOB.CREATETEMPORARY(V_WIRE, TRUE);
+{pieces}
+  INSERT INTO VENUS_CAPTURED_TABLE (TABLE_ID, NAMESPACE, NAME, SCHEMA_WIRE, FINGERPRINT, STATE, REASON, FILL_ROWS,
+                                    FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX)
+  VALUES ({table_id}, {namespace}, {name}, V_WIRE, {fingerprint}, 'PAUSED', {reason}, 0,
+          {estimate}, 0, 0, {number_max});
+END;
+
+-- register_piece --
+  DBMS_LOB.WRITEAPPEND(V_WIRE, {nbytes}, {bytes});
+
+-- installed --
+UPDATE VENUS_CAPTURED_TABLE SET STATE = {state}, REASON = {reason} WHERE TABLE_ID = {table_id}
 
 -- new_version --
 UPDATE VENUS_CAPTURED_TABLE SET SCHEMA_WIRE = :schema_wire, FINGERPRINT = :fingerprint, NUMBER_MAX = :number_max

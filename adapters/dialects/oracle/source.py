@@ -25,7 +25,7 @@ from venus.adapters.dialects.contract import (
     SourceState,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
-from venus.adapters.dialects.oracle import ddl, inline, ownership, registry, sampling, segments, structure
+from venus.adapters.dialects.oracle import ddl, executing, inline, ownership, registry, sampling, segments, structure
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.columns import Columns
@@ -37,6 +37,7 @@ from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.reading import Access, access_to
 from venus.adapters.dialects.oracle.refresh import Comparison, compare
 from venus.adapters.dialects.oracle.registry import Captured
+from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version, version_of
 from venus.adapters.dialects.oracle.watching import Watch
@@ -155,12 +156,27 @@ class OracleSource:
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing. Oracle commits each step; what fails takes its table's triggers away again."""
         self._refuse_blocked(include, exclude)
-        installer = self._installer()
-        steps = installer.plan(include, exclude)
-        installer.run(steps)
+        steps = self._installer().plan(include, exclude)
+        executing.run(self._writer, steps)
         self._writer.rollback()  # what only read is no transaction any more
         self._mark = None
         return [step.shown for step in steps]
+
+    def adopt(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        """Check what somebody else has installed with the script, and let capture begin.
+
+        Creates nothing. Raises Refused for what is missing or is not as it was printed.
+        """
+        steps = self._installer().plan(include, exclude)
+        executing.adopt(self._writer, steps)
+        self._writer.rollback()
+        self._mark = None
+        return [step.shown for step in steps]
+
+    def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
+        """Return what is not there yet for SQL*Plus and SQLcl."""
+        version, dictionary = self._database()
+        return script(steps, removal=removal, user=dictionary.user, version=version.name)
 
     def _refuse_blocked(self, include: Seq[str], exclude: Seq[str]) -> None:
         for finding in self.check(include, exclude):
@@ -174,9 +190,8 @@ class OracleSource:
     def uninstall(self) -> list[InstallStep]:
         """Leave the dictionary as it was before."""
         self._reader.rollback()
-        installer = self._installer()
-        steps = installer.removal()
-        installer.run(steps)
+        steps = self._installer().removal()
+        executing.run(self._writer, steps)
         self._mark = None
         return [step.shown for step in steps]
 

@@ -46,10 +46,27 @@ END;
 -- enable --
 ALTER TRIGGER {trigger} ENABLE;
 
+-- compiled --
+-- CREATE TRIGGER succeeds though its body does not compile; enabled, it would stop the application.
+DECLARE
+  V_STATUS VARCHAR2(20);
+BEGIN
+  SELECT MAX(STATUS) INTO V_STATUS FROM USER_OBJECTS WHERE OBJECT_TYPE = 'TRIGGER' AND OBJECT_NAME = '{trigger}';
+  IF V_STATUS IS NULL OR V_STATUS <> 'VALID' THEN
+    RAISE_APPLICATION_ERROR(-20102, 'VENUS: trigger {trigger} does not compile');
+  END IF;
+END;
+
 -- fence --
 -- Waits for every transaction that wrote the table before the triggers were enabled; the first fill comes after it.
--- Writers queue behind a lock that waits, so it waits two seconds at a time and is then tried again.
-LOCK TABLE {table} IN SHARE MODE WAIT 2;
+-- It takes no lock, so nobody queues behind it.
+DECLARE
+  V_SCN NUMBER;
+BEGIN
+  IF NOT DBMS_UTILITY.WAIT_ON_PENDING_DML({tables}, {seconds}, V_SCN) THEN
+    RAISE_APPLICATION_ERROR(-20101, {said});
+  END IF;
+END;
 
 -- drop_trigger --
 DROP TRIGGER {trigger};

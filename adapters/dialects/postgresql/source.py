@@ -29,6 +29,7 @@ from venus.adapters.dialects.postgresql.marks import Tables
 from venus.adapters.dialects.postgresql.opening import open_cut
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.script import plain_script
 from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
@@ -118,6 +119,9 @@ class PostgresSource:
     def uninstall(self) -> list[InstallStep]:
         self._loaded = False
         return install.uninstall(self._connection)
+
+    def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
+        return plain_script(steps, removal=removal)
 
     # -- the registry and the checkpoint row -----------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from venus.adapters.dialects.contract import (
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
 from venus.adapters.dialects.patterns import choosing_nothing
+from venus.adapters.dialects.script import plain_script
 from venus.adapters.dialects.sqlite import registry, structure
 from venus.adapters.dialects.sqlite.check import check
 from venus.adapters.dialects.sqlite.connection import (
@@ -168,6 +169,10 @@ class SqliteSource:
             steps = uninstall_plan(self._writer, self._own_tables("downgrade"))
             self._execute(steps)
         return steps
+
+    def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
+        """Return what is not there yet as text."""
+        return plain_script(steps, removal=removal)
 
     def _own_tables(self, direction: run.Direction) -> list[str]:
         connection = connect(self._file)

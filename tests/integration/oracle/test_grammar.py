@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tests.support.oracle_scripts import compound_statements, inline_statements, running, statements
+from tests.support.oracle_scripts import CLUSTER, ROWS, compound_statements, inline_statements, running, statements
 from tests.support.plsql import Grammar
 from venus.adapters.dialects.oracle.versions import VERSIONS
 
@@ -31,7 +31,7 @@ def known(text: str) -> str:
 
 
 def every() -> list[str]:
-    installed = {s for v in VERSIONS for cluster in (False, True) for s in statements(v, cluster=cluster)}
+    installed = {s for v in VERSIONS for options in (ROWS, CLUSTER) for s in statements(v, options)}
     inline = {s for v in VERSIONS for s in inline_statements(v)}
     return sorted(installed | inline | set(running()) | set(compound_statements()))
 

@@ -10,23 +10,28 @@ from sqlfluff.core import Linter
 from sqlfluff.core.errors import SQLParseError
 
 from tests.support.oracle_scripts import (
+    CLUSTER,
     ENROLL,
     FOLDER,
+    ROWS,
     compound_statements,
     files,
     inline_statements,
     running,
     statements,
 )  # fmt: skip
+from tests.support.sqlplus import read
+from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle import ddl, ownership, styles
-from venus.adapters.dialects.oracle.ddl import Style
+from venus.adapters.dialects.oracle.ddl import KeyColumn, Style
 from venus.adapters.dialects.oracle.names import NAME_BYTES_MAX
 from venus.adapters.dialects.oracle.refresh import Present
+from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.styles import as_installed
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version, named, version_of
 
 #: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
-UNCOVERED = ("LOCK TABLE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")
+UNCOVERED = ("DECLARE", "CREATE OR REPLACE TRIGGER VENUS_DDL_TRG", "ALTER TRIGGER", "ALTER TABLE")
 #: Oracle's reserved words ("SQL Language Reference", appendix E): a bind of such a name is ORA-01745.
 RESERVED = set(
     re.findall(
@@ -59,7 +64,7 @@ def test_the_documents_are_what_is_generated(name: str) -> None:
 
 
 def test_a_parser_of_oracles_sql_takes_every_statement_that_it_covers(linter: Linter) -> None:
-    every = {s for v in VERSIONS for cluster in (False, True) for s in statements(v, cluster=cluster)}
+    every = {s for v in VERSIONS for options in (ROWS, CLUSTER) for s in statements(v, options)}
     assert {s: problems(linter, s) for s in every if not s.startswith(UNCOVERED) and problems(linter, s)} == {}
     assert sum(not s.startswith(UNCOVERED) for s in every) > 20
 
@@ -71,7 +76,7 @@ def test_the_parser_would_notice_a_broken_trigger(linter: Linter) -> None:
 
 def test_every_own_name_fits_the_oldest_version() -> None:
     for version in VERSIONS:
-        for text in statements(version, cluster=False):
+        for text in statements(version):
             for name in re.findall(r"\bVENUS_\w+", text):
                 assert len(name.encode()) <= NAME_BYTES_MAX
 
@@ -101,16 +106,44 @@ def test_no_bind_is_named_like_a_word_of_oracles() -> None:
 
 
 def test_triggers_are_made_disabled_and_enabled_only_after_all_are_there() -> None:
-    text = statements(named("19c"), cluster=False)
+    text = statements(named("19c"))
     made = next(n for n, s in enumerate(text) if "VENUS_U_00002\n" in s)
     assert "\nDISABLE\nBEGIN" in text[made]
     assert text.index("ALTER TRIGGER VENUS_U_00002 ENABLE") > made
     assert text.index("ALTER TRIGGER VENUS_D_00002 ENABLE") < text.index(ddl.fence(ENROLL))
 
 
+def test_the_longest_key_makes_no_line_that_sqlplus_cannot_read() -> None:
+    names = [f"C{n:02}{'é' * 62}X" for n in range(32)]
+    key = tuple(KeyColumn(name=name, log_type="VARCHAR2(10 CHAR)", is_text=True) for name in names)
+    made = list(ddl.triggers(replace(ENROLL, key=key), 2))
+    steps = [InstallStep(table="APP.ENROLL", what=m.name, sql=m.sql) for m in made]
+    text = script(steps, removal=False, user="APP", version="19c")
+    assert [s for s in read(text).statements if "TRIGGER" in s] == [m.sql for m in made]
+    assert "NLS_LANG=.AL32UTF8" in text
+
+
+def test_the_documents_are_scripts_that_run() -> None:
+    for name in files():
+        if name.startswith(("install-", "inline-")):
+            assert len(read((FOLDER / name).read_text(encoding="utf-8")).statements) > 20, name
+
+
+def test_the_reader_would_notice_what_sqlplus_stumbles_over() -> None:
+    for text in (
+        "INSERT INTO T VALUES (:a);",
+        "BEGIN\n  NULL;\nEND;",
+        "SELECT 'a&b' FROM DUAL;",
+        "SELECT 1 -\n 2 X;",
+        "-" * 2500,
+    ):
+        with pytest.raises(AssertionError):
+            read(text)
+
+
 def test_a_rac_does_not_order_its_sequence() -> None:
-    assert "CACHE 1000 NOORDER" in "\n".join(statements(named("19c"), cluster=True))
-    assert "CACHE 1000 ORDER" in "\n".join(statements(named("19c"), cluster=False))
+    assert "CACHE 1000 NOORDER" in "\n".join(statements(named("19c"), CLUSTER))
+    assert "CACHE 1000 ORDER" in "\n".join(statements(named("19c")))
 
 
 def test_a_text_key_is_not_trusted_to_a_linguistic_comparison() -> None:

@@ -18,11 +18,12 @@ from tests.support.oracle_double import Answer, Module, error
 from tests.support.oracle_scripts import everything
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
 from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.oracle import ddl, sampling
+from venus.adapters.dialects.oracle import ddl, executing, sampling
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
 from venus.adapters.dialects.oracle.connection import (
     SESSION,
+    Busy,
     ModuleDriver,
     National,
     Options,
@@ -32,7 +33,7 @@ from venus.adapters.dialects.oracle.connection import (
     output_handler,
 )
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described, with_id
-from venus.adapters.dialects.oracle.install import Installer, Step
+from venus.adapters.dialects.oracle.install import Step
 from venus.adapters.dialects.oracle.reading import access_to, fill_from
 from venus.adapters.dialects.oracle.verify import bound
 from venus.adapters.dialects.oracle.versions import named
@@ -82,7 +83,7 @@ def test_a_new_session_depends_on_nobodys_settings(module: Module, session: Sess
         ("ORA-08103", SnapshotLost),
         ("ORA-03113", DatabaseUnavailable),
         ("DPY-4011", DatabaseUnavailable),
-        ("ORA-00054", DatabaseUnavailable),
+        ("ORA-00054", Busy),
         ("ORA-00942", SchemaChanged),
         ("ORA-01031", SourceError),
         ("ORA-01653", SourceError),
@@ -148,13 +149,31 @@ def test_the_fence_waits_until_the_table_is_free(
     module: Module, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    busy = error("ORA-00054", "resource busy and acquire with NOWAIT specified or timeout expired")
-    module.answers["LOCK TABLE"] = [Answer(error=busy), Answer(error=busy), Answer()]
-    dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
+    waits = error(
+        "ORA-20101", "VENUS: a transaction that wrote APP.EXAM before its triggers were enabled is still open"
+    )
     fence = InstallStep(table="APP.EXAM", what="fence", sql=ddl.fence(everything().keyed))
-    Installer(session, dictionary, named("19c"), Options()).run([Step(shown=fence, kind="fence")])
-    said = [text for text, _ in module.said if text.startswith("LOCK TABLE") or text == "COMMIT"]
+    assert "LOCK TABLE" not in fence.sql
+    module.answers[fence.sql] = [Answer(error=waits), Answer(error=waits), Answer()]
+    executing.run(session, [Step(shown=fence, kind="run")])
+    said = [text for text, _ in module.said if text in (fence.sql, "COMMIT")]
     assert said == [fence.sql, fence.sql, fence.sql, "COMMIT"]
+
+
+def test_ddl_on_a_busy_table_is_tried_again_but_not_after_a_lost_connection(
+    module: Module, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    step = Step(shown=InstallStep(table="APP.EXAM", what="trigger X", sql="CREATE TRIGGER X"), kind="run")
+    module.answers["CREATE TRIGGER"] = [Answer(error=error("ORA-00054", "resource busy")), Answer()]
+    executing.run(session, [step])
+    said = [text for text, _ in module.said]
+    assert said.count("CREATE TRIGGER X") == 2
+    assert said.index("ALTER SESSION SET DDL_LOCK_TIMEOUT = 5") < said.index("CREATE TRIGGER X")
+    module.answers["CREATE TRIGGER"] = [Answer(error=error("ORA-03113", "end-of-file on communication channel"))]
+    with pytest.raises(DatabaseUnavailable):
+        executing.run(session, [step])
+    assert [text for text, _ in module.said].count("CREATE TRIGGER X") == 3
 
 
 def test_missing_privileges_are_ready_grants(module: Module, session: Session) -> None:

@@ -145,14 +145,11 @@ def test_a_table_without_lobs_asks_for_none() -> None:
     assert "DBMS_LOB" not in sql
 
 
-def test_the_grant_that_hardened_databases_lack_is_named(module: Module, session: Session) -> None:
-    listed = [["APP", "DOC", "NO", "3", "N", "NO", "N", None, None, "DISABLED"]]
-    columns = [["ID", "NUMBER", None, "22", "0", None, "10", "0", "N", None],
-               ["SCAN", "BLOB", None, "4000", "0", None, None, None, "Y", None]]  # fmt: skip
-    module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 10, rows=listed), Answer()]
-    module.answers["SELECT C.COLUMN_NAME"] = [Answer(types=[double.VARCHAR] * 10, rows=columns)]
+def test_the_grants_that_hardened_databases_lack_are_named(module: Module, session: Session) -> None:
+    module.answers["SELECT OBJECT_NAME FROM ALL_OBJECTS"] = [Answer(types=[double.VARCHAR], rows=[["DBMS_STATS"]])]
     dictionary = Dictionary(session, named("19c"), "VENUS", ["APP"])
-    found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if "LOB" in f.message]
+    found = [f for f in check(session, dictionary, named("19c"), Options(), ["*"], []) if "EXECUTE" in f.message]
     assert [(f.where, f.remedy, f.blocks) for f in found] == [
-        ("APP.DOC", 'GRANT EXECUTE ON SYS.DBMS_LOB TO "VENUS";', True)
+        ("privileges", 'GRANT EXECUTE ON SYS.DBMS_LOB TO "VENUS";', True),
+        ("privileges", 'GRANT EXECUTE ON SYS.DBMS_UTILITY TO "VENUS";', True),
     ]

@@ -1,0 +1,134 @@
+"""Runs the steps of an installation one by one, or what remains to do after somebody else has run them as a script.
+
+What fails in an installation takes the triggers of its own table away again: the application goes on (capture.md 3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+import tenacity
+
+from venus.adapters.dialects.oracle import ddl, registry
+from venus.adapters.dialects.oracle.connection import Busy, Session
+from venus.adapters.dialects.oracle.install import Step, objects
+from venus.adapters.dialects.oracle.names import log_keys, log_table
+from venus.adapters.dialects.oracle.registry import INSTALLING
+from venus.adapters.dialects.oracle.statements import statement
+from venus.errors import Refused, SourceError, VenusError
+
+logger = logging.getLogger(__name__)
+
+#: How often a statement is tried that somebody's lock is in the way of, or the fence.
+ATTEMPTS = 10
+
+
+def run(session: Session, steps: Seq[Step]) -> None:
+    """Run the steps. What fails takes the triggers of its own table away again, and nothing else."""
+    session.run(statement("session", "patience"))
+    for step in steps:
+        if step.shown.exists:
+            continue
+        try:
+            _run(session, step)
+        except VenusError as error:
+            session.rollback()
+            if step.kind == "widen":
+                raise  # its triggers are as they were
+            table = step.shown.table
+            _take_away(session, [s.name for s in steps if s.kind == "make" and s.shown.table == table])
+            _mark(session, table, str(error))
+            raise
+
+
+def adopt(session: Session, steps: Seq[Step]) -> None:
+    """Go on after an installation by hand: run what only VENUS does. Raises Refused for what is not as printed."""
+    missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]
+    if missing:
+        first = missing[0]
+        said = f"{len(missing)} statements of the installation have not been run"
+        hint = "print the rest with `venus install-triggers --dry-run`; what is there must be as it was printed"
+        raise Refused(f"{said}, the first: {first.table}: {first.what}", hint=hint)
+    _refuse_other_logs(session)
+    for step in steps:
+        if step.shown.adopted and not step.shown.exists:
+            try:
+                _run(session, step)
+            except VenusError:
+                session.rollback()
+                raise
+
+
+def _refuse_other_logs(session: Session) -> None:
+    """Refuse a log table that has not the columns that its triggers write."""
+    found: dict[str, set[str]] = {}
+    for table, column in session.rows(statement("dictionary", "log_columns")):
+        found.setdefault(table, set()).add(column)
+    for table_id, known in registry.read_tables(session).items():
+        log = log_table(table_id)
+        if log in found and (missing := {"SEQ", "OP", *log_keys(len(known.schema.key))} - found[log]):
+            hint = f"drop {log} and print the script again with `venus install-triggers --dry-run`"
+            raise Refused(f"{known.schema.qualified}: {log} has no column {min(missing)}", hint=hint)
+
+
+def _run(session: Session, step: Step) -> None:
+    if step.kind == "check":
+        _check(session, step)
+    else:
+        _patiently(step, lambda: session.run(step.shown.sql))
+    session.commit()
+
+
+def _check(session: Session, step: Step) -> None:
+    """Run the block that fails if a trigger does not compile, and say what the dictionary says of it."""
+    try:
+        session.run(step.shown.sql)
+    except SourceError as error:
+        errors = session.rows(statement("dictionary", "errors"), {"name": step.name})
+        said = "; ".join(f"line {line}: {' '.join(str(text).split())}" for _, line, _, text in errors)
+        hint = "grants must be direct: a trigger does not see what its owner has through a role"
+        raise SourceError(
+            f"trigger {step.name} does not compile and was removed: {said or 'no reason given'}", hint=hint
+        ) from error
+
+
+def _patiently(step: Step, attempted: Callable[[], object]) -> None:
+    """Try again what a lock or an open transaction is in the way of."""
+    for attempt in tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(Busy),
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_random(0, 1),
+        before_sleep=lambda state: logger.warning("%s: %s waits: %s", step.shown.table, step.shown.what, _said(state)),
+        reraise=True,
+    ):
+        with attempt:
+            attempted()
+
+
+def _said(state: tenacity.RetryCallState) -> object:
+    return state.outcome.exception() if state.outcome else ""
+
+
+def _take_away(session: Session, triggers: Seq[str]) -> None:
+    here = objects(session).triggers
+    for name in triggers:
+        if name in here:
+            session.run(ddl.drop("TRIGGER", name))
+            session.commit()
+
+
+def _mark(session: Session, table: str, why: str) -> None:
+    """Say of a table why it is not captured (any more); a new one waits for the next installation."""
+    if "VENUS_CAPTURED_TABLE" not in objects(session).kinds:
+        return
+    for table_id, known in registry.read_tables(session).items():
+        if known.schema.qualified != table:
+            continue
+        if known.is_unfinished:
+            registry.set_state(session, table_id, registry.PAUSED, f"{INSTALLING}: {why}")
+        else:
+            reason = f"changes are missed, its triggers could not be made again: {why}"
+            registry.set_state(session, table_id, registry.RESYNC, reason)
+    session.commit()

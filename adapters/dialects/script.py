@@ -1,0 +1,33 @@
+"""The script that `--dry-run` prints, for databases whose clients need no more than semicolons. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.errors import Refused
+
+NOTHING = "-- nothing to do\n"
+
+
+def plain_script(steps: Seq[InstallStep], *, removal: bool) -> str:
+    """Return the statements, each with its purpose; what is there already is named only."""
+    open_steps = [step for step in steps if not step.exists]
+    if not open_steps:
+        return NOTHING
+    head = f"-- VENUS, {'removal' if removal else 'installation'}: {len(open_steps)} of {len(steps)} statements\n"
+    return head + "\n".join(_paragraphs(steps))
+
+
+def _paragraphs(steps: Seq[InstallStep]) -> Iterator[str]:
+    for step in steps:
+        yield purpose_of(step) + ("" if step.exists else f"{step.sql.rstrip().rstrip(';')};\n")
+
+
+def purpose_of(step: InstallStep) -> str:
+    """Return the remark in front of a statement. Raises Refused for a name that would end the line."""
+    if not (step.table + step.what).isprintable():
+        shown = "".join(c if c.isprintable() else "?" for c in step.table)
+        raise Refused(f"{shown}: its name has a control character", hint="no script can hold it: install by VENUS")
+    return f"-- {step.table}: {step.what}{' (exists, unchanged)' if step.exists else ''}\n"

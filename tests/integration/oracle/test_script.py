@@ -1,0 +1,195 @@
+"""The printed script is what the program executes; after a DBA has run it VENUS goes on (`--dry-run`, `--adopt`)."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.oracle_standin import StandIn, adapted
+from tests.support.sqlplus import Script, read
+from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.source import OracleSource
+from venus.errors import DatabaseUnavailable, Refused, VenusError
+
+pytestmark = pytest.mark.integration
+
+EVERYTHING: tuple[list[str], list[str]] = (["*"], [])
+ENROLL = """CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(10) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL,
+    "ESSAY" CLOB, PRIMARY KEY ("STUDENT_ID", "COURSE"))"""
+#: What only reads, or ends a transaction; the script's own frame is not the installation's either.
+_CHANGES = re.compile(r"(?!SELECT|ALTER SESSION|COMMIT$)")
+
+
+@pytest.fixture
+def school(application: Any) -> Any:
+    application.execute(ENROLL)
+    application.execute('CREATE TABLE "R&D" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(40))')
+    application.execute("""INSERT INTO "ENROLL" VALUES (1, 'Math', 'text')""")
+    return application
+
+
+def script_of(source: OracleSource) -> Script:
+    return read(source.as_script(source.install_plan(*EVERYTHING), removal=False))
+
+
+def by_hand(standin: StandIn, script: Script) -> None:
+    """Do what SQL*Plus would with a script, with no help of the program's."""
+    with closing(standin.connect()) as session:
+        for statement in script.statements:
+            session.cursor().execute(statement)
+        session.commit()
+
+
+def changes(said: list[str]) -> list[str]:
+    return [text for text in said if _CHANGES.match(text)]
+
+
+def test_the_script_has_what_is_executed_and_nothing_else(school: Any, source: OracleSource, standin: StandIn) -> None:
+    script = script_of(source)
+    adopted = [step.sql for step in source.install_plan(*EVERYTHING) if step.adopted]
+    standin.said.clear()
+    source.install(*EVERYTHING)
+    executed = changes(standin.said)
+    guard, *printed = changes(script.statements)
+    assert "RAISE_APPLICATION_ERROR" in guard
+    assert [text for text in executed if text not in adopted or text in printed] == printed
+    assert set(executed) - set(printed) == {text for text in adopted if text not in printed}
+    assert len(printed) > 30
+
+
+def test_the_removal_is_a_script_of_its_own(school: Any, source: OracleSource, standin: StandIn) -> None:
+    assert "DROP TABLE" not in source.as_script(source.install_plan(*EVERYTHING), removal=False)
+    source.install(*EVERYTHING)
+    removal = read(source.as_script(source.uninstall_plan(), removal=True))
+    standin.said.clear()
+    source.uninstall()
+    assert changes(removal.statements)[1:] == changes(standin.said)
+    assert all("DROP" in text for text in changes(standin.said))
+
+
+def test_the_script_stops_at_an_error_and_keeps_a_record(school: Any, source: OracleSource) -> None:
+    commands = script_of(source).commands
+    assert commands.index("SET DEFINE OFF") < commands.index("WHENEVER SQLERROR EXIT FAILURE ROLLBACK")
+    assert "SPOOL venus-install.log" in commands
+    assert commands[-2:] == ["SPOOL OFF", "EXIT"]
+
+
+def test_a_dba_installs_and_the_program_goes_on(school: Any, source: OracleSource, standin: StandIn) -> None:
+    script = script_of(source)
+    by_hand(standin, script)
+    school.execute("""INSERT INTO "ENROLL" VALUES (2, 'Art', NULL)""")
+    assert {t.state for t in source.registered()} == {"PAUSED"}
+    standin.said.clear()
+    source.adopt(*EVERYTHING)
+    assert not [text for text in changes(standin.said) if text.startswith(("CREATE", "ALTER", "DROP"))]
+    assert {t.state for t in source.registered()} == {"ACTIVE"}
+    follower = Follower(source)
+    follower.drain()
+    school.execute("""UPDATE "ENROLL" SET "COURSE" = 'Physics' WHERE "STUDENT_ID" = 1""")
+    follower.drain()
+    assert set(follower.rows("ENROLL")) == {("1", "Physics"), ("2", "Art")}
+    assert all(step.exists for step in source.install(*EVERYTHING))
+    source.adopt(*EVERYTHING)
+    by_hand(standin, read(source.as_script(source.uninstall_plan(), removal=True)))
+    school.execute("SHOW TABLES LIKE 'VENUS%'")
+    assert school.fetchall() == ()
+
+
+def test_a_script_that_was_cut_short_is_continued(school: Any, source: OracleSource, standin: StandIn) -> None:
+    script = script_of(source)
+    half = len(script.statements) // 2
+    by_hand(standin, Script(statements=script.statements[:half]))
+    with pytest.raises(Refused, match=r"\d+ statements of the installation have not been run, the first: APP\.") as why:
+        source.adopt(*EVERYTHING)
+    assert "install-triggers --dry-run" in why.value.hint
+    assert {t.state for t in source.registered()} <= {"PAUSED"}
+    rest = script_of(source)
+    assert set(rest.statements) < set(script.statements)
+    by_hand(standin, rest)
+    source.adopt(*EVERYTHING)
+    assert {t.state for t in source.registered()} == {"ACTIVE"}
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("DROP TRIGGER VENUS_U_00002", "trigger VENUS_U_00002"),
+        ("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_D_00002')", "trigger VENUS_D_00002"),
+        ("DROP TABLE VENUS_L_00002", "table VENUS_L_00002"),
+        ("ALTER TABLE VENUS_L_00002 DROP COLUMN K2", "VENUS_L_00002 has no column K2"),
+        ("DELETE FROM VENUS_CAPTURED_TABLE WHERE TABLE_ID = 2", "row of VENUS_CAPTURED_TABLE"),
+    ],
+)
+def test_what_was_not_done_as_printed_is_refused_by_name(
+    harm: str, said: str, school: Any, source: OracleSource, standin: StandIn
+) -> None:
+    by_hand(standin, script_of(source))
+    school.execute(harm)
+    with pytest.raises(VenusError, match=said):
+        source.adopt(*EVERYTHING)
+
+
+def test_a_trigger_of_another_text_is_refused(school: Any, source: OracleSource, standin: StandIn) -> None:
+    script = script_of(source)
+    edited = [s.replace("'U'", "'X'") if "VENUS_U_00002\n" in s else s for s in script.statements]
+    by_hand(standin, Script(statements=edited))
+    with pytest.raises(Refused, match="trigger VENUS_U_00002"):
+        source.adopt(*EVERYTHING)
+
+
+def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: OracleSource, standin: StandIn) -> None:
+    source.install(*EVERYTHING)
+    school.execute("DROP TRIGGER VENUS_U_00002")
+    repair = script_of(source)
+    assert any("'RESYNC'" in text for text in repair.statements)
+    by_hand(standin, repair)
+    source.adopt(*EVERYTHING)
+    state = {t.schema.name: t for t in source.registered()}["ENROLL"]
+    assert (state.state, "its triggers were made again" in state.reason) == ("RESYNC", True)
+
+
+def test_a_transaction_that_is_still_open_is_waited_for(
+    school: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("venus.adapters.dialects.oracle.executing.ATTEMPTS", 2)
+    by_hand(standin, script_of(source))
+    school.execute('INSERT INTO DICTIONARY.PENDING_DML VALUES (\'"APP"."ENROLL"\')')
+    with pytest.raises(DatabaseUnavailable, match=r"ORA-20101: VENUS: a transaction that wrote APP\.ENROLL before"):
+        source.adopt(*EVERYTHING)
+    assert {t.schema.name: t.state for t in source.registered()}["ENROLL"] == "PAUSED"
+    school.execute("DELETE FROM DICTIONARY.PENDING_DML")
+    source.adopt(*EVERYTHING)
+    assert {t.state for t in source.registered()} == {"ACTIVE"}
+
+
+def test_a_text_is_executed_as_it_is_printed(school: Any, source: OracleSource) -> None:
+    """No adaptation of the stand-in's touches what a row trigger does, so the script's are an Oracle's."""
+    row_triggers = [s for s in script_of(source).statements if re.match(r"CREATE OR REPLACE TRIGGER VENUS_[IUD]_", s)]
+    assert len(row_triggers) == 9
+    for text in row_triggers:
+        assert adapted(text) == text.replace("\nDISABLE\n", "\n")
+
+
+def test_a_name_that_no_script_can_hold_is_refused(school: Any, source: OracleSource) -> None:
+    school.execute('CREATE TABLE "A\n/\nB" ("ID" NUMBER(9) PRIMARY KEY)')
+    plan = source.install_plan(*EVERYTHING)
+    with pytest.raises(Refused, match=r"APP\.A\?/\?B: its name has a control character"):
+        source.as_script(plan, removal=False)
+
+
+def test_the_papers_own_variant_is_a_script_too(application: Any, standin: StandIn) -> None:
+    application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))')
+    application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one'), (2, 'two')")
+    with closing(OracleSource(standin, Options(inline=True))) as source:
+        by_hand(standin, script_of(source))
+        source.adopt(*EVERYTHING)
+        follower = Follower(source)
+        follower.drain()
+        assert {row["V"] for row in follower.rows("ITEM").values()} == {"one", "two"}
+        application.execute('UPDATE "ITEM" SET "V" = \'three\' WHERE "ID" = 1')
+        follower.drain()
+        assert {row["V"] for row in follower.rows("ITEM").values()} == {"three", "two"}
