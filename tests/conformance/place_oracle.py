@@ -20,7 +20,7 @@ from tests.conformance import torture_oracle
 from tests.conformance.places import Application, DriverApplication
 from tests.conformance.torture import Torture
 from tests.support.mariadb import catalogue
-from tests.support.oracle_standin import DICTIONARY, SCHEMA, StandIn
+from tests.support.oracle_standin import DICTIONARY, SCHEMA, StandIn, ddl_trigger_body
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.oracle.source import OracleSource
 
@@ -75,8 +75,10 @@ class StandInApplication(DriverApplication):
             if error.args[0] == ER.INVALID_CHARACTER_STRING:
                 pytest.skip("MariaDB knows no such name")
             raise
-        if (ddl := _DDL.match(sql)) and super().execute(f"SELECT 1 FROM {DICTIONARY}.DDL_TRIGGERS"):
-            note = f"INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, '{ddl[1]}', '{SCHEMA}', '{ddl[2]}')"
-            super().execute(note)
+        installed = super().execute(f"SELECT TEXT FROM {DICTIONARY}.DDL_TRIGGERS") if _DDL.match(sql) else []
+        for (trigger,) in installed:
+            ddl = _DDL.match(sql)
+            assert ddl is not None
+            super().execute(ddl_trigger_body(str(trigger), ddl[1], ddl[2], sql))
             self.commit()
         return found

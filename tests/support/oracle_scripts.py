@@ -21,7 +21,7 @@ from venus.adapters.dialects.oracle import (
     types,
     widths,
 )
-from venus.adapters.dialects.oracle.connection import SESSION, ModuleDriver, Options, Session
+from venus.adapters.dialects.oracle.connection import EDITION, SESSION, ModuleDriver, Options, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.install import Installer
@@ -106,6 +106,12 @@ def everything() -> Table:
     return with_id(described(listed, rows, [("EXAM_PK", "P", "STUDENT_ID"), ("EXAM_PK", "P", "TAKEN")]), 3)
 
 
+def _probes() -> list[str]:
+    asked = [statement("cut", "probe_log", log=log_table(1)), statement("inline", "probe")]
+    asked.append(statement("cut", "probe_paused", log=log_table(3), table_id="3"))
+    return [statement("cut", "probe", logged=" OR ".join(asked)), statement("cut", "coalesce", log=log_table(1))]
+
+
 def running() -> list[str]:
     """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
     access = access_to(everything())
@@ -114,7 +120,8 @@ def running() -> list[str]:
     asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
     claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table(n)) for n in (1, 3))
     cut = [
-        statement("cut", "begin"), claim, access.changes_sql, access.fill_sql, access.fill_next_sql,
+        statement("cut", "begin"), *_probes(), claim, access.changes_sql, access.fill.first, *access.fill.behind,
+        *access.fill.up_to_end, access.fill.last,
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
     asked += [sampling.sample(everything()), statement("sampling", "room"), statement("sampling", "blockers")]
@@ -130,7 +137,7 @@ def running() -> list[str]:
     own = [
         statement("ownership", name, schema=schema) for name in ("recorded", "registered") for schema in ("", '"APP".')
     ]
-    return [*SESSION, *asked, *own, *cut, *kept, *ways, statement("overrides", "recorded")]
+    return [*SESSION, EDITION, *asked, *own, *cut, *kept, *ways, statement("overrides", "recorded")]
 
 
 def inline_statements(version: Version) -> list[str]:
@@ -138,7 +145,7 @@ def inline_statements(version: Version) -> list[str]:
     found = everything()
     read = access_to(replace(found, keyed=replace(found.keyed, style=Style.INLINE)))
     made = [step.sql for step in plan(version, INLINE)]
-    made += [statement("inline", "claim"), read.changes_sql, read.fill_sql, read.fill_next_sql]
+    made += [statement("inline", "claim"), read.changes_sql, read.fill.first, *read.fill.behind]
     made += [statement("inline", "advance"), inline.waiting("APP", "STUDENT"), statement("inline", "tables")]
     return [
         *made,

@@ -34,8 +34,13 @@ def _kept_only(trigger: str) -> str:
 
 #: Pattern -> what MariaDB gets instead. In order; a trigger's body is touched by none of them.
 ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"^ALTER SESSION SET .*", _NOTHING),
+    (r"^(?:BEGIN EXECUTE IMMEDIATE ')?ALTER SESSION SET .*", _NOTHING),
     (r"^ALTER TRIGGER \w+ ENABLE$", _NOTHING),  # its triggers are always enabled
+    (
+        r"(?s)^BEGIN\n  DBMS_STATS\.SET_TABLE_STATS.*TABNAME => '(\w+)'\);\nEND;$",
+        rf"REPLACE INTO {DICTIONARY}.FIXED_STATISTICS VALUES ('\1')",
+    ),
+    (r"^ALTER INDEX \w+ COALESCE$", _NOTHING),
     (r"\bIF USER <> ", f"IF '{SCHEMA}' <> "),
     # it has no DDL triggers: `oracle_ddl_events` writes for the application what this one would
     (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _kept_only(made[0])),
@@ -43,7 +48,8 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     # the views of who blocks are one made by hand, and there only where a test makes it
     (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),
     (
-        r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION|REDACTION_POLICIES)\b",
+        r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION|REDACTION_POLICIES"
+        r"|DATABASE_PROPERTIES)\b",
         rf"\1 {DICTIONARY}.\2",
     ),
     (r" WHERE ROWNUM <= (\d+)\) T$", r" LIMIT \1) T"),
@@ -64,6 +70,7 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"ESCAPE '\\'", "ESCAPE '|'"),
     (r"VENUS\\_(L\\_)?%", lambda found: found[0].replace("\\", "|")),
     (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
+    (r"\bVSIZE\(", "OCTET_LENGTH("),
     (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
     (r"SYSDATE - 3 / 86400", "NOW() - INTERVAL 3 SECOND"),
     (r"SYS_EXTRACT_UTC\(SYSTIMESTAMP\), 'YYYY-MM-DD HH24:MI:SS.FF6'", "UTC_TIMESTAMP(), 'YYYY-MM-DD HH24:MI:SS'"),
@@ -74,8 +81,8 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 
 _VIEWS = Path(__file__).with_suffix(".sql")
-_SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30))
-  RETURN VARCHAR(30) DETERMINISTIC AS BEGIN RETURN 'BINARY'; END"""
+_SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30)) RETURN VARCHAR(30) DETERMINISTIC AS
+  BEGIN RETURN CASE B WHEN 'CURRENT_EDITION_NAME' THEN 'ORA$BASE' ELSE 'BINARY' END; END"""
 _RAISE = """CREATE PROCEDURE RAISE_APPLICATION_ERROR(N NUMBER(9), T VARCHAR(200)) AS
   S VARCHAR(128) := LEFT(CONCAT('ORA', N, ': ', T), 128);
   BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = S; END"""
@@ -113,7 +120,7 @@ PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREAT
 #: What tests write into the dictionary.
 _FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
            "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES", "BYTE_CHARS", "SORTS",
-           "ALL_SYNONYMS", "SEGMENTS", "PENDING_DML")  # fmt: skip
+           "ALL_SYNONYMS", "SEGMENTS", "PENDING_DML", "FIXED_STATISTICS")  # fmt: skip
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {
@@ -142,8 +149,13 @@ class Cursor:
     """A cursor that takes Oracle's binds."""
 
     raw: Any
-    said: list[str]
+    session: Connection
     arraysize: int = 100
+    prefetchrows: int = 2
+
+    @property
+    def said(self) -> list[str]:
+        return self.session.said
 
     @property
     def rowcount(self) -> int:
@@ -160,10 +172,12 @@ class Cursor:
                 self.raw.execute(_placed(adapted(text)), binds)
             else:
                 self.raw.execute(adapted(text))
+            self.session.executed(text)
         except pymysql.Error as e:
             raise _error(e) from e
 
     def executemany(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
+        self.session.is_open = True
         try:
             self.raw.executemany(_placed(adapted(text)), rows)
         except pymysql.Error as e:
@@ -220,15 +234,27 @@ class Connection:
     raw: Any
     said: list[str]
     outputtypehandler: Any = None  # MariaDB's driver fetches decimals and texts as they are
+    is_open: bool = False  # a transaction
 
     def cursor(self) -> Cursor:
-        return Cursor(self.raw.cursor(), self.said)
+        return Cursor(self.raw.cursor(), self)
+
+    def executed(self, text: str) -> None:
+        """Let go of what MariaDB holds behind a query: at an Oracle it begins no transaction."""
+        passes = text.startswith(("SELECT", "ALTER SESSION", "BEGIN EXECUTE IMMEDIATE 'ALTER SESSION"))
+        self.is_open = self.is_open or not passes or text.endswith("FOR UPDATE")
+        if not self.is_open:
+            self.raw.commit()
 
     def commit(self) -> None:
+        self.said.append("COMMIT")
         self.raw.commit()
+        self.is_open = False
 
     def rollback(self) -> None:
+        self.said.append("ROLLBACK")
         self.raw.rollback()
+        self.is_open = False
 
     def close(self) -> None:
         self.raw.close()
@@ -243,6 +269,20 @@ def session(said: list[str] | None = None, **where: Any) -> Connection:
     # a CHAR comes with its blanks, as from an Oracle
     cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',PAD_CHAR_TO_FULL_LENGTH')")
     return Connection(raw, [] if said is None else said)
+
+
+def ddl_trigger_body(trigger: str, event: str, name: str, text: str) -> str:
+    """Return what an Oracle would run of the DDL trigger for a statement, as a block.
+
+    MariaDB has no ORA_SQL_TXT and no collections: that part is replaced by its result.
+    """
+    body = trigger[trigger.index("\nBEGIN\n") + 1 :]
+    body = re.sub(r"(?s)    V_COUNT := ORA_SQL_TXT.*?END LOOP;\n", "", body)
+    values = {
+        "ORA_DICT_OBJ_TYPE": "TABLE", "ORA_DICT_OBJ_OWNER": SCHEMA, "ORA_DICT_OBJ_NAME": name, "ORA_SYSEVENT": event,
+        "V_TEXT": text,
+    }  # fmt: skip
+    return re.sub(r"\b(ORA_\w+|V_TEXT)\b", lambda found: "'" + values[found[1]].replace("'", "''") + "'", body)
 
 
 @dataclass(slots=True)

@@ -22,24 +22,43 @@ from venus.adapters.dialects.oracle.bounds import Limits
 from venus.adapters.dialects.oracle.codes import Action, action_of
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.lobs import LOCATOR, Lob, whole
+from venus.adapters.dialects.oracle.names import quoted
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusError
 
 Row = tuple[Any, ...]
 Binds = Mapping[str, Any] | Seq[Any]
 
-#: What the application's or the client's settings would otherwise decide.
+#: What a logon trigger, the database's parameters or the client's environment would otherwise decide.
 SESSION = (
+    # own objects are named without their schema
+    """BEGIN EXECUTE IMMEDIATE 'ALTER SESSION SET CURRENT_SCHEMA = "' || USER || '"'; END;""",
+    "ALTER SESSION SET ISOLATION_LEVEL = READ COMMITTED",
+    # the broker is told of a COMMIT only when it is on the disk
+    "ALTER SESSION SET COMMIT_LOGGING = IMMEDIATE",
+    "ALTER SESSION SET COMMIT_WAIT = WAIT",
     "ALTER SESSION SET NLS_COMP = BINARY",
     "ALTER SESSION SET NLS_SORT = BINARY",
     "ALTER SESSION SET NLS_CALENDAR = GREGORIAN",
     "ALTER SESSION SET NLS_NUMERIC_CHARACTERS = '.,'",
-    "ALTER SESSION SET TIME_ZONE = 'UTC'",
+    "ALTER SESSION SET NLS_LENGTH_SEMANTICS = BYTE",
+    "ALTER SESSION SET NLS_NCHAR_CONV_EXCP = TRUE",  # an error instead of question marks
+    "ALTER SESSION SET TIME_ZONE = '+00:00'",
+)
+#: Triggers and views are those of an edition: the one that the application has, unless it asks for another one.
+EDITION = """SELECT SYS_CONTEXT('USERENV', 'CURRENT_EDITION_NAME'), PROPERTY_VALUE FROM DATABASE_PROPERTIES
+ WHERE PROPERTY_NAME = 'DEFAULT_EDITION'"""
+#: What only Oracle's client can do.
+THICK = (
+    "add thick_mode=true and lib_dir=... (Oracle's Instant Client) to [source] url: servers before 12.1, old password"
+    " verifiers and Native Network Encryption need it"
 )
 #: How to get what cx_Oracle cannot do without.
 CLIENT = (
     "install Oracle's Instant Client and libaio and name its folder in LD_LIBRARY_PATH, or write oracle+oracledb://, "
     "which needs no client"
 )
+#: While it has none, the application's own statements may fail as well. VENUS tries again until it has.
+SPACE = "extend what the message names (tablespace, quota, undo, temporary or archive space); capture then goes on"
 _CODE = re.compile(r"\b(?:ORA|DPY|DPI)-\d+")
 
 
@@ -181,6 +200,7 @@ class Session:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._raw: Any = None
+        self._is_clean = True  # nothing was executed since the last COMMIT or ROLLBACK
         self.place = driver.place
 
     def open(self) -> Any:
@@ -190,15 +210,29 @@ class Session:
                 self._raw = self._driver.connect()
             except self._driver.error as error:
                 raise self._connect_failed(error) from error
-            for text in SESSION:
-                self.run(text)
+            try:
+                self._settle()
+            except BaseException:
+                self.close()  # one with half of the settings must not be used
+                raise
         return self._raw
+
+    def _settle(self) -> None:
+        """Have the session depend on nobody's settings."""
+        for text in SESSION:
+            self.run(text)
+        for current, usual in self.rows(EDITION):
+            if current != usual:
+                self.rollback()  # it cannot be changed in a transaction
+                self.run(f"ALTER SESSION SET EDITION = {quoted(str(usual))}")
 
     def _connect_failed(self, error: Exception) -> VenusError:
         said = f"source {self.place} cannot be reached: {said_by(error)}"
         action = action_of(code_of(error))
         if action is Action.CLIENT:
             return ConfigError(f"[source] url: Oracle's client library cannot be loaded: {said_by(error)}", hint=CLIENT)
+        if action is Action.THICK:
+            return ConfigError(f"[source] url: the thin mode cannot connect: {said_by(error)}", hint=THICK)
         if action is Action.DENIED:
             return SourceError(said, hint="check user and password of [source] url, and CREATE SESSION")
         return DatabaseUnavailable(said, hint="check [source] url, the listener and the service's name")
@@ -206,6 +240,7 @@ class Session:
     def close(self) -> None:
         """Close it; whatever is not committed is gone."""
         raw, self._raw = self._raw, None
+        self._is_clean = True
         if raw is not None:
             with suppress(self._driver.error):
                 raw.close()
@@ -230,11 +265,10 @@ class Session:
             return Busy(said)
         if action is Action.DICTIONARY:
             return SchemaChanged(said)
-        hints = {
-            Action.DENIED: "`venus check` prints the missing GRANT statement",
-            Action.SPACE: "extend the tablespace: while it is full, the application's own statements fail too",
-        }
-        return SourceError(said, hint=hints.get(action, ""))
+        if action is Action.SPACE:
+            return DatabaseUnavailable(said, hint=SPACE)
+        hint = "`venus check` prints the missing GRANT statement" if action is Action.DENIED else ""
+        return SourceError(said, hint=hint)
 
     def run(self, text: str, binds: Binds | None = None) -> int:
         """Execute a statement; return how many rows it has changed."""
@@ -261,6 +295,15 @@ class Session:
             raise SourceError(f"source {self.place}: {len(rows)} rows where one is expected")
         return rows[0]
 
+    def peek(self, text: str) -> Row:
+        """Execute a query of one row outside of any transaction, in one trip: nothing is to be ended afterwards."""
+        self.rollback()
+        with self._translated(), self._cursor() as cursor:
+            self._is_clean = True  # a query begins no transaction
+            cursor.prefetchrows = 2  # one more than there are: so the driver knows that it has all of them
+            cursor.execute(text)
+            return tuple(cursor.fetchall()[0])
+
     def stream(self, text: str, binds: Binds | None, piece: int) -> Generator[list[Row], None, None]:
         """Execute and yield the rows in pieces of this many."""
         with self._translated(), self._cursor() as cursor:
@@ -277,6 +320,7 @@ class Session:
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
         cursor = self.open().cursor()
+        self._is_clean = False
         try:
             yield cursor
         finally:
@@ -285,14 +329,17 @@ class Session:
 
     def commit(self) -> None:
         """COMMIT."""
-        with self._translated():
-            self.open().commit()
+        if not self._is_clean:
+            with self._translated():
+                self.open().commit()
+            self._is_clean = True
 
     def rollback(self) -> None:
         """Abandon the open transaction."""
-        if self._raw is not None:
+        if self._raw is not None and not self._is_clean:
             try:
                 self._raw.rollback()
+                self._is_clean = True
             except self._driver.error:
                 self.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -20,13 +20,12 @@ from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.oracle import registry, segments
 from venus.adapters.dialects.oracle.bounds import SLICE_ROWS, Bounds, slices
 from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.filling import key_of
 from venus.adapters.dialects.oracle.inline import Polled
 from venus.adapters.dialects.oracle.reading import (
     DELETED,
     Access,
-    fill_from,
     key_for_people,
-    key_of,
     portions,
     sections_of,
     vanished,
@@ -96,6 +95,7 @@ class OracleCut:
         fills: Mapping[int, tuple[FillState, Access]],
         halts: Halts,
         bounds: Bounds,
+        deleted: dict[str, int],
         watches_segments: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,6 +106,7 @@ class OracleCut:
         self._ddl_numbers = ddl_numbers
         self._fills = fills
         self._halts = halts
+        self._deleted = deleted
         self._read = False
         self._vanished: dict[int, str] = {}
         self._bounds = bounds
@@ -208,13 +209,11 @@ class OracleCut:
         if fill.table_id not in self._fills:
             return [], fill
         access = self._fills[fill.table_id][1]
-        sql, place = fill_from(access, fill.cursor)
         rows_max = min(rows_max, self._bounds.rows)
-        binds = {**place, "lines": rows_max}
         self._halts.begin()
         try:
             # behind the byte limit there may be more: the next chunk reads it again
-            with closing(self._reader.stream(sql, binds, min(access.piece, rows_max))) as pieces:
+            with closing(self._next_rows(access, fill.cursor, rows_max)) as pieces:
                 found = portions(pieces, access, self._reader.lob, rows_max=rows_max, bytes_max=bytes_max)
                 rows = next(found, [])
             sections = list(sections_of(rows, access, bytes_max=bytes_max)) if rows else []
@@ -234,13 +233,26 @@ class OracleCut:
         if fill.cursor:
             end = Place.read(fill.cursor).end
         else:
-            end = key_of(self._reader.row(access.last_sql, {"lines": 1}), keys)
+            end = key_of(self._reader.row(access.fill.last, {"lines": 1}), keys)
         return Place(key_of(row, keys), end).cursor
 
     def _is_last(self, access: Access, cursor: bytes) -> bool:
         """Ask whether anything comes behind the last row: a portion may have ended at the byte limit."""
-        sql, place = fill_from(access, cursor)
-        return not cursor or not self._reader.rows(sql, {**place, "lines": 1})
+        if not cursor:
+            return True
+        with closing(self._next_rows(access, cursor, 1)) as pieces:
+            return next(pieces, None) is None
+
+    def _next_rows(self, access: Access, cursor: bytes, rows_max: int) -> Generator[list[Row], None, None]:
+        """Yield so many rows behind a cursor, or all there are, in pieces."""
+        left = rows_max
+        for sql, binds in access.fill.reads(cursor, rows_max):
+            with closing(self._reader.stream(sql, binds, min(access.piece, left))) as pieces:
+                for piece in pieces:
+                    yield piece[:left]
+                    left -= len(piece)
+                    if left <= 0:
+                        return
 
     def commit(
         self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
@@ -266,6 +278,9 @@ class OracleCut:
                 if fill.table_id in self._fills:
                     registry.advance_fill(self._writer, self._fills[fill.table_id][0], fill)
             self._writer.run(statement("registry", "forget_batches"), {"below": forget_batches_below})
+        for table_id, taken in self._taken.items():
+            log = self._claims[table_id].access.log
+            self._deleted[log] = self._deleted.get(log, 0) + len(taken)
         emptied = {t for t in self._partly if self._is_emptied(self._claims[t])}
         self._bounds.emptied = (self._bounds.emptied - self._claims.keys()) | emptied
         self._bounds.behind = (self._bounds.behind - self._claims.keys()) | self._partly

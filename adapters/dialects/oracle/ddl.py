@@ -72,7 +72,7 @@ def own_rows() -> list[tuple[str, str]]:
 
 def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> Made:
     """Return the trigger that notes TRUNCATE and ALTER; `owner` is VENUS's schema when it watches the database."""
-    qualifier = f"{quoted(owner)}." if whole_database else ""
+    qualifier = f"{quoted(owner)}.".replace("'", "''") if whole_database else ""  # it stands in a literal
     scope = "DATABASE" if whole_database else "SCHEMA"
     sql = statement("own", "ddl_trigger", scope=scope, owner=qualifier)
     return Made(kind="TRIGGER", name=names.DDL_TRIGGER, sql=sql)
@@ -94,6 +94,11 @@ def log_ddl(table: Keyed, table_id: int) -> Made:
     columns = ",\n  ".join(f"{k}  {c.log_type}  NOT NULL" for k, c in keys)
     sql = statement("triggers", "log_table", log=log_table(table_id), columns=columns)
     return Made(kind="TABLE", name=log_table(table_id), sql=sql)
+
+
+def log_statistics(table_id: int) -> str:
+    """Return the block that fixes what the optimizer believes of a log table."""
+    return statement("triggers", "log_statistics", log=log_table(table_id))
 
 
 def triggers(table: Keyed, table_id: int) -> Iterator[Made]:

@@ -63,9 +63,7 @@ def adopt(session: Session, steps: Seq[Step]) -> None:
 
 def _refuse_other_logs(session: Session) -> None:
     """Refuse a log table that has not the columns that its triggers write."""
-    found: dict[str, set[str]] = {}
-    for table, column in session.rows(statement("dictionary", "log_columns")):
-        found.setdefault(table, set()).add(column)
+    found = objects(session).columns
     for table_id, known in registry.read_tables(session).items():
         log = log_table(table_id)
         if log in found and (missing := {"SEQ", "OP", *log_keys(len(known.schema.key))} - found[log]):

@@ -112,6 +112,15 @@ SELECT {columns}, CASE WHEN T.ISDELETED = 0 THEN 1 ELSE 0 END, 0{lobs}
 SELECT * FROM (SELECT {columns}, 1 AS V_THERE, 0 AS V_FRESH{lobs}
                  FROM {table} T WHERE T.ISDELETED = 0{after} ORDER BY {order}) WHERE ROWNUM <= :lines
 
+-- fill_long --
+-- A LONG stands in no subquery: the reader stops by itself.
+SELECT /*+ FIRST_ROWS(1000) */ {columns}, 1 AS V_THERE, 0 AS V_FRESH{lobs}
+  FROM {table} T WHERE T.ISDELETED = 0{after} ORDER BY {order}
+
+-- probe --
+EXISTS (SELECT 1 FROM VENUS_POLLED P JOIN VENUS_TABLE_LOG L ON L.TABLENAME = P.TABLENAME
+         WHERE L.SEQUENCE > P.LAST_SEQUENCE)
+
 -- advance --
 UPDATE VENUS_POLLED SET LAST_SEQUENCE = :hi WHERE TABLENAME = :name AND LAST_SEQUENCE = :last
 

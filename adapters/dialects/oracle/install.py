@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
@@ -47,6 +48,8 @@ class Objects:
     owned: Owned
     #: Of the log tables: how their key columns are declared.
     widths: dict[str, dict[str, str]]
+    fixed: frozenset[str]  # tables whose statistics are locked
+    columns: Mapping[str, AbstractSet[str]]
 
 
 def objects(session: Session) -> Objects:
@@ -68,12 +71,17 @@ def objects(session: Session) -> Objects:
         for name, state, owner, table in rows
         if owned.has(name, "TRIGGER")
     }
+    columns: dict[str, set[str]] = {}
+    for name, column in session.rows(statement("dictionary", "own_columns")):
+        columns.setdefault(name, set()).add(column)
     return Objects(
         kinds={name: kind for kind, name in owned.ours},
         triggers=triggers,
         indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
         owned=owned,
         widths=widths.read(session) if owned.ours else {},
+        fixed=frozenset(row[0] for row in session.rows(statement("dictionary", "fixed_statistics"))),
+        columns=columns,
     )
 
 
@@ -152,6 +160,8 @@ class Installer:
         if self._options.inline:
             for made in inline.own_objects():
                 yield _run("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
+        if "VENUS_DDL" in here.kinds and "SQL_TEXT" not in here.columns.get("VENUS_DDL", ()):
+            yield _run("VENUS", "column SQL_TEXT of VENUS_DDL", statement("own", "ddl_text"))
         for name, sql in ddl.own_rows():
             yield _run("VENUS", f"row of {name}", sql, exists=name in here.kinds)
         made = ddl.ddl_trigger(owner=self._dictionary.user, whole_database=self._options.watch_database)
@@ -202,7 +212,7 @@ class Installer:
             return []  # refresh_schemas says why
         is_inline = table.keyed.style is Style.INLINE
         if not unfinished and not wrong_triggers(table, here.triggers) and (is_inline or _log(table) in here.kinds):
-            every = [] if is_inline else [_log_step(table, True), *_wider(table, here)]
+            every = [] if is_inline else [_log_step(table, True), *_wider(table, here), _fixed_step(table, here)]
             every += [_make(table, made, True) for made in triggers(table.keyed, table.schema.table_id)]
             return every
         return list(self._objects(table, here, resync=not unfinished))
@@ -223,6 +233,7 @@ class Installer:
         else:
             yield _log_step(table, _log(table) in here.kinds)
             yield from _wider(table, here)
+            yield _fixed_step(table, here)
         wrong = {made.name for made in wrong_triggers(table, here.triggers)}
         for made in every:
             yield _make(table, made, made.name not in wrong)
@@ -283,6 +294,12 @@ def _wider(table: Table, here: Objects) -> Iterator[Step]:
     for column, to in widths.narrower(table.keyed, table.schema.table_id, here.widths):
         sql = widths.widen(table.schema.table_id, column, to)
         yield Step(shown=_step(table.schema.qualified, f"width of {_log(table)}.{column}", sql), kind="widen")
+
+
+def _fixed_step(table: Table, here: Objects) -> Step:
+    log = _log(table)
+    sql = ddl.log_statistics(table.schema.table_id)
+    return _run(table.schema.qualified, f"statistics of {log}", sql, exists=log in here.fixed)
 
 
 def _make(table: Table, made: ddl.Made, exists: bool) -> Step:

@@ -65,6 +65,7 @@ CREATE TABLE VENUS_DDL (
   EVENT      VARCHAR2(30)  NOT NULL,
   OBJ_OWNER  VARCHAR2({name_bytes}),
   OBJ_NAME   VARCHAR2({name_bytes}),
+  SQL_TEXT   VARCHAR2(2000),
   CONSTRAINT VENUS_DDL_PK PRIMARY KEY (SEQ)
 );
 
@@ -77,16 +78,37 @@ CREATE TABLE VENUS_SEGMENT (
   CONSTRAINT VENUS_SEGMENT_PK PRIMARY KEY (TABLE_ID, SEGMENT)
 );
 
+-- ddl_text --
+-- For installations from before there was this column.
+ALTER TABLE VENUS_DDL ADD (SQL_TEXT VARCHAR2(2000));
+
 -- ddl_trigger --
 -- ON SCHEMA sees only what the schema's owner does; ON DATABASE needs ADMINISTER DATABASE TRIGGER.
+-- Nobody's DDL may fail because of it. So its own tables are named in dynamic SQL only: it cannot become invalid when they
+-- are dropped. And whatever goes wrong (no room, no quota) is passed over: the dictionary is compared all the same.
+-- It is not autonomous: a note that is seen before its TRUNCATE is done would be carried out too early.
 CREATE OR REPLACE TRIGGER VENUS_DDL_TRG
 AFTER TRUNCATE OR ALTER OR DROP OR RENAME ON {scope}
 DISABLE
+DECLARE
+  V_PIECES  ORA_NAME_LIST_T;
+  V_COUNT   PLS_INTEGER;
+  V_TEXT    VARCHAR2(2000);
 BEGIN
-  IF ORA_DICT_OBJ_TYPE = 'TABLE' AND ORA_DICT_OBJ_NAME NOT LIKE 'VENUS\_%' ESCAPE '\' THEN
-    INSERT INTO {owner}VENUS_DDL (SEQ, EVENT, OBJ_OWNER, OBJ_NAME)
-    VALUES ({owner}VENUS_SEQ.NEXTVAL, ORA_SYSEVENT, ORA_DICT_OBJ_OWNER, ORA_DICT_OBJ_NAME);
+  IF ORA_DICT_OBJ_TYPE = 'TABLE' THEN
+    V_COUNT := ORA_SQL_TXT(V_PIECES);
+    FOR N IN 1 .. LEAST(COALESCE(V_COUNT, 0), 24) LOOP
+      V_TEXT := V_TEXT || V_PIECES(N);
+    END LOOP;
+    EXECUTE IMMEDIATE
+      'INSERT INTO {owner}VENUS_DDL (SEQ, EVENT, OBJ_OWNER, OBJ_NAME, SQL_TEXT)
+       SELECT {owner}VENUS_SEQ.NEXTVAL, :1, NAMESPACE, NAME, :2 FROM {owner}VENUS_CAPTURED_TABLE
+        WHERE NAMESPACE = :3 AND NAME = :4'
+      USING ORA_SYSEVENT, V_TEXT, ORA_DICT_OBJ_OWNER, ORA_DICT_OBJ_NAME;
   END IF;
+EXCEPTION
+  WHEN OTHERS THEN
+    NULL;
 END;
 
 -- log_view --

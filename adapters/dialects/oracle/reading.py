@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import ROW_BYTES_MAX, too_large
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
 from venus.adapters.dialects.oracle.ddl import Style
 from venus.adapters.dialects.oracle.dictionary import Reading, Table
+from venus.adapters.dialects.oracle.filling import FillSql, fill_sql
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, log_keys, log_table, quoted
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.types import LONGS
 from venus.adapters.dialects.oracle.values import texts
 from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, from_columns, keys_from_columns
@@ -53,10 +54,7 @@ class Access:
     log: str  # empty: the table itself says what has changed
     changes_sql: str
     deleted_sql: str  # which keys of a part of the log it says to be deleted
-    fill_sql: str
-    fill_next_sql: str
-    fill_rest_sql: str  # the next rows up to the end
-    last_sql: str  # the greatest key
+    fill: FillSql
     table_sql: str
     lobs_sql: str
     wide: bool
@@ -82,11 +80,10 @@ def access_to(table: Table) -> Access:
     changes = _inline_changes if is_inline else _log_changes
     deleted = "" if is_inline else statement("cut", "deleted", **_log_parts(table, layout, readings))
     listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
-    parts = {"columns": listed, "lobs": beside, "table": table.keyed.sql, "order": ", ".join(key_at)}
-    behind, beyond = _behind(key_at, readings, "p"), _behind(key_at, readings, "e")
-    file, after = ("inline", " AND {}") if is_inline else ("cut", "WHERE {} ")
-    last = {**parts, "columns": ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns[: len(key)], 1)), "lobs": ""}
-    last["order"] = ", ".join(f"{at} DESC" for at in key_at)
+    parts = {"columns": listed, "lobs": beside, "table": table.keyed.sql}
+    keys_read = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns[: len(key)], 1))
+    keyed = list(zip(key_at, readings, strict=False))
+    long = any(r.declared.data_type in LONGS for r in readings)
     return Access(
         layout=layout,
         readings=readings,
@@ -94,10 +91,7 @@ def access_to(table: Table) -> Access:
         log="" if is_inline else log_table(table.schema.table_id),
         changes_sql=changes(table, layout, readings, key_at, columns, beside),
         deleted_sql=deleted,
-        fill_sql=statement(file, "fill", **parts, after=""),
-        fill_next_sql=statement(file, "fill", **parts, after=after.format(behind)),
-        fill_rest_sql=statement(file, "fill", **parts, after=after.format(f"{behind} AND NOT {beyond}")),
-        last_sql=statement(file, "fill", **last, after=""),
+        fill=fill_sql("inline" if is_inline else "cut", parts, keyed, keys_read, long=long),
         table_sql=table.keyed.sql,
         lobs_sql=beside,
         archived=ARCHIVE_STATE in table.readings,
@@ -138,16 +132,6 @@ def _inline_changes(
     table: Table, _layout: Layout, _readings: Seq[Reading], _key_at: Seq[str], columns: Seq[str], beside: str
 ) -> str:
     return statement("inline", "changes", columns=", ".join(columns), table=table.keyed.sql, lobs=beside)
-
-
-def _behind(key_at: Seq[str], readings: Seq[Reading], bound: str) -> str:
-    """Return the condition that a row's key is greater than the one bound as p1, p2, ...: Oracle compares no rows."""
-    places = [r.bind(f"{bound}{n}") for n, r in enumerate(readings[: len(key_at)], 1)]
-    ways = []
-    for last in range(len(key_at)):
-        equal = [f"{at} = {place}" for at, place in zip(key_at[:last], places, strict=False)]
-        ways.append(" AND ".join([*equal, f"{key_at[last]} > {places[last]}"]))
-    return "(" + " OR ".join(ways) + ")"
 
 
 def portions(
@@ -275,36 +259,3 @@ def _name_unfit(access: Access, reading: Reading, column: Row, described: Column
             texts(reading.mapping.text, [value], described.type.scale)
         except SourceError as error:
             raise UnfitRow(f"row {key_for_people(access, row)}: column {described.name}: {error}") from error
-
-
-def key_of(row: Row, key_count: int) -> list[Any]:
-    """Return the key of a row as it was fetched, for a cursor."""
-    return [_tagged(value) for value in row[:key_count]]
-
-
-def _tagged(value: Any) -> list[Any]:
-    if isinstance(value, bytes):
-        return ["bytes", value.hex()]
-    return ["number", str(value)] if isinstance(value, int | Decimal) else ["text", value]
-
-
-def fill_from(access: Access, cursor: bytes) -> tuple[str, dict[str, Any]]:
-    """Return what reads the next rows, and the keys to bind."""
-    if not cursor:
-        return access.fill_sql, {}
-    place = Place.read(cursor)
-    bounds = _bound("p", place.after, access)
-    if place.end is None:
-        return access.fill_next_sql, bounds
-    return access.fill_rest_sql, bounds | _bound("e", place.end, access)
-
-
-def _bound(name: str, key: list[Any], access: Access) -> dict[str, Any]:
-    pairs = zip(access.readings, key, strict=False)
-    return {f"{name}{n}": r.bindable(_untagged(tag, value)) for n, (r, (tag, value)) in enumerate(pairs, 1)}
-
-
-def _untagged(tag: str, value: str) -> Any:
-    if tag == "bytes":
-        return bytes.fromhex(value)
-    return Decimal(value) if tag == "number" else value

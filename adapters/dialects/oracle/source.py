@@ -31,9 +31,11 @@ from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
 from venus.adapters.dialects.oracle.cut import Claim, OracleCut
+from venus.adapters.dialects.oracle.ddlnotes import keeps_rows
 from venus.adapters.dialects.oracle.dictionary import Dictionary, application, chosen, unmatched
 from venus.adapters.dialects.oracle.install import Installer, objects
 from venus.adapters.dialects.oracle.names import log_table
+from venus.adapters.dialects.oracle.polling import Polls
 from venus.adapters.dialects.oracle.reading import Access, access_to
 from venus.adapters.dialects.oracle.refresh import Comparison, compare
 from venus.adapters.dialects.oracle.registry import Captured
@@ -79,6 +81,7 @@ class OracleSource:
         self._fingerprints: dict[int, str] = {}
         self._halts = Halts()
         self._bounds = Bounds(self._options.limits)
+        self._polls = Polls()
 
     def close(self) -> None:
         """Let go of the sessions."""
@@ -316,9 +319,11 @@ class OracleSource:
         self._retry_halted()
         noted = self._writer.rows(statement("registry", "ddl_rows"))
         found = self._compare_all()
-        watched = self._watched({(owner, name) for _, _, owner, name in noted})
+        watched = self._watched({(owner, name) for _, _, owner, name, _ in noted})
         found = [watched.judged(how) for how in found] if watched else found
-        altered = {(owner, name) for _, event, owner, name in noted if event == "ALTER"}
+        altered = {
+            (owner, name) for _, event, owner, name, text in noted if event == "ALTER" and not keeps_rows(text or "")
+        }
         with self._writer.transaction():
             for how in found:
                 self._store(how, altered)
@@ -389,10 +394,14 @@ class OracleSource:
         states = registry.states(self._writer)
         self._fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
         self._mark = None
+        self._polls.forget()
         self._writer.rollback()
 
     def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:
         """Open a snapshot, unless there is nothing to read in it."""
+        if not fills and self._polls.finds_nothing(self._reader):
+            self._polls.tidy(self._writer)
+            return None
         self._reader.rollback()
         if any(a.archived for a in self._accesses.values()):
             self._reader.run(statement("cut", "see_archived"))
@@ -411,9 +420,12 @@ class OracleSource:
         states = registry.states(self._reader)
         self._accept_dictionary(states)
         noted = self._reader.rows(statement("registry", "ddl_rows"))
-        if any(event != "TRUNCATE" for _, event, *_ in noted):
-            self._mark = None
-            raise SchemaChanged(f"source {self._place}: {noted[0][1]} of {noted[0][2]}.{noted[0][3]}")
+        ours = {(c.namespace, c.name) for c in (a.layout.schema for a in self._accesses.values())}
+        for _, event, owner, name, _ in noted:
+            if event != "TRUNCATE" and (owner, name) in ours:
+                self._mark = None
+                raise SchemaChanged(f"source {self._place}: {event} of {owner}.{name}")
+        self._polls.forget()
         readable = {t: a for t, a in self._accesses.items() if states.get(t, ("PAUSED",))[0] != registry.PAUSED}
         ddl_numbers, truncated = self._truncated(noted, readable)
         numbers, incomplete = self._claimed({t: a for t, a in readable.items() if a.log})
@@ -426,7 +438,9 @@ class OracleSource:
             if numbers[t] or t in truncated or t in polled
         ]
         filling = {f.table_id: (f, readable[f.table_id]) for f in fills if f.table_id in readable}
+        self._polls.prepare(self._accesses, self._accesses.keys() - readable.keys())
         if not claims and not filling:
+            self._polls.nothing_in_cut(noted)
             return None
         return OracleCut(
             reader=self._reader,
@@ -437,6 +451,7 @@ class OracleSource:
             fills=filling,
             halts=self._halts,
             bounds=self._bounds,
+            deleted=self._polls.deleted,
             watches_segments=bool(truncated) and segments.TABLE in objects(self._writer).kinds,
         )
 
@@ -464,7 +479,9 @@ class OracleSource:
         by_name = {(a.layout.schema.namespace, a.layout.schema.name): t for t, a in readable.items()}
         of_ours = {(c.namespace, c.name) for c in (a.layout.schema for a in self._accesses.values())}
         numbers, tables = [], set()
-        for number, _, owner, name in noted:
+        for number, event, owner, name, _ in noted:
+            if event != "TRUNCATE":
+                continue  # `refresh_schemas` sees to it
             table_id = by_name.get((owner, name))
             if table_id is not None:
                 tables.add(table_id)

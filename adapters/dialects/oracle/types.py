@@ -21,6 +21,9 @@ EXTENDED_CHARS, EXTENDED_NATIONAL_CHARS = 32767, 16383
 #: Fraction digits that targets can hold; further ones are cut off, and `check` says so.
 FRACTION_MAX = 6
 
+#: May stand in no subquery, nor in most expressions.
+LONGS = ("LONG", "LONG RAW")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
@@ -135,8 +138,9 @@ MAPPINGS = (
             note="digits after the sixth are cut off; not in a key with more than six", log_type="TIMESTAMP(9)"),
     Mapping(pattern=r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE", becomes="TIMESTAMPTZ",
             logical=_timestamp(Kind.TIMESTAMPTZ),
-            select=lambda d: f"TO_CHAR(SYS_EXTRACT_UTC(CAST({{c}} AS TIMESTAMP WITH TIME ZONE)), '{_moment(d)}')",
-            text="instant", note="the instant in UTC: the zone's name does not travel; not in a key"),
+            select=lambda d: f"TO_CHAR(SYS_EXTRACT_UTC(CAST({{c}} AS TIMESTAMP(9) WITH TIME ZONE)), '{_moment(d)}')",
+            text="instant", note="the instant in UTC: the zone's name does not travel; digits after the sixth are cut"
+            " off; not in a key"),
     Mapping(pattern=r"INTERVAL YEAR.* TO MONTH", becomes="INTERVAL", logical=_of(Kind.INTERVAL, length=0),
             select=_always("TO_CHAR({c})"), text="months"),
     Mapping(pattern=r"INTERVAL DAY.* TO SECOND.*", becomes="INTERVAL", logical=_of(Kind.INTERVAL, length=0),

@@ -31,7 +31,7 @@ from venus.codec.changes import TableChanges
 from venus.codec.schema import fingerprint
 from venus.config import Settings
 from venus.errors import Refused
-from venus.model import LogicalType, Sequence
+from venus.model import Kind, LogicalType, Sequence
 
 SECTION_BYTES = 1 << 30
 #: Rows read at a time weigh no more than this, or are one.
@@ -159,7 +159,7 @@ class OracleReader(ReadsRows):
     def waiting(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
         schema = subject.schema
         noted = self._session.rows(statement("registry", "ddl_rows"))
-        if not keys or any((owner, name) == (schema.namespace, schema.name) for _, _, owner, name in noted):
+        if not keys or any((owner, name) == (schema.namespace, schema.name) for _, _, owner, name, _ in noted):
             return set(keys)
         access, logged = self._access(subject), log_keys(len(schema.key))
         columns = [r.logged(f"G.{k}") for r, k in zip(access.readings, logged, strict=False)]
@@ -195,7 +195,9 @@ def bound(reading: Reading, kind: LogicalType, text: str) -> Any:
     """Return what to bind for a form of a key."""
     if style_of(kind) is Style.HEX:
         return bytes.fromhex(text)
-    if reading.mapping.text == "number":
+    if kind.kind is Kind.UUID:
+        return bytes.fromhex(text.replace("-", ""))
+    if reading.mapping.text in ("number", "whole"):
         return Decimal(text)
     if reading.mapping.text == "text":
         return reading.bindable(text)  # without the blanks of a CHAR, which the statement adds

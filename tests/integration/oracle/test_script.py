@@ -21,7 +21,7 @@ EVERYTHING: tuple[list[str], list[str]] = (["*"], [])
 ENROLL = """CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(10) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL,
     "ESSAY" CLOB, PRIMARY KEY ("STUDENT_ID", "COURSE"))"""
 #: What only reads, or ends a transaction; the script's own frame is not the installation's either.
-_CHANGES = re.compile(r"(?!SELECT|ALTER SESSION|COMMIT$)")
+_CHANGES = re.compile(r"(?!SELECT|ALTER SESSION|COMMIT$|ROLLBACK$|SET TRANSACTION)")
 
 
 @pytest.fixture

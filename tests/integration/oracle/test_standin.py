@@ -112,7 +112,7 @@ def test_log_rows_that_somebody_else_removed_are_told(enroll: Follower, source: 
 def test_a_noted_truncate_empties_the_table(enroll: Follower, application: Any) -> None:
     application.execute('TRUNCATE TABLE "ENROLL"')
     # what the DDL trigger writes, which MariaDB does not have
-    application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ENROLL')")
+    application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ENROLL', NULL)")
     application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (5, 'new')""")
     enroll.drain()
     assert set(enroll.rows("ENROLL")) == {("5", "new")}
@@ -122,6 +122,7 @@ def test_a_noted_truncate_empties_the_table(enroll: Follower, application: Any) 
 
 def test_a_new_column_is_a_new_version_and_is_filled(enroll: Follower, application: Any) -> None:
     application.execute("""ALTER TABLE "ENROLL" ADD "ROOM" VARCHAR2(10) DEFAULT 'A1'""")
+    application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'ALTER', 'APP', 'ENROLL', NULL)")
     assert enroll.cut() is None  # finds the new version, and nothing that has changed
     enroll.drain()
     assert enroll.rows("ENROLL")["1", "Math"]["ROOM"] == "A1"

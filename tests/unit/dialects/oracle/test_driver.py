@@ -22,6 +22,7 @@ from venus.adapters.dialects.oracle import ddl, executing, sampling
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
 from venus.adapters.dialects.oracle.connection import (
+    EDITION,
     SESSION,
     Busy,
     ModuleDriver,
@@ -34,7 +35,7 @@ from venus.adapters.dialects.oracle.connection import (
 )
 from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.install import Step
-from venus.adapters.dialects.oracle.reading import access_to, fill_from
+from venus.adapters.dialects.oracle.reading import access_to
 from venus.adapters.dialects.oracle.verify import bound
 from venus.adapters.dialects.oracle.versions import named
 from venus.adapters.dialects.registry import dialect_of
@@ -76,6 +77,55 @@ def test_a_new_session_depends_on_nobodys_settings(module: Module, session: Sess
     assert tuple(text for text, _ in module.said[: len(SESSION)]) == SESSION
 
 
+def test_a_session_lies_in_its_own_schema_commits_durably_and_in_utc() -> None:
+    said = " ".join(SESSION)
+    for setting in (
+        "CURRENT_SCHEMA = \"' || USER || '\"", "ISOLATION_LEVEL = READ COMMITTED", "COMMIT_WAIT = WAIT",
+        "COMMIT_LOGGING = IMMEDIATE", "NLS_NCHAR_CONV_EXCP = TRUE", "TIME_ZONE = '+00:00'",
+    ):  # fmt: skip
+        assert setting in said
+
+
+def test_a_session_has_the_edition_of_the_database(module: Module, session: Session) -> None:
+    editions = [["V2", "ORA$BASE"]]
+    module.answers[EDITION] = [Answer(types=[double.VARCHAR] * 2, rows=editions)]
+    session.rows("SELECT 1 FROM DUAL")
+    said = [text for text, _ in module.said]
+    assert said[len(SESSION) :] == [EDITION, "ROLLBACK", 'ALTER SESSION SET EDITION = "ORA$BASE"', "SELECT 1 FROM DUAL"]
+
+
+def test_a_session_with_half_of_its_settings_is_not_used(module: Module, session: Session) -> None:
+    module.answers["ALTER SESSION SET COMMIT_WAIT"] = [Answer(error=error("ORA-03113", "end-of-file"))]
+    with pytest.raises(DatabaseUnavailable):
+        session.rows("SELECT 1 FROM DUAL")
+    module.said.clear()
+    module.answers["ALTER SESSION SET COMMIT_LOGGING"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
+    with pytest.raises(SourceError):
+        session.rows("SELECT 1 FROM DUAL")
+    assert ("close", None) in module.said
+    session.rows("SELECT 1 FROM DUAL")
+    assert module.connections == 3
+
+
+@pytest.mark.parametrize("code", ["DPY-3001", "DPY-3010", "DPY-3015"])
+def test_what_the_thin_mode_cannot_do_names_the_thick_one(code: str, module: Module, session: Session) -> None:
+    module.answers["connect"] = [Answer(error=error(code, "not supported in thin mode"))]
+    with pytest.raises(ConfigError, match=f"the thin mode cannot connect: {code}") as raised:
+        session.open()
+    assert "thick_mode=true" in raised.value.hint
+    assert "12.1" in raised.value.hint
+
+
+def test_a_poll_outside_of_a_transaction_ends_nothing(module: Module, session: Session) -> None:
+    module.answers["SELECT 1"] = [Answer(types=[double.NUMBER], rows=[["1"]])]
+    session.run("UPDATE T SET A = 1")
+    session.peek("SELECT 1 FROM DUAL")
+    session.peek("SELECT 1 FROM DUAL")
+    session.rollback()
+    said = [text for text, _ in module.said][len(SESSION) + 1 :]
+    assert said == ["UPDATE T SET A = 1", "ROLLBACK", "SELECT 1 FROM DUAL", "SELECT 1 FROM DUAL"]
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
@@ -86,7 +136,8 @@ def test_a_new_session_depends_on_nobodys_settings(module: Module, session: Sess
         ("ORA-00054", Busy),
         ("ORA-00942", SchemaChanged),
         ("ORA-01031", SourceError),
-        ("ORA-01653", SourceError),
+        ("ORA-01653", DatabaseUnavailable),
+        ("ORA-01591", Busy),
         ("ORA-00001", SourceError),
     ],
 )
@@ -125,7 +176,7 @@ def test_a_wrong_password_is_not_tried_again(module: Module, session: Session) -
 
 
 def test_a_transaction_that_fails_leaves_nothing(module: Module, session: Session) -> None:
-    module.answers["UPDATE"] = [Answer(error=error("ORA-01653", "no room"))]
+    module.answers["UPDATE"] = [Answer(error=error("ORA-02290", "no room"))]
 
     def fill() -> None:
         with session.transaction():
@@ -330,6 +381,10 @@ def test_without_oracles_client_the_thick_mode_says_so() -> None:
         ("ORA-12154", Action.FAIL), ("ORA-00060", Action.WAIT), ("ORA-00054", Action.WAIT),
         ("ORA-01031", Action.DENIED), ("ORA-28000", Action.DENIED), ("ORA-01653", Action.SPACE),
         ("ORA-00001", Action.FAIL), ("ORA-04098", Action.FAIL),
+        ("ORA-01591", Action.WAIT), ("ORA-04031", Action.WAIT), ("ORA-00603", Action.RECONNECT),
+        ("ORA-25401", Action.RECONNECT), ("ORA-25409", Action.RECONNECT), ("ORA-16456", Action.RECONNECT),
+        ("ORA-01950", Action.SPACE), ("ORA-01652", Action.SPACE), ("ORA-30036", Action.SPACE),
+        ("DPY-3010", Action.THICK), ("DPY-3015", Action.THICK),
     ],
 )  # fmt: skip
 def test_the_table_of_codes(code: str, action: Action) -> None:
@@ -340,8 +395,8 @@ def test_keys_of_the_national_character_set_are_bound_as_such(module: Module, se
     """Bound as ordinary text they would lose what the database's own character set does not have."""
     access = access_to(national())
     cursor = Place([["text", "日本"]], [["text", "語"]]).cursor
-    sql, binds = fill_from(access, cursor)
-    session.rows(sql, {**binds, "lines": 1})
+    ((sql, binds),) = access.fill.reads(cursor, 1)
+    session.rows(sql, binds)
     assert module.bound == {"p1": double.NVARCHAR, "e1": double.NVARCHAR}
     key = access.readings[0]
     assert isinstance(bound(key, access.layout.columns[0].type, "日本"), National)

@@ -1,0 +1,127 @@
+"""The DDL trigger notes the DDL of captured tables, and nothing that it meets fails anybody's DDL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.follower import Follower
+from tests.support.oracle_standin import ddl_trigger_body
+from venus.adapters.dialects.oracle import ddl
+from venus.adapters.dialects.oracle.source import OracleSource
+
+pytestmark = pytest.mark.integration
+
+SALES = """CREATE TABLE "SALES" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))
+  PARTITION BY RANGE ("ID") (PARTITION P1 VALUES LESS THAN (10), PARTITION P2 VALUES LESS THAN (20))"""
+
+
+class Application:
+    """Runs DDL, and behind it what the installed DDL trigger would."""
+
+    def __init__(self, cursor: Any) -> None:
+        self.cursor = cursor
+
+    def ddl(self, event: str, name: str, text: str, shown: str = "") -> None:
+        self.cursor.execute(text)
+        self.fires(event, name, shown or text)
+
+    def fires(self, event: str, name: str, text: str) -> None:
+        self.cursor.execute("SELECT TEXT FROM DICTIONARY.DDL_TRIGGERS")
+        ((trigger,),) = self.cursor.fetchall()
+        self.cursor.execute(ddl_trigger_body(trigger, event, name, text))
+
+    def notes(self) -> list[tuple[str, str]]:
+        self.cursor.execute("SELECT EVENT, OBJ_NAME FROM VENUS_DDL ORDER BY SEQ")
+        return list(self.cursor.fetchall())
+
+
+@pytest.fixture
+def app(application: Any, source: OracleSource) -> Application:
+    application.execute(SALES)
+    application.execute('CREATE TABLE "OTHER" ("ID" NUMBER(9) PRIMARY KEY)')
+    application.execute("INSERT INTO \"SALES\" VALUES (1, 'one'), (11, 'eleven')")
+    source.install(["SALES"], [])
+    return Application(application)
+
+
+@pytest.fixture
+def sales(app: Application, source: OracleSource) -> Follower:
+    follower = Follower(source)
+    follower.drain()
+    return follower
+
+
+def state(source: OracleSource) -> str:
+    return {t.schema.name: t.state for t in source.registered()}["SALES"]
+
+
+def test_only_captured_tables_are_noted(app: Application, sales: Follower, source: OracleSource) -> None:
+    app.ddl("ALTER", "OTHER", 'ALTER TABLE "OTHER" ADD "V" NUMBER(9)')
+    app.ddl("DROP", "OTHER", 'DROP TABLE "OTHER"')
+    assert app.notes() == []
+    assert source.open_cut([]) is None
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
+    assert app.notes() == [("ALTER", "SALES")]
+    assert sales.cut() is None  # finds the new version
+    sales.drain()
+    assert app.notes() == []
+    assert [row["W"] for row in sales.rows("SALES").values()] == [None, None]
+
+
+def test_a_note_of_an_older_trigger_about_another_table_disturbs_no_cut(
+    app: Application, sales: Follower, source: OracleSource
+) -> None:
+    app.cursor.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'ALTER', 'APP', 'OTHER', NULL)")
+    app.cursor.execute("INSERT INTO \"SALES\" VALUES (2, 'two')")
+    cut = source.open_cut([])
+    assert cut is not None
+    cut.rollback()
+    source.refresh_schemas()
+    assert app.notes() == []
+
+
+def test_a_new_partition_is_no_resync(app: Application, sales: Follower, source: OracleSource) -> None:
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" ADD PARTITION (PARTITION P3 VALUES LESS THAN (30))')
+    app.cursor.execute("INSERT INTO \"SALES\" VALUES (21, 'twenty-one')")
+    sales.drain()
+    assert state(source) == "ACTIVE"
+    assert set(sales.rows("SALES")) == {("1",), ("11",), ("21",)}
+
+
+def test_an_emptied_partition_is_one(app: Application, sales: Follower, source: OracleSource) -> None:
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
+    sales.drain()
+    source.refresh_schemas()
+    assert state(source) == "RESYNC"
+
+
+def test_a_trigger_that_cannot_write_its_note_lets_the_statement_pass(app: Application, source: OracleSource) -> None:
+    app.cursor.execute("DROP TABLE VENUS_DDL")
+    app.fires("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
+    app.cursor.execute("DROP TABLE VENUS_CAPTURED_TABLE")
+    app.fires("TRUNCATE", "SALES", 'TRUNCATE TABLE "SALES"')
+
+
+def test_nothing_of_venus_is_named_but_in_dynamic_sql() -> None:
+    """What is named statically makes the trigger invalid when it is dropped, and then every DDL fails (ORA-04098)."""
+    text = ddl.ddl_trigger(owner="O'NEIL", whole_database=True).sql
+    static = text.replace(text[text.index("'INSERT") : text.index("USING")], "")
+    assert static.count("VENUS_") == 1  # its own name
+    assert "\"O''NEIL\".VENUS_DDL" in text
+    assert text.endswith("EXCEPTION\n  WHEN OTHERS THEN\n    NULL;\nEND;")
+
+
+def test_an_older_installation_gets_the_column_and_the_new_trigger(
+    app: Application, sales: Follower, source: OracleSource
+) -> None:
+    app.cursor.execute("ALTER TABLE VENUS_DDL DROP COLUMN SQL_TEXT")
+    app.cursor.execute("UPDATE DICTIONARY.DDL_TRIGGERS SET TEXT = 'BEGIN NULL; END;'")
+    made = [step.what for step in source.install(["SALES"], []) if not step.exists]
+    assert made == [
+        "column SQL_TEXT of VENUS_DDL", "trigger VENUS_DDL_TRG", "check of trigger VENUS_DDL_TRG",
+        "enabling of trigger VENUS_DDL_TRG",
+    ]  # fmt: skip
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
+    assert app.notes() == [("ALTER", "SALES")]
