@@ -34,6 +34,8 @@ TABLES = (
     ' "PHOTO" BLOB, "ESSAY" CLOB)',
     'CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(9) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL, "GRADE" NUMBER(5,2),'
     ' "SEEN" DATE, PRIMARY KEY ("STUDENT_ID", "COURSE"), FOREIGN KEY ("STUDENT_ID") REFERENCES "STUDENT" ("ID"))',
+    'CREATE TABLE "TOKEN" ("ID" RAW(16) PRIMARY KEY, "V" VARCHAR2(10))',
+    "INSERT INTO \"TOKEN\" VALUES (X'000102030405060708090a0b0c0d0e0f', 'old')",
     """INSERT INTO "STUDENT" VALUES (1, 'Ann', 1, x'00ff', NULL), (2, 'Bob', 0, NULL, REPEAT('größe 🙂', 100000))""",
     """INSERT INTO "ENROLL" VALUES (1, 'Math', 9.5, '2026-11-20 08:30:00'), (2, 'Math', NULL, NULL)""",
     # what an Oracle's dictionary says of a sequence and of a column that is numbered by it
@@ -101,8 +103,10 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     pipeline: Pipeline, application: Any, mariadb_oracle_server: MariaServer
 ) -> None:
     untouched = catalogue(mariadb_oracle_server, SCHEMA)
-    asked = ("--type-map", "STUDENT.ACTIVE=boolean")
-    assert pipeline.ask("check", *asked)["blocks"] == 0
+    asked = ("--type-map", "STUDENT.ACTIVE=boolean", "--type-map", "RAW(16)=uuid")
+    checked = pipeline.ask("check", *asked)
+    assert checked["blocks"] == 0
+    assert "column ID fits uuid: all 1 rows were read" in {f["message"] for f in checked["findings"]}
     printed = pipeline.venus("install-triggers", "--dry-run", *asked).out
     assert "travels as boolean" in printed
     assert len(read(printed).statements) > 30
@@ -120,7 +124,11 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     application.execute("""UPDATE "ENROLL" SET "GRADE" = 10 WHERE "STUDENT_ID" = 2""")
     application.execute("""INSERT INTO "ENROLL" VALUES (3, 'Art', 8, '2026-11-21 09:00:00')""")
     insert_torture(application, 1001)
+    application.execute("INSERT INTO \"TOKEN\" VALUES (X'ff0102030405060708090a0b0c0d0e0f', 'new')")
+    application.execute('DELETE FROM "TOKEN" WHERE "V" = \'old\'')
     pipeline.caught_up("main")
+    found = query(pipeline.targets["main"], "SELECT id::text, pg_typeof(id)::text FROM app.token")
+    assert found == [("ff010203-0405-0607-0809-0a0b0c0d0e0f", "uuid")]
     assert pipeline.ask("verify")["verdict"] == "same"
     target = pipeline.targets["main"]
     assert query(target, "SELECT id, active, length(photo), length(essay) FROM app.student ORDER BY id") == [

@@ -15,6 +15,7 @@ from venus.adapters.dialects.oracle import (
     ddl,
     inline,
     overrides,
+    proving,
     registry,
     sampling,
     styles,
@@ -81,9 +82,10 @@ def statements(version: Version, options: Options = ROWS) -> list[str]:
 
 _ASKED = """
 What `[source.type_map]` (`"APP.STUDENT.ACTIVE" = "boolean"`) and `--type-map APP.STUDENT.ACTIVE=boolean` can ask for
-instead, by column, not for a key; `usual` is the way of the table above:
+instead, by column, in a key where it says so; `usual` is the way of the table above:
 
 """
+_SWITCHES = Path(__file__).with_name("oracle_switches.md").read_text(encoding="utf-8")
 #: A column of every type, as the dictionary spells them: name, type, scale.
 _EVERY = (
     ("GRADE", "NUMBER", 2), ("RATIO", "FLOAT", None), ("SINGLE", "BINARY_FLOAT", None),
@@ -124,6 +126,7 @@ def running() -> list[str]:
         *access.fill.up_to_end, access.fill.last,
         statement("cut", "delete", log=access.log), "COMMIT",
     ]  # fmt: skip
+    asked += [proving.query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
     asked += [sampling.sample(everything()), statement("sampling", "room"), statement("sampling", "blockers")]
     kept = [
         statement("registry", name, log=access.log)
@@ -179,7 +182,7 @@ def files() -> dict[str, str]:
     for version in (VERSIONS[0], VERSIONS[-1]):
         found[f"inline-{version.name}.sql"] = script_of(version, INLINE)
     found["compound.sql"] = _written("Experimental: venus_triggers=compound in the URL.", compound_statements())
-    return found | {"TYPES.md": _TYPES_HEAD + types.documentation() + _ASKED + overrides.documentation()}
+    return found | {"TYPES.md": _TYPES_HEAD + types.documentation() + _ASKED + overrides.documentation() + _SWITCHES}
 
 
 if __name__ == "__main__":

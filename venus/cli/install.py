@@ -33,9 +33,9 @@ TypeMapOption = Annotated[
     typer.Option(
         "--type-map",
         metavar="TABLE.COLUMN=TYPE",
-        help="Carry a column as another type, Oracle only; repeatable. Recorded at the source when"
-        " the triggers are installed, and overrides type_map of the configuration; `usual` removes it. Types:"
-        " docs/oracle/TYPES.md",
+        help="Carry a column as another type, or all of a type ('RAW(16)=uuid'), Oracle only; repeatable. Recorded"
+        " at the source when the triggers are installed, and overrides type_map of the configuration; `usual`"
+        " removes it. Types: docs/oracle/TYPES.md",
     ),
 ]
 #: Where a finding is that only matters to whoever creates something.
@@ -60,7 +60,8 @@ def opened_source(settings: Settings, type_map: list[str] | None = None) -> Iter
 def _way(asked: str) -> tuple[str, str]:
     """Split what --type-map was given."""
     name, _, to = asked.rpartition("=")
-    if not to.strip() or not all(name.strip().rpartition(".")[::2]):
+    is_type = name.strip().endswith(")")  # all columns of a type: RAW(16)
+    if not to.strip() or not (is_type or all(name.strip().rpartition(".")[::2])):
         hint = "write TABLE.COLUMN=TYPE, as in --type-map APP.STUDENT.ACTIVE=boolean"
         raise ConfigError(f"--type-map {asked}: a column and a type are needed", hint=hint)
     return name.strip(), to.strip()

@@ -15,7 +15,8 @@ from venus.adapters.dialects.oracle.columns import spellings
 from venus.adapters.dialects.oracle.connection import Options, Session
 from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen, left_out
 from venus.adapters.dialects.oracle.names import quoted
-from venus.adapters.dialects.oracle.overrides import wanted
+from venus.adapters.dialects.oracle.overrides import SWITCHES, spelled, wanted
+from venus.adapters.dialects.oracle.proving import offers, proof
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
@@ -63,14 +64,22 @@ def check(
         yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
     yield from _synonyms(session, dictionary, include)
     columns: list[tuple[str, str]] = []
+    captured = dictionary.captured()
+    tables = []
     for at in chosen(listed, include, exclude):
         columns += [spellings(at.owner, at.name, row[0]) for row in dictionary.column_rows(at)]
         table = dictionary.table(at, as_inline=options.inline)
+        tables.append(table)
+        if not table.refused and (at.owner, at.name) not in captured:
+            yield from dictionary.proved(table, lambda table: list(proof(session, table)))
         yield from _table(table, version, dictionary.visibility)
         yield from sampling.rows_findings(session, table, dictionary.user)
         seen |= {c.name.upper() for c in table.schema.columns}
         asked |= wanted(options.type_map, at.owner, at.name).keys()
+    yield from offers([table for table in tables if not table.refused])
     for name in options.type_map:
+        if spelled(name) in SWITCHES:
+            continue
         if name.upper().rpartition(".")[2] not in asked & seen:
             message = f"{name} names no column of a captured table"
             yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping as Map
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
@@ -14,14 +15,22 @@ from venus.adapters.dialects.oracle.connection import National, Row, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
 from venus.adapters.dialects.oracle.kinds import Kind, Kinds, beside, kind_of
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, HEARTBEAT
-from venus.adapters.dialects.oracle.overrides import USUAL, Recorded, overridden, wanted
+from venus.adapters.dialects.oracle.overrides import (
+    SWITCHES,
+    Recorded,
+    fits,
+    overridden,
+    spelled,
+    switched,
+    wanted,
+)
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.types import FRACTION_MAX, Declared, Mapping, log_type_of
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.errors import ConfigError, UnsupportedType
-from venus.model import Column, LeftOut, TableSchema
+from venus.model import Column, Finding, LeftOut, TableSchema
 
 NOTHING: Map[str, str] = MappingProxyType({})
 #: Hidden columns that VENUS asks for itself.
@@ -140,6 +149,7 @@ class Dictionary:
         self._visibility: Visibility | None = None
         self._kinds = Kinds(session, version)
         self.columns = Columns()  # of the configuration
+        self._proofs: dict[tuple[str, str], list[Finding]] = {}
         self.type_map: Map[str, str] = NOTHING  # of the configuration
         self.asked: Map[str, str] = NOTHING  # of this command: goes before what is recorded
 
@@ -193,6 +203,19 @@ class Dictionary:
             self._inline = inline.read_tables(self._session) if self._has("VENUS_POLLED") else frozenset()
         return self._inline
 
+    def captured(self) -> frozenset[tuple[str, str]]:
+        """Return owner and name of the tables that are captured already."""
+        if not self._has("VENUS_CAPTURED_TABLE"):
+            return frozenset()
+        return frozenset((row[0], row[1]) for row in self._session.rows(statement("registry", "captured_names")))
+
+    def proved(self, table: Table, prove: Callable[[Table], list[Finding]]) -> list[Finding]:
+        """Return what a proof has found; it may read the whole table, so it is made once."""
+        key = table.schema.qualified, repr(table.readings)
+        if key not in self._proofs:
+            self._proofs[key] = prove(table)
+        return self._proofs[key]
+
     def recorded(self) -> list[Recorded]:
         """Return the columns that travel in another way since `install-triggers --type-map`; read once."""
         if self._recorded is None:
@@ -227,7 +250,8 @@ class Dictionary:
         if has_columns or as_inline:
             rows, keys = inline.without_columns(rows)
         rows, left = self.columns.choose(listed.owner, listed.name, rows)
-        found = described(listed, rows, keys, known, number_max, self._ways(listed))
+        switches = {spelled(name): to for name, to in {**self.type_map, **self.asked}.items()}
+        found = described(listed, rows, keys, known, number_max, self._ways(listed), switches)
         found = replace(found, refused=(*found.refused, *_excluded_keys(left, found, keys)))
         if has_columns or as_inline:
             found = replace(found, keyed=replace(found.keyed, style=Style.INLINE))
@@ -254,12 +278,31 @@ class Dictionary:
         """Return what this command asks for, column by column. Raises ConfigError for what is no column, or a key's."""
         found: list[Recorded] = []
         for name in self.asked:
-            fitting = self._columns_named(name, included)
+            switch = spelled(name)
+            fitting = self._of_type(switch, included) if switch in SWITCHES else self._columns_named(name, included)
             found += fitting
+            if not fitting and switch in SWITCHES:
+                raise ConfigError(f"--type-map {name}: no captured table has a column of type {switch}")
             if not fitting:
                 hint = "captured are " + ", ".join([at.qualified for at in included][:12])
                 raise ConfigError(f"--type-map {name}: {self._no_such(name, included)}", hint=hint)
         return found
+
+    def _of_type(self, switch: str, included: Seq[Listed]) -> list[Recorded]:
+        """Return the columns of a type that are not asked for by name."""
+        found = []
+        for at in included:
+            named = wanted(self.asked, at.owner, at.name)
+            found += [
+                Recorded(owner=at.owner, table=at.name, column=name, to=self.asked_for(switch))
+                for name, reading in self.table(at).readings.items()
+                if fits(switch, reading.declared) and name.upper() not in named
+            ]
+        return found
+
+    def asked_for(self, switch: str) -> str:
+        """Return what this command asks for all columns of a type."""
+        return next(to for name, to in self.asked.items() if spelled(name) == switch)
 
     def _columns_named(self, name: str, included: Seq[Listed]) -> list[Recorded]:
         found = []
@@ -267,8 +310,8 @@ class Dictionary:
             for column, to in wanted({name: self.asked[name]}, at.owner, at.name).items():
                 table = self.table(at)
                 exact = next((c.name for c in table.schema.columns if c.name.upper() == column), None)
-                if exact in table.schema.key:
-                    raise ConfigError(f"--type-map {name}: a column of the key travels in its usual way only")
+                if exact in table.schema.key and not table.readings[exact].mapping.log_type:
+                    raise ConfigError(f"--type-map {name}: a column of the key cannot travel as {to}")
                 if exact is not None:
                     found.append(Recorded(owner=at.owner, table=at.name, column=exact, to=to))
         return found
@@ -290,9 +333,9 @@ class Dictionary:
 
 def described(
     listed: Listed, rows: Seq[Row], keys: Seq[Row], known: TableSchema | None = None, number_max: int = 0,
-    asked: Map[str, str] = NOTHING,
+    asked: Map[str, str] = NOTHING, switches: Map[str, str] = NOTHING,
 ) -> Table:  # fmt: skip
-    """Make a table of what the dictionary said; `asked` by upper-case column. Pure."""
+    """Make a table of what the dictionary said; `asked` by upper-case column, `switches` by type. Pure."""
     readings: dict[str, Reading] = {}
     refused, remarks, columns = [], [], []
     numbers = {c.name: c.number for c in known.columns} if known else {}
@@ -300,7 +343,7 @@ def described(
     for row in rows:
         name, declared = row[0], _declared(row)
         try:
-            to = asked.get(name.upper(), USUAL)
+            to = asked.get(name.upper()) or switched(switches, declared)
             reading = Reading(declared=declared, mapping=overridden(declared, to, f"{listed.qualified}.{name}"))
         except UnsupportedType as e:
             refused.append(f"column {name}: {e}")

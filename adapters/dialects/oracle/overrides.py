@@ -26,6 +26,10 @@ from venus.model import Kind, LogicalType
 USUAL = "usual"
 TABLE = "VENUS_TYPE_MAP"
 _NINE = f"{MOMENT}.FF9"
+#: Instead of a column's name: all columns of a type. What stands for a single column goes before it.
+SWITCHES = {"RAW(16)": "uuid", "NUMBER(*,0)": "bigint"}
+#: More digits than this need not fit a bigint.
+BIGINT_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ def _as(
     select: str = "{c}",
     length: int = 0,
     located: bool = False,
+    in_key: bool = False,
     note: str,
 ) -> Override:
     mapping = Mapping(
@@ -55,6 +60,7 @@ def _as(
         text=text,
         wide=located,
         located=located,
+        log_type="{declared}" if in_key else "",
         note=note,
     )
     return Override(to=to, mapping=mapping)
@@ -64,17 +70,51 @@ _ZONED = r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE"
 
 OVERRIDES = (
     _as("boolean", "NUMBER", Kind.BOOL, "flag", note="0 and 1; anything else is refused"),
-    _as("bigint", "NUMBER", Kind.INT, "whole", length=8, note="whole numbers of 64 bits; anything else is refused"),
+    _as(
+        "bigint",
+        "NUMBER",
+        Kind.INT,
+        "whole",
+        length=8,
+        in_key=True,
+        note="whole numbers of 64 bits; anything else is refused; in a key too",
+    ),
     _as("text", "NUMBER", Kind.TEXT, "number", note="its digits"),
     _as("date", "DATE", Kind.DATE, "day", select=f"TO_CHAR({{c}}, '{MOMENT}')", note="midnight only; else refused"),
     _as("text", r"TIMESTAMP(\(\d\))?", Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE}')", note="all nine digits"),
     _as(
         "text", _ZONED, Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE} TZR')", note="all nine digits and the zone"
     ),
-    _as("uuid", "RAW", Kind.UUID, "uuid", note="16 bytes; anything else is refused"),
+    _as("uuid", "RAW", Kind.UUID, "uuid", in_key=True, note="16 bytes; anything else is refused; in a key too"),
     _as("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses what is no JSON"),
     _as("json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses what is no JSON"),
 )
+
+
+def spelled(name: str) -> str:
+    """Return a switch as it is listed, or a column's name as it was written."""
+    bare = "".join(name.upper().split())
+    return bare if bare in SWITCHES else name
+
+
+def fits(switch: str, declared: Declared) -> bool:
+    """Whether a column has the type that a switch is about."""
+    if switch == "RAW(16)":
+        return declared.data_type == "RAW" and declared.length == 16
+    digits = declared.precision
+    return declared.data_type == "NUMBER" and declared.scale == 0 and (digits is None or digits <= BIGINT_DIGITS)
+
+
+def switched(type_map: Map[str, str], declared: Declared) -> str:
+    """Return how a column travels by the switches alone. Raises ConfigError for another way than a switch's."""
+    for name, to in type_map.items():
+        switch = spelled(name)
+        if switch in SWITCHES and to not in (SWITCHES[switch], USUAL):
+            hint = f'the way there is: "{switch}" = "{SWITCHES[switch]}"'
+            raise ConfigError(f"all columns of type {switch} cannot travel as {to!r}", hint=hint)
+        if switch in SWITCHES and fits(switch, declared):
+            return to
+    return USUAL
 
 
 def overridden(declared: Declared, to: str, column: str = "") -> Mapping:
@@ -130,6 +170,8 @@ def wanted(type_map: Map[str, str], owner: str, table: str) -> dict[str, str]:
     """Return what is asked for the columns of a table: OWNER.TABLE.COLUMN, or TABLE.COLUMN; case does not count."""
     found = {}
     for name, to in type_map.items():
+        if spelled(name) in SWITCHES:
+            continue
         place, _, column = name.upper().rpartition(".")
         if place in (table.upper(), f"{owner}.{table}".upper()):
             found[column] = to

@@ -72,7 +72,9 @@ def test_a_dry_run_and_a_check_record_nothing(flags: Any, source: OracleSource, 
         ("FLAG.ON", "boolean", r"no table FLAG is captured \(did you mean APP.FLAGS\?\)"),
         ("HR.FLAGS.ON", "boolean", r"no table HR.FLAGS is captured"),
         ("FLAGS.ON", "bool", r"column APP.FLAGS.ON: NUMBER\(1\) cannot travel as 'bool'"),
-        ("flags.id", "text", "a column of the key travels in its usual way only"),
+        ("flags.id", "text", "a column of the key cannot travel as text"),
+        ("raw(16)", "text", r"all columns of type RAW\(16\) cannot travel as 'text'"),
+        ("NUMBER(*,0)", "uuid", r"all columns of type NUMBER\(\*,0\) cannot travel as 'uuid'"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(
