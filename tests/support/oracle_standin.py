@@ -234,6 +234,7 @@ class Connection:
     raw: Any
     said: list[str]
     outputtypehandler: Any = None  # MariaDB's driver fetches decimals and texts as they are
+    inputtypehandler: Any = None
     is_open: bool = False  # a transaction
 
     def cursor(self) -> Cursor:

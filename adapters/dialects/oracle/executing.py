@@ -13,7 +13,7 @@ import tenacity
 
 from venus.adapters.dialects.oracle import ddl, registry
 from venus.adapters.dialects.oracle.connection import Busy, Session
-from venus.adapters.dialects.oracle.install import Step, objects
+from venus.adapters.dialects.oracle.install import RECORD, Step, objects
 from venus.adapters.dialects.oracle.names import log_keys, log_table
 from venus.adapters.dialects.oracle.registry import INSTALLING
 from venus.adapters.dialects.oracle.statements import statement
@@ -47,7 +47,7 @@ def adopt(session: Session, steps: Seq[Step]) -> None:
     """Go on after an installation by hand: run what only VENUS does. Raises Refused for what is not as printed."""
     missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]
     if missing:
-        first = missing[0]
+        first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # what is recorded says more
         said = f"{len(missing)} statements of the installation have not been run"
         hint = "print the rest with `venus install-triggers --dry-run`; what is there must be as it was printed"
         raise Refused(f"{said}, the first: {first.table}: {first.what}", hint=hint)

@@ -26,6 +26,8 @@ from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import Refused
 from venus.model import TableSchema
 
+#: What a step is called that says which objects are VENUS's.
+RECORD = "record of"
 _MADE_AGAIN = "changes may have been missed, its triggers were made again: read the table again"
 
 
@@ -151,7 +153,7 @@ class Installer:
         yield _run("VENUS", f"table {own.name}", own.sql, exists=own.name in here.kinds)
         older = sorted(here.owned.ours - {(own.kind, own.name)})
         if older and not here.owned.recorded:
-            yield _run("VENUS", f"record of {len(older)} objects", ownership.record(older, adopted=True))
+            yield _run("VENUS", f"{RECORD} {len(older)} objects", ownership.record(older, adopted=True))
         yield _recorded("VENUS", wanted, here)
 
     def _own(self, here: Objects) -> Iterator[Step]:
@@ -282,7 +284,7 @@ def _log(table: Table) -> str:
 def _recorded(table: str, wanted: Seq[tuple[str, str]], here: Objects) -> Step:
     """Return what records objects as VENUS's, before they are made."""
     exists = here.owned.recorded and here.owned.ours >= set(wanted)
-    return _run(table, f"record of {len(wanted)} objects", ownership.record(wanted), exists=exists)
+    return _run(table, f"{RECORD} {len(wanted)} objects", ownership.record(wanted), exists=exists)
 
 
 def _log_step(table: Table, exists: bool) -> Step:

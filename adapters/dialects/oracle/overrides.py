@@ -17,7 +17,7 @@ from venus.adapters.dialects.oracle.ddl import Made
 from venus.adapters.dialects.oracle.lobs import INLINE
 from venus.adapters.dialects.oracle.names import literal
 from venus.adapters.dialects.oracle.statements import statement
-from venus.adapters.dialects.oracle.types import MOMENT, Declared, Mapping, mapping_of
+from venus.adapters.dialects.oracle.types import MOMENT, RAW_BYTES, Declared, Mapping, mapping_of
 from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import ConfigError
 from venus.model import Kind, LogicalType
@@ -49,7 +49,7 @@ def _as(
     select: str = "{c}",
     length: int = 0,
     located: bool = False,
-    in_key: bool = False,
+    log_type: str = "",
     note: str,
 ) -> Override:
     mapping = Mapping(
@@ -60,7 +60,7 @@ def _as(
         text=text,
         wide=located,
         located=located,
-        log_type="{declared}" if in_key else "",
+        log_type=log_type,
         note=note,
     )
     return Override(to=to, mapping=mapping)
@@ -76,7 +76,7 @@ OVERRIDES = (
         Kind.INT,
         "whole",
         length=8,
-        in_key=True,
+        log_type="NUMBER",
         note="whole numbers of 64 bits; anything else is refused; in a key too",
     ),
     _as("text", "NUMBER", Kind.TEXT, "number", note="its digits"),
@@ -85,7 +85,14 @@ OVERRIDES = (
     _as(
         "text", _ZONED, Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE} TZR')", note="all nine digits and the zone"
     ),
-    _as("uuid", "RAW", Kind.UUID, "uuid", in_key=True, note="16 bytes; anything else is refused; in a key too"),
+    _as(
+        "uuid",
+        "RAW",
+        Kind.UUID,
+        "uuid",
+        log_type=f"RAW({RAW_BYTES})",
+        note="16 bytes; anything else is refused; in a key too",
+    ),
     _as("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses what is no JSON"),
     _as("json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses what is no JSON"),
 )
