@@ -46,7 +46,7 @@ class Lane:
         self._sent_at = self._loop.now
         work, _ = self._waiting[0]
         if self._network.passes(self.name, "@"):
-            self._loop.after(self._network.delay(), self._serve, self._number, work)
+            self._loop.after(self._network.coordinator_delay(), self._serve, self._number, work)
         self._loop.after(TIMEOUT_S, self._end, self._number, None, False)
 
     def _serve(self, number: int, work: Work) -> None:
@@ -54,7 +54,7 @@ class Lane:
             return
         result = work()
         if self._network.passes("@", self.name):
-            self._loop.after(self._network.delay(), self._end, number, result, True)
+            self._loop.after(self._network.coordinator_delay(), self._end, number, result, True)
 
     def _end(self, number: int, result: Any, answered: bool) -> None:
         if number != self._number or not self._open or not self._waiting:

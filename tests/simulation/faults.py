@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.simulation.coordinator import LEASE_S
 from venus.replication import messages as m
 from venus.replication.records import Policy
 
@@ -32,6 +33,41 @@ def _happen(world: World, fault: Callable[[World, float], None], until: float) -
     if world.loop.traces:
         world.loop.say(f"fault {fault.__name__} {seconds:.2f} s")
     fault(world, seconds)
+
+
+def at_the_worst_moment(world: World, host: Host) -> None:
+    """Let something happen to a leader that has just begun, or whose change of the record is under way."""
+    random = world.loop.random
+    if world.loop.now >= world.cruel_until or random.random() >= world.cruelty:
+        return
+    world.loop.counts["fault: at the worst moment"] += 1
+    fault = random.choice((_end, _end, _silence, _pause_one, _trim_leaders))
+    seconds = min(2.0, world.cruel_until - world.loop.now)
+    world.loop.after(0.6 * random.random() ** 2, fault, world, host, host.life, seconds)
+
+
+def _end(world: World, host: Host, life: int, seconds: float) -> None:
+    if host.life == life and host.up:
+        host.end()
+        host.disk.lose_power(world.loop.random)
+        _restart_after(world, host, seconds * world.loop.random.random())
+
+
+def _silence(world: World, host: Host, _: int, seconds: float) -> None:
+    others = world.loop.random.sample([name for name in [*world.hosts, "@"] if name != host.name], 2)
+    _cut(world, {(other, host.name) for other in others} | {(host.name, other) for other in others}, seconds)
+
+
+def _trim_leaders(world: World, *_: object) -> None:
+    """Let whoever leads, or thinks so, forget its log: who is behind has to be installed."""
+    for host in world.hosts.values():
+        if host.up and host.replica.leads:
+            host.log.order(("trim", len(host.disk.content.applied) + 1))
+
+
+def _pause_one(world: World, host: Host, life: int, seconds: float) -> None:
+    if host.life == life:
+        host.paused_until = max(host.paused_until, world.loop.now + seconds)
 
 
 def heal(world: World) -> None:
@@ -128,6 +164,7 @@ def _bad_network(world: World, seconds: float) -> None:
     network.loss = random.choice((0.0, 0.05, 0.3))
     network.doubling = random.choice((0.0, 0.3))
     network.jitter_s = random.choice((0.05, 0.5, 3.0))
+    network.late_s = random.choice((0.01, 1.0, 6.0))
 
     def good() -> None:
         network.loss = network.doubling = network.jitter_s = 0.0
@@ -142,6 +179,17 @@ def _coordinator_away(world: World, seconds: float) -> None:
         world.coordinator.away = False
 
     world.loop.after(seconds * 2, back)
+
+
+def _slow_coordinator(world: World, seconds: float) -> None:
+    """Let answers of the coordinator come late, often too late to be heard."""
+    network = world.network
+    network.coordinator_jitter_s = world.loop.random.choice((0.2, 1.0, 2.5))
+
+    def fast() -> None:
+        network.coordinator_jitter_s = 0.0
+
+    world.loop.after(seconds * 2, fast)
 
 
 def _slow_disk(world: World, seconds: float) -> None:
@@ -219,6 +267,37 @@ def _change_replicas(world: World, _: float) -> None:
     world.coordinator.swap(record, replace(record, replicas=tuple(sorted(inside))))
 
 
+def _change_minimum(world: World, _: float) -> None:
+    """Let an operator change how many replicas must have what is acknowledged."""
+    record = world.coordinator.record
+    wanted = world.loop.random.randint(1, (len(record.replicas) + 2) // 2)
+    last = record.last_in_sync
+    if wanted < record.min_in_sync and len(record.in_sync) >= wanted:
+        last = frozenset()  # they are not asked any more
+    if wanted != record.min_in_sync:
+        world.loop.counts["minimum changed"] += 1
+        world.coordinator.swap(record, replace(record, min_in_sync=wanted, last_in_sync=last))
+
+
+def _churn(world: World, _: float) -> None:
+    """Let a follower give its lease up and get another one: it leaves the in-sync set and joins it again."""
+    host = world.loop.random.choice(list(world.hosts.values()))
+    if host.up and not host.replica.leads and host.paused_until <= world.loop.now:
+        host.replica.lease_until = float("-inf")
+        host.registered = False
+        world.coordinator.leave(host.me)
+        if world.loop.random.random() < 0.5:
+            host.disk.lag_s = world.loop.random.choice((0.0, 0.1, 0.5))
+
+
+def _lapse(world: World, _: float) -> None:
+    """Cut a leader from the coordinator for about as long as its lease lasts."""
+    leader = world.leader
+    if leader is not None:
+        seconds = min(LEASE_S + 0.8 * world.loop.random.random(), max(0.0, world.cruel_until - world.loop.now))
+        _cut(world, {(leader.name, "@"), ("@", leader.name)}, seconds)
+
+
 _KINDS = [
     _crash,
     _power_loss,
@@ -228,9 +307,14 @@ _KINDS = [
     _cut_one,
     _bad_network,
     _coordinator_away,
+    _slow_coordinator,
     _slow_disk,
     _trim,
     _hand_over,
     _rolling_restart,
     _change_replicas,
+    _change_minimum,
+    _churn,
+    _churn,
+    _lapse,
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation import states
+from tests.simulation import faults, states
 from tests.simulation.client import Lane
 from tests.simulation.coordinator import LEASE_S, described
 from tests.simulation.disk import Disk, decoded, encoded
@@ -150,6 +150,7 @@ class Host:
 
     def swap(self, effect: m.Swap) -> None:
         before, after = effect.before, effect.after
+        faults.at_the_worst_moment(self.world, self)
 
         def done(stored: Leadership | None, answered: bool, _: float) -> None:
             if not answered:
@@ -190,8 +191,10 @@ class Host:
         self.world.network.send(self.name, to.broker, target.take, event)
 
     def take(self, event: m.Event) -> None:
-        """Take a message, once this process runs."""
+        """Take a message, once this process runs; whether it feels healthy is a matter of luck."""
         if self.up:
+            if type(event) is m.BallotAsked:
+                self.replica.healthy = self.loop.random.random() < 0.7
             self.run(self.life, self.step, (event,))
 
     def _reply(self, effect: m.Reply) -> None:
@@ -201,7 +204,7 @@ class Host:
             if answer.first < content.start:
                 return
             first = answer.first - content.start
-            entries = content.entries[first : first + self.loop.random.randint(1, 6)]
+            entries = content.entries[first : first + self.loop.random.randint(1, self.world.frame)]
             answer = m.Entries(
                 term=answer.term, first=answer.first, high=answer.high, entries=tuple(map(encoded, entries))
             )
@@ -218,6 +221,7 @@ class Host:
 
     def _lead(self, effect: m.Lead) -> None:
         self.world.judge.leads(self, effect.term)
+        faults.at_the_worst_moment(self.world, self)
         self.acknowledges_in = effect.term
         self.log.order(("lead", effect.term))
 

@@ -17,18 +17,24 @@ class Network:
         self.doubling = 0.0
         self.delay_s = 0.002
         self.jitter_s = 0.0
+        self.late_s = 0.01  # how late the second of two may be
+        self.coordinator_jitter_s = 0.0
         self._loop = loop
 
     def heal(self) -> None:
         """Let everything pass, quickly."""
         self.cut.clear()
-        self.loss = self.doubling = self.jitter_s = 0.0
+        self.loss = self.doubling = self.jitter_s = self.coordinator_jitter_s = 0.0
 
     def delay(self) -> float:
         """Return how long a message takes; now and then much longer than the others."""
         random = self._loop.random.random
         late = self.jitter_s * random() ** 4 if self.jitter_s else 0.0
         return self.delay_s * (0.5 + random()) + late
+
+    def coordinator_delay(self) -> float:
+        """Return how long a request to the coordinator takes, or its answer."""
+        return self.delay() + self.coordinator_jitter_s * self._loop.random.random() ** 2
 
     def passes(self, source: str, target: str) -> bool:
         """Whether a message that is sent now arrives."""
@@ -41,4 +47,4 @@ class Network:
         self._loop.after(self.delay(), deliver, *arguments)
         if self.doubling and self._loop.random.random() < self.doubling:
             self._loop.counts["message delivered twice"] += 1
-            self._loop.after(self.delay() * 3, deliver, *arguments)
+            self._loop.after(self.delay() + self._loop.random.random() * self.late_s, deliver, *arguments)

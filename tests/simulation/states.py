@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 RARE = (
     "acknowledged while another record was current",
     "an answer came that was not to the latest fetch",
-    "chosen while its installation was not done",
     "elected from those who left last",
     "elected though the old leader may still lead",
     "election lost to another",
@@ -25,9 +24,9 @@ RARE = (
     "leader changed while the log was about to change",
     "leader needed a new term",
     "log truncated",
+    "minimum changed",
     "log truncated while a part of it was not on disk",
     "message delivered twice",
-    "nobody has everything any more",
     "power loss that took a part",
     "power loss that took everything unsynced",
     "record older than the one known",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation import faults
-from tests.simulation.coordinator import SimulatedCoordinator
+from tests.simulation.coordinator import SimulatedCoordinator, described
 from tests.simulation.host import Host
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.loop import Loop
@@ -29,15 +29,17 @@ class World:
         count = random.choice((3, 3, 3, 3, 5))
         spare = random.random() < 0.2  # a broker that has no replica at first
         self.patience = Patience(
-            lag_s=random.choice((0.5, 1.5, 10.0)),
+            lag_s=random.choice((0.3, 0.6, 1.5, 10.0)),
             idle_s=random.choice((0.2, 0.5)),
             fetch_s=random.choice((0.3, 1.0, 3.0)),
             election_every_s=random.choice((0.3, 1.0)),
-            promise_s=random.choice((0.3, 2.0)),
             ballot_s=random.choice((0.1, 0.5)),
         )
         self.tick_s = random.choice((0.1, 0.2))
+        self.frame = random.choice((1, 3, 30))  # entries in an answer, at most
         self.rate = random.choice((0.3, 1.0, 3.0))
+        self.cruelty = random.choice((0.0, 0.2, 0.5))  # how often something happens at the worst moment
+        self.cruel_until = 0.0
         self.network = Network(self.loop)
         self.coordinator = SimulatedCoordinator(self.loop)
         self.judge = Judge(self)
@@ -112,8 +114,9 @@ class World:
     def run(self) -> None:
         """Let faults happen, end them, wait until all have everything, kill the leader, wait again; judge it."""
         self.loop.run_until(2.0)
-        end = 2.0 + self.loop.random.choice((8.0, 15.0))
+        end = 2.0 + self.loop.random.choice((10.0, 18.0))
         faults.plan(self, end)
+        self.cruel_until = end
         self.loop.run_until(end)
         self.loop.say("everything is whole again")
         faults.heal(self)
@@ -121,6 +124,7 @@ class World:
             self.loop.counts["nobody has everything any more"] += 1
             return
         self._wait_until_led()
+        self._wait_until_written()
         self._wait_until_converged()
         if self.loop.random.random() < 0.3:
             self._fail_over()
@@ -135,14 +139,22 @@ class World:
     def _wait_until_led(self) -> None:
         deadline = self.loop.now + LEADER_WITHIN_S
         if not self.loop.run_until(deadline, lambda: self.leader is not None):
-            raise Violation("a leader within 5 s", f"{self.coordinator.record}")
+            raise Violation("a leader within 5 s", described(self.coordinator.record))
+
+    def _wait_until_written(self) -> None:
+        self.rate, before = 1.0, self._value
+        if not self.loop.run_until(
+            self.loop.now + CONVERGED_WITHIN_S, lambda: max(self.judge.acknowledged, default=0) > before
+        ):
+            raise Violation("a write is acknowledged within 40 s", described(self.coordinator.record))
 
     def _wait_until_converged(self) -> None:
         self.rate = 0.0
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
-            raise Violation("all have everything within 40 s", f"{self.coordinator.record}")
+            raise Violation("all have everything within 40 s", described(self.coordinator.record))
 
     def _fail_over(self) -> None:
+        self.loop.run_until(self.loop.now + 3.0)  # what was sent before has arrived, a late refresh of a lease as well
         leader = self.leader
         assert leader is not None
         self.loop.say(f"kill {leader.me}")

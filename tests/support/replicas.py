@@ -32,7 +32,7 @@ from venus.replication.settings import Patience
 LEASE_S = 1.0
 TICK_S = 0.02
 #: Impatient, so that tests are short.
-PATIENCE = Patience(lag_s=3.0, idle_s=0.1, ballot_s=0.3, election_every_s=0.3, turn_s=0.1, promise_s=1.0, fetch_s=1.0)
+PATIENCE = Patience(lag_s=3.0, idle_s=0.1, ballot_s=0.3, election_every_s=0.3, turn_s=0.1, fetch_s=1.0)
 
 
 class RealClock(engines.Clock):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from venus.replication import election
 from venus.replication.election import Ballot
 from venus.replication.messages import AskBallot, BallotCame, Effect, Swap
-from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.replication.settings import Patience
 
 
@@ -53,6 +53,21 @@ class Elections:
             self._running.ballots[self._me] = own
         effects: list[Effect] = [AskBallot(to=member, term=known.term + 1) for member in sorted(asked - {self._me})]
         return [*effects, *self._complete(known, live, now)]
+
+    def resign(self, known: Leadership, now: float) -> list[Effect]:
+        """Let another one lead: this replica was chosen in an unclean election, and has begun an installation since."""
+        if known.policy is Policy.CONSISTENCY or now < self._not_before:
+            return []
+        self._not_before = now + self._patience.election_every_s
+        mine = frozenset({self._me})
+        without_me = replace(
+            known,
+            term=known.term + 1,
+            leader=None,
+            in_sync=known.in_sync - mine,
+            last_in_sync=known.last_in_sync - mine,
+        )
+        return [Swap(before=known, after=without_me)]
 
     def came(self, event: BallotCame, known: Leadership, live: Mapping[Member, LiveBroker], now: float) -> list[Effect]:
         """Take a ballot; the last one ends the election."""

@@ -14,7 +14,7 @@ from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballot:
-    """What a replica says of itself, having promised to follow no older term than the one it was asked for."""
+    """What a replica says of itself."""
 
     member: Member
     last_term: int

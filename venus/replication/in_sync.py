@@ -6,7 +6,7 @@ is on its way to the coordinator nobody knows which of the two sets holds, so th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from venus.replication.records import Leadership, Member
@@ -69,31 +69,33 @@ def grown(known: Leadership, members: frozenset[Member]) -> Leadership:
     return replace(known, in_sync=inside, last_in_sync=last)
 
 
-def fallen_behind(
-    known: Leadership, followers: Mapping[Member, Progress], live: frozenset[Member], now: float, lag_s: float
+def keeping_up(
+    followers: Mapping[Member, Progress], waiting: Collection[Member], now: float, lag_s: float
 ) -> frozenset[Member]:
-    """Return the followers in the in-sync set that are gone, no replica any more, or not caught up for `lag_s`."""
+    """Return the followers that were caught up within `lag_s`; those who wait for the next entry are."""
+    return frozenset(
+        member for member, progress in followers.items() if member in waiting or now - progress.caught_up_at <= lag_s
+    )
+
+
+def fallen_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Member]:
+    """Return the members that are no replica any more, or not `present`: alive and keeping up."""
     return frozenset(
         member
         for member in known.in_sync
-        if member != known.leader
-        and (
-            member not in live
-            or member.broker not in known.replicas
-            or now - followers.get(member, Progress()).caught_up_at > lag_s
-        )
+        if member != known.leader and (member not in present or member.broker not in known.replicas)
     )
 
 
 def caught_up(
-    known: Leadership, followers: Mapping[Member, Progress], live: frozenset[Member], high: int, term_start: int
+    known: Leadership, followers: Mapping[Member, Progress], present: frozenset[Member], high: int, term_start: int
 ) -> frozenset[Member]:
     """Return followers outside the set that have all that is safe, and the first entry of the leader's term."""
     return frozenset(
         member
         for member, progress in followers.items()
         if member not in known.in_sync
-        and member in live
+        and member in present
         and member.broker in known.replicas
         and progress.end > high
         and progress.end > term_start

@@ -84,9 +84,11 @@ class Leading:
         successor = self.handing_over
         if successor is not None and successor in known.in_sync and self._has_all(successor):
             return replace(known, term=known.term + 1, leader=successor)
-        gone = in_sync.fallen_behind(known, self.followers, live, now, self._patience.lag_s)
+        waiting = [who for who, (event, _) in self._parked.items() if event.index >= position.end]
+        present = live & in_sync.keeping_up(self.followers, waiting, now, self._patience.lag_s)
+        gone = in_sync.fallen_behind(known, present)
         term_start = position.terms.starts[-1][1]
-        back = in_sync.caught_up(known, self.followers, live, position.high, term_start)
+        back = in_sync.caught_up(known, self.followers, present, position.high, term_start)
         if not gone and not back:
             return None if self.confirmed or known.policy is Policy.CONSISTENCY else known
         return in_sync.grown(in_sync.without(known, gone), back)
@@ -168,6 +170,8 @@ class Leading:
             news = event.index < self._position.end or self._told.get(who, 0) < high
             if news or now - since >= self._patience.idle_s:
                 del self._parked[who]
+                if since < now:  # it waited with everything there was, until now
+                    self.followers[who] = replace(self.followers[who], caught_up_at=now)
                 self._told[who] = high
                 effects.append(Reply(to=who, answer=Entries(term=self.known.term, first=event.index, high=high)))
         return list[Effect](effects)

@@ -9,7 +9,9 @@ The rules, each of which the simulation takes out once:
 2. Who leads was chosen in a term that began after this process did: a leader that restarted needs a new term, because
    entries that it had sent and not kept may be on other disks.
 3. A member is a broker *with its store*: one that lost its disk is not in the in-sync set any more.
-4. A promise to an election stops following and leading.
+
+A ballot promises nothing: whoever leads next had everything that was acknowledged when the record was swapped, and what
+is acknowledged afterwards rests on a fetch of it as well (docs/REPLICATION.md).
 """
 
 from __future__ import annotations
@@ -63,8 +65,6 @@ class Replica:
         self.healthy = True
         self.lease_until = float("-inf")
         self._floor: int | None = 0 if begins else None  # the newest term that may have been led before this process
-        self._promised = 0
-        self._promised_at = float("-inf")
         self._role: Leading | Following | None = None
         self._elections = Elections(me, patience)
 
@@ -123,8 +123,8 @@ class Replica:
     def _take_role(self, known: Leadership, now: float) -> list[Effect]:
         retiring: list[Effect] = [Retire(leader=known.leader)] if self.leads else []
         self._role = None
-        if known.term < self._promised or known.leader is None:
-            return [*retiring]
+        if known.leader is None:
+            return retiring
         if known.leader == self.me:
             assert self._floor is not None
             if known.term <= self._floor or not self.position.whole:
@@ -159,14 +159,6 @@ class Replica:
             self._role.lease_had_ended()
         return self._advance(now)
 
-    def _give_up_term(self) -> list[Effect]:
-        """Lead no more in this term: what was asked for in it, and may still happen, is forgotten."""
-        if not self.leads or self.known is None:
-            return []
-        self._floor = self.known.term
-        self._role = None
-        return [Retire(leader=None)]
-
     def _answered(self, event: Answered, now: float) -> list[Effect]:
         return self._role.answered(event, now) if isinstance(self._role, Following) else []
 
@@ -181,7 +173,7 @@ class Replica:
     def _fetched(self, event: Fetched, now: float) -> list[Effect]:
         known = self.known
         if not isinstance(self._role, Leading) or known is None or event.term != known.term:
-            newest = max(known.term if known is not None else 0, self._promised)
+            newest = known.term if known is not None else 0
             refusal = Reply(to=event.follower, answer=NotLeading(term=newest))
             return [refusal, Read()] if event.term > newest else [refusal]
         effects = self._role.fetched(event, now)
@@ -189,12 +181,9 @@ class Replica:
 
     def _ballot_asked(self, event: BallotAsked, now: float) -> list[Effect]:
         newest = self.known.term if self.known is not None else 0
-        if event.term <= newest or event.term < self._promised or not self.position.whole:
+        if event.term <= newest or not self.position.whole:
             return []
-        self._promised, self._promised_at = event.term, now
-        retiring = self._give_up_term()
-        self._role = None
-        return [*retiring, GiveBallot(to=event.by, term=event.term, ballot=self.ballot())]
+        return [GiveBallot(to=event.by, term=event.term, ballot=self.ballot())]
 
     def ballot(self) -> Ballot:
         """Say what this replica has on disk."""
@@ -225,7 +214,7 @@ class Replica:
         """Whether the lease matters, and holds.
 
         Without unclean elections each acknowledgement rests on every member that could lead next, so a leader that
-        the coordinator cannot hear may go on: whoever takes part in an election does not follow any more.
+        the coordinator cannot hear may go on: whoever leads next follows no more, so nothing is acknowledged then.
         """
         if not isinstance(self._role, Leading) or self.known is None:
             return False
@@ -236,9 +225,6 @@ class Replica:
         if known is None:
             return []
         effects: list[Effect] = []
-        if self._promised > known.term and now - self._promised_at > self.patience.promise_s and self._role is None:
-            self._promised = 0
-            effects += self._take_role(known, now)
         if isinstance(self._role, Leading):
             effects += self._role.tick(None if self.live is None else frozenset(self.live), now)
         elif isinstance(self._role, Following):
@@ -257,6 +243,8 @@ class Replica:
         if self.leads or (leader_lives and known.leader != self.me):
             self._elections.end()
             return []
+        if known.leader == self.me and not self.position.whole:
+            return self._elections.resign(known, now)
         own = self.ballot() if self.position.whole else None
         return self._elections.tick(known, self.live, own, now)
 

@@ -14,6 +14,5 @@ class Patience:
     ballot_s: float = 0.5  # how long an election waits for ballots
     election_every_s: float = 1.0  # before the next try
     turn_s: float = 0.3  # how much later each further broker begins an election
-    promise_s: float = 2.0  # after so long without a new leader, the old one may be followed again
     hand_over_s: float = 3.0  # a hand-over that takes longer is given up
     fetch_s: float = 3.0  # a fetch without an answer is repeated

@@ -1,0 +1,336 @@
+"""Each rule of the protocol, and the edit that takes it out. `seed` is a history that shows what happens then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.patching import Edit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule; `invariant` is what breaks without it in the history of `seed`."""
+
+    text: str
+    edits: tuple[Edit, ...]
+    seed: int = -1
+    invariant: str = ""
+
+
+def _rule(text: str, where: str, old: str, new: str, seed: int = -1, invariant: str = "") -> Rule:
+    return Rule(text=text, edits=(Edit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
+
+
+RULES = (
+    # -- the high watermark ------------------------------------------------------------------------------------------
+    _rule(
+        "While a change of the in-sync set has no answer, the members of both sets count",
+        "in_sync.high_watermark",
+        "[known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]",
+        "[known.in_sync]",
+        seed=533,
+        invariant="one entry at an index",
+    ),
+    _rule(
+        "A smaller in-sync set counts once the coordinator has answered",
+        "in_sync.high_watermark",
+        "[known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]",
+        "[(asked_for or known).in_sync]",
+        seed=2,
+        invariant="one entry at an index",
+    ),
+    _rule(
+        "Nothing is acknowledged with fewer members in sync than the minimum",
+        "in_sync.high_watermark",
+        "min(map(len, sets)) < known.min_in_sync",
+        "False",
+        seed=0,
+        invariant="one entry at an index",
+    ),
+    _rule(
+        "A follower reports what is on its disk",
+        "following.Following._ready",
+        "self._position.settled",
+        "self._position.done == self._position.ordered",
+        seed=5,
+        invariant="what is applied is on this disk",
+    ),
+    _rule(
+        "The leader's own disk counts like that of a follower",
+        "leading.Leading.advance",
+        "position.durable_end, self.known",
+        "position.end, self.known",
+        seed=0,
+        invariant="what is applied is on this disk",
+    ),
+    _rule(
+        "A fetch counts if the entry before it is the leader's",
+        "leading.Leading.fetched",
+        "if parted is not None:",
+        "if False:",
+        seed=1,
+        invariant="one entry at an index",
+    ),
+    _rule(
+        "A follower applies what was compared with the leader's log and is on its disk",
+        "following.Following._append",
+        "min(answer.high, answer.first - 1)",
+        "min(answer.high, answer.first + len(answer.entries) - 1)",
+        seed=0,
+        invariant="what is applied is on this disk",
+    ),
+    # -- the in-sync set ---------------------------------------------------------------------------------------------
+    _rule(
+        "Whoever joins the in-sync set has the first entry of the leader's term",
+        "in_sync.caught_up",
+        "and progress.end > term_start",
+        "",
+    ),
+    _rule(
+        "Whoever joins the in-sync set has everything that is safe",
+        "in_sync.caught_up",
+        "and progress.end > high",
+        "",
+        seed=242,
+        invariant="one entry at an index",
+    ),
+    _rule(
+        "Whoever left before something was acknowledged without it may not lead",
+        "in_sync.without",
+        "last_in_sync=last",
+        "last_in_sync=known.last_in_sync | gone",
+    ),
+    _rule(
+        "While the set is large enough, nobody is remembered: the minimum may be raised later",
+        "in_sync.without",
+        "last: frozenset[Member] = frozenset()",
+        "last = gone",
+    ),
+    _rule(
+        "After an election with a minimum of one, nobody is remembered",
+        "election.choose",
+        "clean and known.min_in_sync > 1",
+        "clean",
+        seed=27,
+        invariant="one entry at an index",
+    ),
+    _rule(
+        "Whoever left a set that is too small may still lead",
+        "records.Leadership.candidates",
+        "else self.in_sync | self.last_in_sync",
+        "else self.in_sync",
+        seed=400,
+        invariant="AssertionError: ",
+    ),
+    _rule(
+        "A member that is gone or falls behind leaves the in-sync set",
+        "in_sync.fallen_behind",
+        "member not in present or",
+        "",
+        seed=2,
+        invariant="a write is acknowledged within 40 s",
+    ),
+    Rule(
+        text="A member is a broker with its store: one that comes back empty is another one",
+        edits=(
+            Edit(
+                where="records.Member.__eq__", old="", new="def __eq__(self, other): return self.broker == other.broker"
+            ),
+            Edit(where="records.Member.__hash__", old="", new="def __hash__(self): return hash(self.broker)"),
+        ),
+        seed=10,
+        invariant="one entry at an index",
+    ),
+    # -- terms and elections -----------------------------------------------------------------------------------------
+    _rule(
+        "A record that is older than the one known is ignored",
+        "replica.Replica._seen",
+        "leadership.version <= known.version",
+        "leadership.version == known.version",
+        seed=6,
+        invariant="terms and versions never fall",
+    ),
+    _rule(
+        "A leader that restarted needs a new term",
+        "replica.Replica._take_role",
+        "known.term <= self._floor or not",
+        "not",
+        seed=5,
+        invariant="one process acknowledges in a term",
+    ),
+    Rule(
+        text="Who leads next is chosen among those who have everything",
+        edits=(
+            Edit(
+                where="election.may_lead",
+                old="clean = known.candidates & living",
+                new="return frozenset(member for member in living if member.broker in known.replicas)",
+            ),
+            Edit(
+                where="election.choose",
+                old="[ballots[member] for member in known.candidates if member in ballots]",
+                new="list(ballots.values())",
+            ),
+        ),
+        seed=0,
+        invariant="one entry at an index",
+    ),
+    _rule(
+        "An unclean election waits until nobody lives who has everything",
+        "election.may_lead",
+        "clean or known.policy is Policy.CONSISTENCY",
+        "known.policy is Policy.CONSISTENCY",
+    ),
+    _rule(
+        "Who may lead is asked again when the ballots are counted",
+        "ballots.Elections._decide",
+        "if member in may_lead",
+        "if member in live",
+    ),
+    _rule(
+        "An election reads who lives after the record",
+        "replica.Replica._elect",
+        "self.live is None or not self._live_is_newer",
+        "self.live is None",
+    ),
+    _rule(
+        "Under availability, a leader acknowledges while its lease holds",
+        "replica.Replica._may_acknowledge",
+        "self._role.confirmed and now < self.lease_until",
+        "self._role.confirmed",
+        seed=5,
+        invariant="nothing is acknowledged without a lease",
+    ),
+    _rule(
+        "Under availability, the record is swapped once the lease has begun again",
+        "replica.Replica._may_acknowledge",
+        "self._role.confirmed and now < self.lease_until",
+        "now < self.lease_until",
+        seed=312,
+        invariant="nothing is acknowledged after an unclean election",
+    ),
+    _rule(
+        "Only a swap that was asked for since the lease began confirms the leader",
+        "leading.Leading.lease_had_ended",
+        "self.confirmed = self._asked_confirms = False",
+        "self.confirmed = False",
+    ),
+    _rule(
+        "A leader moves the high watermark once its log has the first entry of its term",
+        "leading.Leading.advance",
+        "not self._has_begun",
+        "False",
+    ),
+    _rule(
+        "A leader judges fetches once its log has the first entry of its term",
+        "leading.Leading.fetched",
+        "not self._has_begun",
+        "False",
+    ),
+    _rule(
+        "Leadership is handed over inside the in-sync set",
+        "leading.Leading._wanted",
+        "successor in known.in_sync and",
+        "",
+        seed=3,
+        invariant="all have everything within 40 s",
+    ),
+    # -- the follower's log ------------------------------------------------------------------------------------------
+    _rule(
+        "A follower truncates to the end of the term in its own log, if that is before the leader's",
+        "divergence.truncation",
+        "terms.end_of(known_term, log_end), log_end",
+        "log_end",
+        seed=152,
+        invariant="all have everything within 40 s",
+    ),
+    _rule(
+        "An answer counts in the term in which it was sent",
+        "following.Following.answered",
+        "event.answer.term != self.term",
+        "False",
+    ),
+    _rule(
+        "Entries are appended where they follow",
+        "following.Following._append",
+        "answer.first != position.end",
+        "False",
+        seed=114,
+        invariant="what is applied is on this disk",
+    ),
+    _rule(
+        "A late word that logs diverge does not cut what has been fetched since",
+        "following.Following._truncate",
+        "(answer.index, answer.last_term) != (position.end, position.last_term)",
+        "False",
+    ),
+    _rule(
+        "A late word that the leader's log is trimmed does not begin an installation",
+        "following.Following._trimmed",
+        "answer.start <= self._position.end",
+        "False",
+    ),
+    _rule(
+        "Nothing is fetched while the log carries out an order of the last leader",
+        "position.Position.settled",
+        "self.done == self.ordered and",
+        "",
+    ),
+    _rule(
+        "What was applied is not truncated but installed anew",
+        "following.Following._truncate",
+        "end <= position.high",
+        "False",
+        seed=5,
+        invariant="nothing that was applied is taken back",
+    ),
+    _rule(
+        "A replica whose installation is not done fetches nothing",
+        "following.Following.begin",
+        "not self._position.whole",
+        "False",
+        seed=5,
+        invariant="all have everything within 40 s",
+    ),
+    # -- liveness ----------------------------------------------------------------------------------------------------
+    _rule(
+        "A fetch that nobody answers is repeated",
+        "following.Following.tick",
+        "self._asked_at is None or now - self._asked_at > self._patience.fetch_s",
+        "self._asked_at is None",
+        seed=3,
+        invariant="all have everything within 40 s",
+    ),
+    _rule(
+        "Whoever repeats a fetch does not begin to wait again",
+        "leading.Leading.fetched",
+        "self._parked[who] = (event, since)",
+        "self._parked[who] = (event, now)",
+        seed=1,
+        invariant="all have everything within 40 s",
+    ),
+    _rule(
+        "A hand-over ends after a while",
+        "leading.Leading.tick",
+        "now > self._hand_over_until",
+        "False",
+        seed=163,
+        invariant="a write is acknowledged within 40 s",
+    ),
+    _rule(
+        "A leader whose replica was removed hands over",
+        "leading.Leading._leave_if_removed",
+        "known.leader.broker in replicas",
+        "True",
+        seed=123,
+        invariant="all have everything within 40 s",
+    ),
+    _rule(
+        "An uncertain swap is repeated",
+        "leading.Leading.tick",
+        "now - self._asked_at < self._patience.election_every_s",
+        "True",
+        seed=19,
+        invariant="a write is acknowledged within 40 s",
+    ),
+)
