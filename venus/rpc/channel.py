@@ -14,6 +14,8 @@ from venus.rpc.errors import from_rpc_error
 
 #: Of one gRPC message, both ways; batches stay far below it.
 MESSAGE_BYTES_MAX = 16 << 20
+#: Between brokers: a body as large as a message may be, in its log entry, behind a frame of smaller ones.
+REPLICA_BYTES_MAX = MESSAGE_BYTES_MAX + (2 << 20)
 #: Frames are coalesced up to about this much.
 FRAME_BYTES = 1 << 20
 KEEPALIVE_S = 20.0
@@ -25,11 +27,17 @@ EXPLAIN_TIMEOUT_S = 2.0
 Options = list[tuple[str, int]]
 
 
-def options(keepalive_s: float = KEEPALIVE_S, timeout_s: float = KEEPALIVE_TIMEOUT_S) -> Options:
+def options(
+    keepalive_s: float = KEEPALIVE_S,
+    timeout_s: float = KEEPALIVE_TIMEOUT_S,
+    *,
+    send_bytes_max: int = MESSAGE_BYTES_MAX,
+    receive_bytes_max: int = MESSAGE_BYTES_MAX,
+) -> Options:
     """Return what both ends set."""
     return [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", receive_bytes_max),
+        ("grpc.max_send_message_length", send_bytes_max),
         ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(timeout_s * 1000)),
         ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # 60 s otherwise, whatever the line above says

@@ -28,7 +28,8 @@ LEASE_S_MAX = 30 * 86_400
 CREDIT_BYTES_MAX = 1 << 40
 KEY_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 20
-ENTRY_BYTES_MAX = 1 << 24
+#: A body, and what a log entry or a stored row has around it.
+ENTRY_BYTES_MAX = (1 << 24) + (1 << 20)
 #: A group's name has a business's and a target's in it, a holder's name a group's.
 GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,15 @@ from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.codec.chunk import Totals
-from venus.errors import Refused
+from venus.errors import NotLeader, Refused
+from venus.model import Verdict
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
 from venus.rpc.snapshots import Snapshots
+from venus.rpc.squeeze import BODY_BYTES_MAX
 from venus.rpc.subscriber import Subscriber
-from venus.wire import replica_pb2
+from venus.wire import broker_pb2, replica_pb2
 
 pytestmark = pytest.mark.integration
 ROWS = 10
@@ -182,3 +185,42 @@ def test_a_store_with_a_history_of_its_own_is_refused(tmp_path: Path, etcd_serve
         Writer(cluster).write(1, ROWS)
         with pytest.raises(AssertionError, match="both have a business 'main', each with its own history"):
             cluster.start("c")
+
+
+def largest(batch_no: int) -> broker_pb2.Half:
+    """Return a half message whose body is as large as one may be."""
+    nbytes = BODY_BYTES_MAX - 1000
+    while (found := half(batch_no, payload="x" * nbytes)) and len(found.body) != BODY_BYTES_MAX:
+        nbytes += BODY_BYTES_MAX - len(found.body)
+    return found
+
+
+def has_one_row(address: str) -> bool:
+    return business_status(address).next_offset == 1
+
+
+def test_the_largest_half_message_reaches_every_replica(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        message = largest(1)
+        writer.producer.send_half(message)
+        writer.producer.wait_persisted(1)
+        writer.producer.decide(1, message.digest, Verdict.COMMIT)
+        writer.producer.wait_decided(1)
+        for broker in cluster.brokers.values():
+            wait_for(partial(has_one_row, broker.address))
+
+
+def test_a_load_goes_to_the_leader_and_a_look_to_anybody(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(1, ROWS)
+        cluster.contents(ROWS)
+        follower = next(broker for name, broker in cluster.brokers.items() if name != writer.leader)
+        request = broker_pb2.OpenSnapshotRequest(business="main", holder="main/target")
+        with open_channel(follower.address) as channel:
+            with pytest.raises(NotLeader) as refused:
+                ask(channel, "Delivery/OpenSnapshot", request, broker_pb2.Snapshot, timeout_s=10)
+            assert refused.value.leader == cluster.brokers[writer.leader].address
+            request.holder = ""
+            assert ask(channel, "Delivery/OpenSnapshot", request, broker_pb2.Snapshot, timeout_s=10).offset == ROWS

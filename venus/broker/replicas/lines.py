@@ -23,7 +23,7 @@ from venus.replication.messages import Answer, Answered, Fetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc import limits
 from venus.rpc.address import Address, Proof
-from venus.rpc.channel import FRAME_BYTES, aio_channel, options
+from venus.rpc.channel import FRAME_BYTES, REPLICA_BYTES_MAX, aio_channel, options
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import checked, frame_opener, seal, unseal
 from venus.wire import replica_pb2
@@ -50,6 +50,7 @@ class Lines:
         self._out: dict[Member, OutLine] = {}
         self._in: dict[Member, InLine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: set[Member] = set()  # told once, until something is heard again
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """Return a channel to another broker, with this one's certificate if the cluster has TLS."""
@@ -113,6 +114,18 @@ class Lines:
     def greeting(self, to: Member) -> replica_pb2.Greeting:
         """Say who speaks to whom."""
         return replica_pb2.Greeting(cluster=self.cluster, sender=wire.put_member(self.me), receiver=wire.put_member(to))
+
+    def broke(self, line: OutLine, why: str) -> None:
+        """Say that a line cannot be used, once."""
+        if line.to not in self._broken:
+            self._broken.add(line.to)
+            logger.warning("the line to broker %s at %s: %s", line.to.broker, line.address, why)
+
+    def heard(self, line: OutLine) -> None:
+        """Note that a line works."""
+        if line.to in self._broken:
+            self._broken.discard(line.to)
+            logger.info("the line to broker %s at %s works again", line.to.broker, line.address)
 
     def lost(self, line: OutLine) -> None:
         """Note that a line has ended."""
@@ -195,7 +208,7 @@ class OutLine:
         except asyncio.CancelledError:
             raise
         except (grpc.RpcError, VenusError, asyncio.InvalidStateError) as error:
-            logger.info("the line to %s at %s: %s", self.to.broker, self.address, _text(error))
+            self._lines.broke(self, _text(error))
         except Exception:
             logger.exception("the line to %s at %s failed", self.to.broker, self.address)
         await asyncio.sleep(RECONNECT_S)
@@ -212,10 +225,10 @@ class OutLine:
         while True:
             frame = await call.read()
             if frame is grpc.aio.EOF:
-                why = f"{await call.details()} ({(await call.code()).name})"
-                logger.info("the line to %s at %s has ended: %s", self.to.broker, self.address, why)
+                self._lines.broke(self, f"{await call.details()} ({(await call.code()).name})")
                 return
             self._asked_at = None
+            self._lines.heard(self)
             for found in checked(frame, f"a frame of {self.to.broker}").answers:
                 if self._lines.host is not None:
                     self._lines.host.answered(found.business, Answered(leader=self.to, answer=wire.answer(found)))
@@ -254,7 +267,11 @@ class InLine:
 
 
 def _options() -> list[tuple[str, int]]:
-    return [*options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    return [
+        *options(receive_bytes_max=REPLICA_BYTES_MAX),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]
 
 
 def _text(error: BaseException) -> str:

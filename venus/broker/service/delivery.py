@@ -79,6 +79,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Snapshot | None:
         """Make a snapshot at a cut."""
         async with answering(context):
+            self._gate.snapshot(request.business, request.holder)
             return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.open, request)
         return None
 

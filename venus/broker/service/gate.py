@@ -14,6 +14,9 @@ class Gate(Protocol):
     def consumer(self, business: str) -> None:
         """Let a consumer group in, whose position is logged. Raises NotLeader, Unavailable."""
 
+    def snapshot(self, business: str, holder: str) -> None:
+        """Let a snapshot be made; whoever names himself relies on the queue behind it. Raises NotLeader."""
+
     def forgetting(self, business: str) -> None:
         """Let a business be removed. Raises Refused."""
 
@@ -26,6 +29,9 @@ class OpenGate:
 
     def consumer(self, business: str) -> None:
         """Let a consumer group in."""
+
+    def snapshot(self, business: str, holder: str) -> None:
+        """Let a snapshot be made."""
 
     def forgetting(self, business: str) -> None:
         """Let a business be removed."""

@@ -159,7 +159,16 @@ class Replication:
     def consumer(self, business: str) -> None:
         """Let a consumer group in where its position is logged. Raises NotLeader, Unavailable."""
         standing = self._shared.standing(business)
-        if not standing.leads:
+        if business in self.host.replicas and not standing.leads:
+            raise refused(business, standing)
+
+    def snapshot(self, business: str, holder: str) -> None:
+        """Send a load to the leader, which keeps the queue from its cut on; for a look any replica will do.
+
+        Raises NotLeader.
+        """
+        standing = self._shared.standing(business)
+        if holder and standing.leader and not standing.leads:
             raise refused(business, standing)
 
     def forgetting(self, business: str) -> None:

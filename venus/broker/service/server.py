@@ -22,7 +22,7 @@ from venus.broker.service.replication import Replication
 from venus.broker.service.reviews import ask_for_reviews
 from venus.broker.service.service_status import ServiceStatus
 from venus.errors import ConfigError
-from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, options
+from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, options
 from venus.rpc.sealed import handlers
 from venus.security.handshake import grpc_credentials
 from venus.wire import broker_pb2
@@ -67,7 +67,12 @@ class Service:
         ]
         self._server = grpc.aio.server(
             interceptors=[Interceptor(access)],
-            options=options(limits.keepalive_s, limits.keepalive_timeout_s) + own,
+            options=options(
+                limits.keepalive_s,
+                limits.keepalive_timeout_s,
+                send_bytes_max=MESSAGE_BYTES_MAX if replication is None else REPLICA_BYTES_MAX,
+            )
+            + own,
         )
         # after this a connection that says nothing has been closed
         patience_s = limits.keepalive_s + limits.keepalive_timeout_s + PATIENCE_MARGIN_S
