@@ -58,8 +58,8 @@ def _described(*columns: tuple[object, ...]) -> Answer:
 def plan(version: Version, options: Options) -> list[InstallStep]:
     """Return an installation as the installer plans it, on a double whose dictionary has the two tables of a school."""
     module = Module()
-    listed = [["APP", name, "NO", "1000", "N", "NO", "N", None, None] for name in ("ENROLL", "STUDENT")]
-    module.answers["SELECT T.OWNER"] = [Answer(types=[VARCHAR] * 9, rows=listed)]
+    listed = [["APP", name, "NO", "1000", "N", "NO", "N", None, None, "DISABLED"] for name in ("ENROLL", "STUDENT")]
+    module.answers["SELECT T.OWNER"] = [Answer(types=[VARCHAR] * 10, rows=listed)]
     number = ("NUMBER", None, "22", "0", None, "10", "0", "N", None)
     module.answers["SELECT C.COLUMN_NAME, C.DATA_TYPE"] = [
         _described(
