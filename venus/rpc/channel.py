@@ -62,12 +62,7 @@ def open_channel(
         ("grpc.enable_http_proxy", 0),
     ]
     proof = proof_of(address)
-    credentials = _credentials(proof)
-    chosen = options(keepalive_s, min(KEEPALIVE_TIMEOUT_S, keepalive_s)) + own
-    if credentials is None:
-        channel = grpc.insecure_channel(str(address), options=chosen)
-    else:
-        channel = grpc.secure_channel(str(address), credentials, options=chosen)
+    channel = unchecked_channel(address, options(keepalive_s, min(KEEPALIVE_TIMEOUT_S, keepalive_s)) + own)
     try:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
     except grpc.RpcError as error:
@@ -85,6 +80,14 @@ def open_channel(
         channel.close()
         raise Unavailable(f"broker at {address} is starting or stopping")
     return channel
+
+
+def unchecked_channel(address: str, chosen: Options) -> grpc.Channel:
+    """Return a channel without asking anybody. Raises ConfigError for unusable files of [security]."""
+    credentials = _credentials(proof_of(address))
+    if credentials is None:
+        return grpc.insecure_channel(str(address), options=chosen)
+    return grpc.secure_channel(str(address), credentials, options=chosen)
 
 
 def aio_channel(address: str, chosen: Options) -> grpc.aio.Channel:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_clusters import BrokerCluster
-from tests.support.brokers import BUSINESS, wait_for
+from tests.support.brokers import BUSINESS, business_status, fill, wait_for
 from tests.support.certificates import Authority
 from tests.support.etcd import EtcdCluster
 from venus.config import Cluster, Security, Settings
@@ -54,3 +55,36 @@ def test_a_cluster_with_tls_needs_an_authority() -> None:
 
     with pytest.raises(ConfigError, match="it would believe no other broker"):
         listening.check(Settings(cluster=cluster, security=security))
+
+
+def fill_at_the_leader(cluster: BrokerCluster, first: int, last: int) -> str:
+    """Commit batches with whoever lets a producer in; return the name."""
+    for _ in range(100):
+        for name in [name for name, broker in cluster.brokers.items() if broker.process.poll() is None]:
+            with contextlib.suppress(VenusError):
+                fill(cluster.address(name), first, last, rows=50)
+                return name
+    raise AssertionError("nobody lets a producer in")
+
+
+def own_status(cluster: BrokerCluster, name: str) -> tuple[int, int]:
+    """Return the next offset and the first one that a broker has; (0, 0) while it has nothing."""
+    with contextlib.suppress(StopIteration, VenusError):
+        found = business_status(cluster.address(name))
+        return found.next_offset, found.log_start
+    return 0, 0
+
+
+def test_a_copy_is_installed_over_mutual_tls(tmp_path: Path, authority: Authority, etcd_server: EtcdCluster) -> None:
+    keeps_nothing = {"retain_bytes": 0}
+    with BrokerCluster(
+        tmp_path, etcd_server, authority=authority, broker=keeps_nothing, follower_backlog_bytes=0
+    ) as cluster:
+        leader = fill_at_the_leader(cluster, 1, 2)
+        lost = next(name for name in cluster.brokers if name != leader)
+        cluster.brokers[lost].kill()
+        shutil.rmtree(tmp_path / lost)
+        leader = fill_at_the_leader(cluster, 3, 10)
+        wait_for(lambda: own_status(cluster, leader)[1] > 0)
+        cluster.start(lost)
+        wait_for(lambda: own_status(cluster, lost)[0] == 500, 60)

@@ -23,7 +23,7 @@ from venus.replication.messages import Answer, Answered, Fetch
 from venus.replication.records import LiveBroker, Member
 from venus.rpc import limits
 from venus.rpc.address import Address, Proof
-from venus.rpc.channel import FRAME_BYTES, REPLICA_BYTES_MAX, aio_channel, options
+from venus.rpc.channel import FRAME_BYTES, REPLICA_BYTES_MAX, aio_channel, options, unchecked_channel
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.sealed import checked, frame_opener, seal, unseal
 from venus.wire import replica_pb2
@@ -94,7 +94,7 @@ class Lines:
     def copy(self, leader: LiveBroker, business: str) -> Iterator[Piece]:
         """Read a leader's copy of a business, from any thread but the loop's; the end comes only if all has come."""
         request = replica_pb2.CopyRequest(greeting=self.greeting(leader.member), business=business)
-        with grpc.insecure_channel(leader.address, options=_options()) as channel:
+        with unchecked_channel(Address(leader.address, self._proof), _options()) as channel:
             call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)(request)
             taken = 0
             try:
