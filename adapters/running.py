@@ -37,7 +37,7 @@ class Runner(Protocol):
 
         A task may be run again after its worker was lost, and even twice at once, so the function must be idempotent.
         Function, tasks and results are picklable, the function by its name. Raises the VenusError of a task that
-        fails; tasks that have not begun are then left out. Raises WorkerLost if workers die again and again.
+        fails; tasks that have not begun are then left out. Raises WorkerLost if workers keep dying.
         """
         ...
 

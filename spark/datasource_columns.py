@@ -26,7 +26,7 @@ def spark_schema(schema: TableSchema, options: Options, own: tuple[pa.Field, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The columns that Spark expects, in its order and types; made anew in every worker."""
+    """The columns that Spark expects, in its order and types; created again in every worker."""
 
     schema: pa.Schema
     shape: Shape

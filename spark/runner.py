@@ -134,6 +134,6 @@ def _result_of(job: Future[R]) -> R:
             raise carried from error
         if _LOST.search(text):
             raise WorkerLost(
-                "workers of Spark die again and again", hint="look for the system's out-of-memory killer"
+                "workers of Spark keep dying", hint="look for the system's out-of-memory killer"
             ) from error
         raise

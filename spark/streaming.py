@@ -2,7 +2,7 @@
 
 Spark's checkpoint keeps the offset; after a restart the same micro-batch is read again from the broker, change by
 change. An offset says where its micro-batch ends and also where it begins: for the first one Spark asks `initialOffset`
-anew whenever it likes, also after a crash, and the answer may be another one by then. With a consumer group the broker
+again whenever it likes, also after a crash, and the answer may be another one by then. With a consumer group the broker
 keeps increments until Spark has committed them; without one a query that stays away for longer than the broker's
 retention is told so. `starting` = "full" delivers the full data first, as one micro-batch of its own, and then what
 comes behind its cut: no gap, no overlap (VENUS 3.3).

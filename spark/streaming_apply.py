@@ -2,7 +2,7 @@
 
 Spark decides when there is a micro-batch and runs the tasks that lay it down; what is applied is decided by the target:
 everything between its own applied offset and the micro-batch's end, by the functions that are passed in. So Spark's
-checkpoint holds nothing that matters. It is made anew with every start, and a driver may be killed at any moment.
+checkpoint holds nothing that matters. It is created again with every start, and a driver may be killed at any moment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where micro-batches of a stream end: at the ends of increments, or of whole cuts, within limits of rows and bytes.
 
 One reader beside the driver looks through the increments ahead of the executors, which read them again; it keeps a few
-numbers of each. Whatever it knows can be found out anew: Spark's checkpoint has the only state.
+numbers of each. Whatever it knows can be found again: Spark's checkpoint has the only state.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Planner:
         self.versions: dict[tuple[int, int], bytes] = {}
 
     def begin(self, offset: int, epoch: int) -> None:
-        """Be at this offset; opens the stream anew if that is elsewhere. Raises OffsetTrimmed, OffsetDiverged."""
+        """Be at this offset; reopens the stream if that is elsewhere. Raises OffsetTrimmed, OffsetDiverged."""
         while self._marks and self._start < offset and self._marks[0].end <= offset:
             self._start = self._marks.popleft().end
         if self._subscriber is not None and offset == self._start:

@@ -157,7 +157,7 @@ class SparkFailed(VenusError):
 
 
 class WorkerLost(VenusError):
-    """Worker processes die again and again."""
+    """Worker processes die repeatedly."""
 
 
 class UnsupportedType(Refused):

@@ -52,7 +52,7 @@ def connect_producer(settings: Settings) -> Ingest:
 
 
 def broker_status_of(settings: Settings) -> BusinessStatus:
-    """Ask the broker how the business stands; one that it has never heard of has committed nothing."""
+    """Ask the broker for the state of the business; one that it does not know has committed nothing."""
     with closing(Admin(broker_of(settings))) as admin:
         businesses = admin.status(settings.business.name).businesses
     return businesses[0] if businesses else BusinessStatus()

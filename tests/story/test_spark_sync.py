@@ -1,4 +1,4 @@
-"""`venus sync --engine spark` as an operator runs it: its driver is killed again and again, nothing is lost or doubled.
+"""`venus sync --engine spark` as an operator runs it: its driver is killed repeatedly, nothing is lost or doubled.
 
 Spark's checkpoint goes with every kill: a driver makes a new one. What is applied is decided by the target's offset.
 """

@@ -115,7 +115,7 @@ def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, *
 
 
 def full_data_from_the_start(path: Path, *, met_before: bool) -> None:
-    """Let the next engine here make the full data of its first business anew; `met_before`: it knows these rows."""
+    """Let the next engine here make the full data of its first business again; `met_before`: it knows these rows."""
     store = Store(path / "db")
     key = keys.materialised_key(1)
     reached = decode_materialised(store.get(keys.STATE, key))

@@ -52,7 +52,7 @@ def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
         raise ConfigError(f"the broker knows no target {target!r}{nearest(target, known)}", hint=", ".join(known))
     if not yes:
         raise Refused(
-            f"target {target} could only be loaded anew after this", hint="repeat with --yes if that is meant"
+            f"target {target} would have to be loaded again after this", hint="repeat with --yes if that is meant"
         )
     admin.forget(business, group)
     return f"the broker keeps nothing for target {target} any more"

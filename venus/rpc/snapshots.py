@@ -82,7 +82,7 @@ class Snapshots:
         return snapshot
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
-        """Start the lease anew; raise SnapshotExpired if it has ended."""
+        """Renew the lease; raise SnapshotExpired if it has ended."""
         try:
             snapshot = self._ask("RenewSnapshot", snapshot_id, broker_pb2.Snapshot)
         except _Away as error:

@@ -69,7 +69,7 @@ def _key_change(known: TableSchema, table: Table) -> str:
     for column in table.columns:
         same = types.get(column.name) == (column.number, widest(column.source_type))
         if column.name in known.key and (not same or column.name == reformed):
-            return f"key column {column.name} was made anew as {column.source_type}"
+            return f"key column {column.name} was recreated as {column.source_type}"
     return ""
 
 
@@ -91,7 +91,7 @@ def _lost_labels(known: TableSchema, schema: TableSchema) -> bool:
 
 
 def _renew_functions(connection: Connection, table: Table, table_id: int, present: Present) -> Present:
-    """Tell the functions the number of an index that was made anew: their check of the key is cheap again."""
+    """Tell the functions the number of an index that was recreated: their check of the key is cheap again."""
     stale = [
         f
         for f in triggers.functions(table, table_id)

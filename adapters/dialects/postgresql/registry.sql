@@ -1,7 +1,7 @@
 -- The registry of captured tables, the checkpoint row and the batch table.
 
 -- tables --
--- The first tells whether the row has changed, so that schemas are not fetched and read again and again.
+-- The first tells whether the row has changed, so that schemas are not fetched and read repeatedly.
 SELECT ctid::text || ' ' || xmin::text, table_id, fingerprint, state, coalesce(reason, ''), coalesce(fill_cursor, ''),
        fill_rows, fill_estimate, fill_done = 1, sweep_from
   FROM venus.captured_table ORDER BY table_id

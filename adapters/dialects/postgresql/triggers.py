@@ -50,7 +50,7 @@ class Function:
         return self.sql.split("$venus$")[1]
 
     def names_another_index(self, body: str) -> bool:
-        """Whether `body` is this function but for an index that has been made anew since, or a key that is wider."""
+        """Whether `body` is this function but for an index that has been recreated since, or a key that is wider."""
         return body != self.body and _lasting(body) == _lasting(self.body)
 
 

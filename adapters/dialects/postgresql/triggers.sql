@@ -36,7 +36,7 @@ BEGIN
     RETURN NULL;
   END IF;
   -- A renamed, dropped or retyped key column must not break the application's statement. Its index is asked first,
-  -- which costs a quarter; an index made anew (REINDEX CONCURRENTLY, a restored dump) only makes the check dearer.
+  -- which costs a quarter; an index recreated (REINDEX CONCURRENTLY, a restored dump) only makes the check dearer.
   IF {index_differs} THEN
     IF {key_changed} THEN
       INSERT INTO {log} (op) VALUES ('X');

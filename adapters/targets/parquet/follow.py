@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 IDLE_S = 0.5
 REPORT_S = 0.5
 RETRY_FIRST_S, RETRY_MAX_S = 0.2, 15.0
-#: Making states anew may take this part of the time at most.
+#: Rebuilding states may take this part of the time at most.
 REFRESH_PART = 0.1
 #: So many changes behind a state are read into memory at once; more are not let come together.
 WAITING_MAX = 2_000_000
@@ -40,7 +40,7 @@ WAITING_MAX = 2_000_000
 class LakeReport(FollowReport):
     """What the loop says of itself."""
 
-    refreshed: int  # states made anew by this process
+    refreshed: int  # states rebuilt by this process
 
 
 Report = Callable[[LakeReport], None]
@@ -128,7 +128,7 @@ class _Following:
                 self._subscriber.open(self._manifest.offset, self._manifest.epoch)
             except Diverged as error:
                 name = self._target.name
-                hint = f"load it anew: venus migrate --target {name}"
+                hint = f"load it again: venus migrate --target {name}"
                 raise type(error)(f"target {name}: {error}", hint=hint) from error
             self._acknowledge()
             gathering = self._gathering()
@@ -179,7 +179,7 @@ class _Following:
         self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted)
 
     def _tend(self) -> bool:
-        """Do what operators have asked for, or make one state anew; return whether something was done."""
+        """Do what operators have asked for, or rebuild one state; return whether something was done."""
         manifest = self._manifest
         for table_id in self._target.asked_resyncs():
             if table_id in manifest.tables:

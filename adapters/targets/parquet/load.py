@@ -1,7 +1,7 @@
 """`venus migrate` into a lake: planned once and kept in load.json, so that an interrupted load goes on where it was.
 
 The manifest with the snapshot's cut as its offset is the last thing written; increments follow from there, with no gap
-and no overlap. A lake that can no longer follow is loaded anew, and its history so far is kept beside the new one.
+and no overlap. A lake that can no longer follow is loaded again, and its history so far is kept beside the new one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _loaded(target: LakeTarget, report: Report) -> LoadReport:
             except SnapshotExpired as expired:
                 logger.warning("target %s: %s; loading again from the start", target.name, expired)
                 target.layout.load.unlink(missing_ok=True)
-        raise SnapshotExpired("the snapshot expired again and again", hint="raise broker.snapshot_lease_s")
+        raise SnapshotExpired("the snapshot kept expiring", hint="raise broker.snapshot_lease_s")
 
 
 def can_follow(target: LakeTarget, manifest: Manifest) -> bool:
@@ -66,13 +66,13 @@ def can_follow(target: LakeTarget, manifest: Manifest) -> bool:
         try:
             subscriber.open(manifest.offset, manifest.epoch)
         except Diverged as error:
-            logger.warning("target %s is loaded anew: %s", target.name, error)
+            logger.warning("target %s is loaded again: %s", target.name, error)
             return False
     return True
 
 
 def _put_away(target: LakeTarget, manifest: Manifest) -> None:
-    """Keep the history of a lake that is loaded anew; offsets of a new broker may mean something else."""
+    """Keep the history of a lake that is loaded again; offsets of a new broker may mean something else."""
     layout = target.layout
     layout.manifest.unlink()
     history = layout.root / "history"

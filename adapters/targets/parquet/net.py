@@ -1,7 +1,7 @@
 """Net changes of a lake's table: what the files of changes mean, on top of a state. Arrow only (architecture 2).
 
 Of several changes of a key only the last one counts; a marker removes every row whose newest sequence is below its
-number. The changes behind one state fit into memory: a state is made anew before they do not.
+number. The changes behind one state fit into memory: a state is rebuilt before they do not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the state of a lake's table anew: the state before and the changes since then become new files.
+"""Makes the state of a lake's table again: the state before and the changes since then become new files.
 
 Files whose rows are all left alone are linked, not written. Readers of the old state are not disturbed: the link
 `current` moves in one step, and the state before stays until the next time. What cannot be carried over in place

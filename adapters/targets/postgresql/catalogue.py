@@ -82,7 +82,7 @@ class Catalogue:
         except KeyError:
             raise Refused(
                 f"table {table_id} version {version} was never described to this target",
-                hint="load the target anew: venus migrate",
+                hint="load the target again: venus migrate",
             ) from None
 
     def newest(self, table_id: int) -> TableSchema:

@@ -1,7 +1,7 @@
 """Whether foreign keys and triggers of the target are out of the way while VENUS applies, and how (features 2.11).
 
 The source has executed its triggers and cascades already; their effects arrive as changes of their own. Executed once
-more at the target they would do harm: deleting a parent and inserting it anew would take its children along.
+more at the target they would do harm: deleting a parent and inserting it again would take its children along.
 """
 
 from __future__ import annotations

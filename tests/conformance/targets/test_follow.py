@@ -179,7 +179,7 @@ def test_a_refused_position_ends_with_the_way_out(
     with pytest.raises(error, match=f"target {stage.target.name}: ") as refused:
         stage.target.follow(threading.Event())
 
-    assert refused.value.hint == f"load it anew: venus migrate --target {stage.target.name}"
+    assert refused.value.hint == f"load it again: venus migrate --target {stage.target.name}"
     assert stage.target.look().offset == 2, "nothing was given up"
 
 

@@ -159,7 +159,7 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     assert names(engine) == ["other"]
     assert len(engines.full_data(engine, business="other")) == 500
-    again = Producer(engine)  # the name may be used anew, and begins from nothing
+    again = Producer(engine)  # the name may be used again, and begins from nothing
     assert (again.ack.last_batch, again.ack.next_offset) == (0, 0)
     again.commit(engines.rows(1, 2))
     assert sorted(b.number for b in engine.catalogue.stored()) == [1, 3]

@@ -143,7 +143,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     clock.now_s += 2 * DAY_S
 
     engines.wait_until(lambda: len(stored(engine)) == 11)
-    assert engine.scavenger.tables == set(), "a table without tombstones is not read again and again"
+    assert engine.scavenger.tables == set(), "a table without tombstones is not read repeatedly"
     engine.stop()
 
     monkeypatch.setattr(Scavenger, "step", lambda *_, **__: None)  # what is known is known from the store

@@ -274,7 +274,7 @@ def test_a_lake_that_cannot_follow_is_loaded_anew_and_its_history_is_kept(
         run_lake(settings, "lake", threading.Event())
     rows = lakes.load(settings)
 
-    assert trimmed.value.hint == "load it anew: venus migrate --target lake"
+    assert trimmed.value.hint == "load it again: venus migrate --target lake"
     assert rows == {"shop.items": 3}
     assert len(list(root.glob("history-until-2-*/shop.items/version=1/*.parquet"))) == 1
 

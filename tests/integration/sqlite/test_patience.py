@@ -1,4 +1,4 @@
-"""Every statement waits its turn while the application holds the file's lock again and again (no WAL)."""
+"""Every statement waits its turn while the application holds the file's lock repeatedly (no WAL)."""
 
 from __future__ import annotations
 

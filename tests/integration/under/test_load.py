@@ -255,7 +255,7 @@ def test_a_trimmed_target_says_the_way_out_and_is_loaded_anew(database: str, bro
     broker.log_start = 11
     with pytest.raises(OffsetTrimmed) as caught:
         run_apply(settings, "a", threading.Event())
-    assert caught.value.hint == "load it anew: venus migrate --target a"
+    assert caught.value.hint == "load it again: venus migrate --target a"
     assert not full_sync(settings, "a").already
     assert rows_at(database, items()) == feed.model[1]
 

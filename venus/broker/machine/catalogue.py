@@ -1,7 +1,7 @@
 """Which businesses there are: a name becomes one with its first half message, and stops being one when it is forgotten.
 
 A producer that has said who it is, and no more, has a *new* business: it lives in memory as long as somebody is
-connected to it, and leaves no trace. So a name that nobody ships anything for is never stored. Numbers are never
+connected to it, and leaves no trace. So a name that nothing is shipped for is never stored. Numbers are never
 used twice, because what is left of a forgotten business (a lease, a cached body) must not be taken for another one's.
 """
 
@@ -151,7 +151,7 @@ class Catalogue:
             self._stored[business.name] = business
 
     def forgotten(self, business: Business) -> None:
-        """End what `take_out` began: the name may be used anew."""
+        """End what `take_out` began: the name may be used again."""
         with self._lock:
             self._leaving.discard(business.name)
 
@@ -168,6 +168,6 @@ class Catalogue:
             raise Unavailable(f"business {name!r} is being removed or installed anew", hint="try again, or elsewhere")
         if found is None:
             raise Unavailable(
-                f"this broker has never heard of business {name!r}", hint="start its capture, or correct business.name"
+                f"this broker does not know business {name!r}", hint="start its capture, or correct business.name"
             )
         return found

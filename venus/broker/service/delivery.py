@@ -104,7 +104,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     async def RenewSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: Context
     ) -> broker_pb2.Snapshot | None:
-        """Start a lease anew."""
+        """Renew a lease."""
         async with answering(context):
             return await self.bridge.blocking(Lane.CONTROL, self.core.full_data.renew, request.snapshot_id)
         return None

@@ -24,7 +24,7 @@ _POLL_S = 0.005
 
 
 class CatchUp:
-    """One table on its way back. Belongs to one session; whatever fails, it is made anew from what is durable."""
+    """One table on its way back. Belongs to one session; whatever fails, it is rebuilt from what is durable."""
 
     def __init__(self, target: PostgresTarget, session: Session, table_id: int, held_from: int) -> None:
         self._target = target

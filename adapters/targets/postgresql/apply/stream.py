@@ -37,7 +37,9 @@ class Stream:
             return self._subscriber.open(position.offset, position.epoch, kept=catalogue.kept()).log_start
         except Diverged as error:
             name = self._target.name
-            raise type(error)(f"target {name}: {error}", hint=f"load it anew: venus migrate --target {name}") from error
+            raise type(error)(
+                f"target {name}: {error}", hint=f"load it again: venus migrate --target {name}"
+            ) from error
 
     def close(self) -> None:
         """Leave the broker."""

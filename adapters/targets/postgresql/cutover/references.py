@@ -93,7 +93,7 @@ def _with_orphans(session: Session, found: Found) -> Found:
 def put_in_force(
     session: Session, there: Sequence[Found], owed: Sequence[Reference], invalid: Collection[str], *, acting: bool
 ) -> list[str]:
-    """Make VENUS's foreign keys anew, with (or without) the source's actions, and have PostgreSQL check every row.
+    """Recreate VENUS's foreign keys, with (or without) the source's actions, and have PostgreSQL check every row.
 
     `invalid` = names of those that rows contradict: they hold for new rows only. Returns what the target refused.
     """

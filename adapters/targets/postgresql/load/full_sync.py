@@ -99,9 +99,7 @@ class _Load:
                     return self._load(fresh=attempt > 0 or position is not None)
                 except SnapshotExpired as expired:
                     logger.warning("target %s: %s; loading again from the start", self._target.name, expired)
-            raise SnapshotExpired(
-                "the snapshot expired again and again while loading", hint="raise broker.snapshot_lease_s"
-            )
+            raise SnapshotExpired("the snapshot kept expiring while loading", hint="raise broker.snapshot_lease_s")
         finally:
             self._snapshots.close()
 
@@ -114,7 +112,7 @@ class _Load:
         try:
             subscriber.open(position.offset, position.epoch)
         except Diverged as error:
-            logger.warning("target %s is loaded anew: %s", self._target.name, error)
+            logger.warning("target %s is loaded again: %s", self._target.name, error)
             return False
         finally:
             subscriber.close()

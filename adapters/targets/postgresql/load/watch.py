@@ -23,7 +23,7 @@ LOOK_S = 0.25
 
 @contextmanager
 def watched(target: PostgresTarget, load_id: str, tell: Callable[[int, int], None]) -> Iterator[None]:
-    """Tell the rows and splits that are at the target, again and again, as long as the block runs."""
+    """Tell the rows and splits that are at the target, repeatedly, as long as the block runs."""
     stop = threading.Event()
     thread = threading.Thread(target=_watch, args=(target, load_id, tell, stop), name="venus-watch", daemon=True)
     thread.start()

@@ -2,7 +2,7 @@
 
 Few rows go as keyed statements. New rows go straight in by COPY. Everything else goes through temporary staging tables:
 DELETE USING first, then INSERT .. ON CONFLICT by the key. Keys or unique values that change places within a cut make
-the upsert fail; then every changed row is deleted and inserted anew. What still fails is a refused row. A cut that is
+the upsert fail; then every changed row is deleted and inserted again. What still fails is a refused row. A cut that is
 streamed is merged piece by piece where only the key decides which rows collide; if that fails, it is read again and
 merged whole.
 """

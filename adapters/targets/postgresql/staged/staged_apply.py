@@ -110,7 +110,7 @@ class StagedApply:
                 found = subscriber.open(position.offset, position.epoch, kept=opened.catalogue.kept())
             except Diverged as error:
                 subscriber.close()
-                hint = f"load it anew: venus migrate --target {self._name}"
+                hint = f"load it again: venus migrate --target {self._name}"
                 raise type(error)(f"target {self._name}: {error}", hint=hint) from error
             except BaseException:
                 subscriber.close()
