@@ -85,8 +85,6 @@ class LogQueue:
         content = self._disk.content
         if end < content.end:
             self._loop.counts["log truncated"] += 1
-            if self._disk.durable_end < content.end:
-                self._loop.counts["log truncated while a part of it was not on disk"] += 1
             self._host.world.judge.truncates(self._host, end)
             self._disk.change(("truncate", end))
 

@@ -25,7 +25,6 @@ RARE = (
     "leader needed a new term",
     "log truncated",
     "minimum changed",
-    "log truncated while a part of it was not on disk",
     "message delivered twice",
     "power loss that took a part",
     "power loss that took everything unsynced",
