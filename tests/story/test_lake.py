@@ -40,21 +40,22 @@ def current(pipeline: Pipeline) -> dict[int, str]:
     return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
-#: What a folder cannot do, and what is said then.
+#: What a folder cannot do, what is said then, and the exit code.
 NOT_HERE = [
-    (("migrate", "--target", "lake", "--ddl-only"), "is a folder of Parquet files: there is no DDL to print"),
-    (("pause", "t", "--target", "lake"), "has not been loaded yet"),
+    (("migrate", "--target", "lake", "--ddl-only"), "is a folder of Parquet files: there is no DDL to print", 2),
+    (("pause", "t", "--target", "lake"), "has not been loaded yet", 3),
     (
         ("quarantine", "list", "--target", "lake"),
         "is a folder of Parquet files: it refuses no row, so that there is no quarantine",
+        2,
     ),
 ]
 
 
 def test_a_folder_is_loaded_followed_killed_paused_and_resynced(pipeline: Pipeline) -> None:
     write(pipeline, "INSERT INTO t VALUES (1, 'one'), (2, 'two')")
-    for arguments, said in NOT_HERE:
-        assert said in pipeline.venus(*arguments, code=2).err
+    for arguments, said, code in NOT_HERE:
+        assert said in pipeline.venus(*arguments, code=code).err
     pipeline.start_broker()
     before = pipeline.ask("status", code=1)["targets"][0]
     loaded = pipeline.ask("migrate", "--target", "lake")

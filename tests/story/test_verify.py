@@ -90,7 +90,7 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
 
 def misspelt(pipeline: Pipeline) -> None:
     for arguments, said in (
-        (("--leg", "both"), "one of auto, ends"),
+        (("--leg", "both"), "One of auto, ends"),
         (("--table", "order"), "orders"),
         (("--dry-run",), "requires --repair"),
         (("--rows-per-s", "100", "--engine", "spark"), "Leave one out."),

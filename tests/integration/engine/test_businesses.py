@@ -37,7 +37,7 @@ def test_a_name_that_is_only_asked_about_is_no_business(tmp_path: Path) -> None:
         lambda: engine.full_data.open(request),
         lambda: engine.producers.operator_decide(JUNK, 1, 1),
     ):
-        with pytest.raises(Unavailable, match="never heard"):
+        with pytest.raises(Unavailable, match="does not know business"):
             ask()
     assert names(engine) == []
     engine.stop()
@@ -148,7 +148,7 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     assert not list((tmp_path / "snapshots").iterdir())
     with pytest.raises(SnapshotExpired):
         engine.full_data.renew(snapshot.snapshot_id)
-    with pytest.raises(Unavailable, match="never heard"):
+    with pytest.raises(Unavailable, match="does not know business"):
         engine.subscriptions.read(BUSINESS, 0, 1)
     left = {family: set(found) for family, found in everything(engine).items()}
     assert {f: found - others[f] for f, found in left.items()} == {
@@ -183,7 +183,7 @@ def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
     engine.forget_business(BUSINESS)
     with pytest.raises(Unavailable):
         engine.producers.decide(BUSINESS, producer.epoch, 6, producer.last_digest, 1)
-    with pytest.raises(Unavailable, match="never heard"):
+    with pytest.raises(Unavailable, match="does not know business"):
         engine.forget_business(BUSINESS)
     engine.stop()
 

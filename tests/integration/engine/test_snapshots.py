@@ -293,7 +293,7 @@ def test_a_damaged_file_aborts_the_reading(engine: Core, tmp_path: Path) -> None
 
 
 def test_a_business_nobody_has_heard_of_has_no_snapshot(engine: Core) -> None:
-    with pytest.raises(Unavailable, match="never heard"):
+    with pytest.raises(Unavailable, match="does not know business"):
         engine.full_data.open(broker_pb2.OpenSnapshotRequest(business="mian"))
 
 

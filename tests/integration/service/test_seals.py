@@ -48,7 +48,7 @@ def _forget(ends: Ends) -> object:
 
 
 def _forget_business(ends: Ends) -> object:
-    with pytest.raises(Unavailable, match="never heard of business 'nothing'"):
+    with pytest.raises(Unavailable, match="does not know business 'nothing'"):
         ends[0].forget_business("nothing")
     return "refused"
 
