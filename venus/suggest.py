@@ -1,4 +1,4 @@
-"""What somebody may have meant who named a table that is not there."""
+"""What somebody may have meant who named something that is not there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence as Seq
 from venus.errors import ConfigError
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean orders?)`, or nothing."""
+def nearest(name: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """Return ` (did you mean orders?)`, or nothing; a table may be named without its schema."""
     short = {full.partition(".")[2] or full: full for full in known}
     found = difflib.get_close_matches(name, [*short, *short.values()], n=1, cutoff=0.5)
-    return f" (did you mean {found[0]}?)" if found else ""
+    return f" (did you mean {prefix}{found[0]}?)" if found else ""
 
 
 def table_named(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:

@@ -1,0 +1,48 @@
+"""The settings of every VENUS process, and the one place where they are read.
+
+`load` takes a TOML file, then lets the environment override it: `VENUS_BROKER__DATA_DIR` sets `broker.data_dir`,
+`VENUS_TARGETS__MAIN__URL` a target's address. An option that no field declares is an error, in the file and in the
+environment, so that a misspelt one cannot be silently ignored.
+"""
+
+from venus.config.reading import DEFAULT_FILE, load
+from venus.config.sections import (
+    BROKERS_MAX,
+    Apply,
+    Broker,
+    Business,
+    Capture,
+    Cluster,
+    Columns,
+    Lake,
+    Security,
+    Source,
+    Spark,
+    Target,
+    options,
+)
+from venus.config.settings import Settings, require_source, require_target
+from venus.config.showing import effective, is_secret
+
+__all__ = [
+    "BROKERS_MAX",
+    "DEFAULT_FILE",
+    "Apply",
+    "Broker",
+    "Business",
+    "Capture",
+    "Cluster",
+    "Columns",
+    "Lake",
+    "Security",
+    "Settings",
+    "Source",
+    "Spark",
+    "Target",
+    "effective",
+    "is_secret",
+    "load",
+    "options",
+    "require_source",
+    "require_target",
+]

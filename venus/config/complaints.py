@@ -1,0 +1,59 @@
+"""What pydantic complains of, in words that do not need Python, with the line of the file or the variable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from venus.config.sections import options
+from venus.config.settings import PREFIX, env_name
+from venus.errors import ConfigError
+from venus.suggest import nearest
+from venus.toml_lines import line_of
+
+_WANTED = {
+    "tuple_type": 'should be a list of strings, like ["a", "b"]',
+    "string_type": "should be a string, in quotes",
+    "string_too_short": "should not be empty",
+    "path_type": "should be a path, in quotes",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
+}
+
+
+def explained(error: ValidationError, file: Path | None, text: str) -> ConfigError:
+    """Return the first complaint as one line, with the number of the others."""
+    first, *others = error.errors(include_url=False)
+    path = [str(part) for part in first["loc"]]
+    dotted = ".".join(path)
+    variable = PREFIX + "__".join(env_name(part).upper() for part in path)
+    if variable in {name.upper() for name in os.environ}:
+        where = f"environment: {variable}"
+    else:
+        line = line_of(text, path)
+        where = f"{file}:{line}: {dotted}" if line else f"{file}: {dotted}"
+    more = f" (and {len(others)} more)" if others else ""
+    return ConfigError(f"{where}: {_complaint(dict(first), path)}{more}")
+
+
+def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
+    """Say what is wrong with one option. The value is repeated only where it cannot be a secret."""
+    kind, value = found["type"], found["input"]
+    if kind == "extra_forbidden":
+        known = options()
+        if len(path) == 1:
+            return "no such section" + nearest(path[0], {name.partition(".")[0] for name in known})
+        section = "targets.NAME" if path[0] == "targets" else path[0]
+        return "no such option" + nearest(path[-1], [n.rpartition(".")[2] for n in known if n.startswith(section)])
+    if kind == "missing":
+        return "must be set"
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        if path[0] == "targets" and len(path) == 2:
+            return "a target has a name: its options go into a section [targets.NAME]"
+        return f"is a section, not a value: write [{'.'.join(path)}]"
+    reason = _WANTED.get(kind) or found["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return reason if path[-1] == "url" else f"{value!r} {reason}" if isinstance(value, str | int | float) else reason

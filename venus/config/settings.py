@@ -1,0 +1,94 @@
+"""All sections together; the environment overrides what the file says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from venus.config.sections import (
+    Apply,
+    Broker,
+    Business,
+    Capture,
+    Cluster,
+    Lake,
+    Security,
+    Source,
+    Spark,
+    Target,
+)
+from venus.errors import ConfigError
+from venus.suggest import nearest
+
+PREFIX = "VENUS_"
+
+
+class Settings(BaseSettings):
+    """All of it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, enable_decoding=False
+    )
+
+    business: Business = Business()
+    source: Source = Source()
+    targets: dict[str, Target] = {}
+    broker: Broker = Broker()
+    cluster: Cluster = Cluster()
+    security: Security = Security()
+    capture: Capture = Capture()
+    apply: Apply = Apply()
+    lake: Lake = Lake()
+    spark: Spark = Spark()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put the environment above what was read from the file."""
+        return env_settings, init_settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fold_target_names(cls, tree: Any) -> Any:
+        """Let VENUS_TARGETS__MAIN__URL reach `[targets.Main]`: the environment knows no case and no hyphens."""
+        targets = tree.get("targets") if isinstance(tree, dict) else None
+        if not isinstance(targets, dict):
+            return tree
+        spelt = {env_name(name): name for name in targets if name != env_name(name)}
+        folded = {name: found for name, found in targets.items() if name not in spelt}
+        for alias, name in spelt.items():
+            if isinstance(overrides := targets.get(alias), dict) and isinstance(folded[name], dict):
+                folded[name] |= overrides
+        return tree | {"targets": folded}
+
+
+def env_name(name: str) -> str:
+    """Return a name as the environment may spell it: in one case, without hyphens."""
+    return name.lower().replace("-", "_")
+
+
+def require_source(settings: Settings) -> str:
+    """Return the source's URL, or say that there is none."""
+    if url := settings.source.url.get_secret_value():
+        return url
+    raise ConfigError("no source: [source] url is not set", hint="set it in venus.toml or VENUS_SOURCE__URL")
+
+
+def require_target(settings: Settings, name: str) -> Target:
+    """Return the target of that name, or name the ones there are."""
+    if target := settings.targets.get(name):
+        return target
+    if not settings.targets:
+        raise ConfigError(f"no target named {name!r}: there is no [targets.NAME] section", hint=f"add [targets.{name}]")
+    raise ConfigError(
+        f"no target named {name!r}{nearest(name, settings.targets)}",
+        hint="known: " + ", ".join(sorted(settings.targets)),
+    )

@@ -1,0 +1,66 @@
+"""The kinds of values that options have, and how each may be written in the file and in the environment."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from venus.model import NAME_CHARS_MAX, is_address, is_name
+
+
+def _name(value: str) -> str:
+    if not is_name(value):
+        raise ValueError(f"must have 1 to {NAME_CHARS_MAX} printable characters, no space outside")
+    return value
+
+
+def _listed(value: object) -> object:
+    """Let the environment say `a, b` where the file says ["a", "b"]."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _address(value: object) -> object:
+    if isinstance(value, str) and value and not is_address(value):
+        raise ValueError("should be HOST:PORT")
+    return value
+
+
+def _addresses(values: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := next((address for address in values if values.count(address) > 1), None):
+        raise ValueError(f"names {twice} twice")
+    if "" in values:
+        raise ValueError("has an empty address")
+    return values
+
+
+def _remote(value: object) -> object:
+    if isinstance(value, str) and value and not value.startswith("sc://"):
+        raise ValueError("should be sc://HOST:PORT")
+    return value
+
+
+def _spark_value(value: object) -> object:
+    """Let the file say true and 4 where Spark takes text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _paired(value: object) -> object:
+    """Let the environment say `A.B=text, C.D=date`."""
+    if not isinstance(value, str):
+        return value
+    return dict(part.strip().partition("=")[::2] for part in value.split(",") if part.strip())
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_paired)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Address = Annotated[str, BeforeValidator(_address)]
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]
+Remote = Annotated[str, BeforeValidator(_remote)]
+SparkValue = Annotated[str, BeforeValidator(_spark_value)]
+Count = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Milliseconds = Annotated[float, Field(ge=0)]
