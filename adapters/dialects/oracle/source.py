@@ -5,12 +5,8 @@ The reader holds a cut's snapshot, the writer does everything else in short tran
 
 from __future__ import annotations
 
-import logging
-from array import array
-from collections import defaultdict
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -25,29 +21,26 @@ from venus.adapters.dialects.contract import (
     SourceState,
 )
 from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_before
-from venus.adapters.dialects.oracle import ddl, executing, inline, ownership, registry, sampling, segments, structure
+from venus.adapters.dialects.oracle import claiming, executing, inline, registry, sampling, segments, structure
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.columns import Columns
 from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
-from venus.adapters.dialects.oracle.cut import Claim, OracleCut
-from venus.adapters.dialects.oracle.ddlnotes import keeps_rows
+from venus.adapters.dialects.oracle.cut import OracleCut
 from venus.adapters.dialects.oracle.dictionary import Dictionary, application, chosen, unmatched
+from venus.adapters.dialects.oracle.following import compare_all, follow
 from venus.adapters.dialects.oracle.install import Installer, objects
 from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.polling import Polls
 from venus.adapters.dialects.oracle.reading import Access, access_to
-from venus.adapters.dialects.oracle.refresh import Comparison, compare
+from venus.adapters.dialects.oracle.refresh import Comparison
 from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.versions import Version, version_of
-from venus.adapters.dialects.oracle.watching import Watch
 from venus.config import Settings
-from venus.errors import ConfigError, DatabaseUnavailable, Fenced, Refused, SourceError
+from venus.errors import ConfigError, Fenced, Refused, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
-
-logger = logging.getLogger(__name__)
 
 NOT_INSTALLED = "VENUS is not installed here"
 
@@ -299,63 +292,18 @@ class OracleSource:
 
     # -- capture ---------------------------------------------------------------------------------------------
 
-    def _compare_all(self) -> list[Comparison]:
-        dictionary = self._database()[1]
-        here = objects(self._writer)
-        listed = {(t.owner, t.name): t for t in dictionary.listed()}
-        found = []
-        for captured in registry.read_tables(self._writer).values():
-            if captured.is_unfinished:
-                continue
-            at = listed.get((captured.schema.namespace, captured.schema.name))
-            table = dictionary.table(at, captured.schema, captured.number_max) if at else None
-            found.append(compare(captured, table, here.triggers))
-        self._writer.rollback()
-        return found
-
     def refresh_schemas(self) -> list[TableSchema]:
         """Compare the dictionary with the registry; store what has changed."""
         self._reader.rollback()
         self._retry_halted()
-        noted = self._writer.rows(statement("registry", "ddl_rows"))
-        found = self._compare_all()
-        watched = self._watched({(owner, name) for _, _, owner, name, _ in noted})
-        found = [watched.judged(how) for how in found] if watched else found
-        altered = {
-            (owner, name) for _, event, owner, name, text in noted if event == "ALTER" and not keeps_rows(text or "")
-        }
-        with self._writer.transaction():
-            for how in found:
-                self._store(how, altered)
-            if watched:
-                watched.store(found)
-            done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
-            if done:
-                self._writer.many(statement("registry", "ddl_done"), done)
-        self._silence(found)
+        follow(self._writer, self._database()[1])
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
         self._adopt(self._compare_all())
         now = [a.layout.schema for a in self._accesses.values()]
         return [s for s in now if (s.table_id, s.version) not in known]
 
-    def _watched(self, noted: set[tuple[str, str]]) -> Watch | None:
-        """Look at the segments; an installation of an older version has nowhere to remember them."""
-        if segments.TABLE not in objects(self._writer).kinds:
-            return None
-        return Watch(self._writer, segments.read(self._writer), noted)
-
-    def _silence(self, found: Seq[Comparison]) -> None:
-        """Take triggers away that do not fit their table's key: they could fail the application's statements."""
-        unfit = [how.captured.schema for how in found if how.silence]
-        present = objects(self._writer).triggers if unfit else {}
-        for schema in unfit:
-            for kind, name in ownership.of_table(schema.table_id):
-                if name in present:
-                    try:
-                        self._writer.run(ddl.drop(kind, name))
-                    except DatabaseUnavailable:
-                        logger.warning("%s is in use: trigger %s is taken away later", schema.qualified, name)
-        self._writer.rollback()
+    def _compare_all(self) -> list[Comparison]:
+        return compare_all(self._writer, self._database()[1])
 
     def _retry_halted(self) -> None:
         """Go on with the tables that halted at a row and have been written to since: the row may be right now."""
@@ -373,19 +321,6 @@ class OracleSource:
         if self._database()[1].inline_tables():
             found |= {table_id: polled.highest for table_id, polled in inline.claimed(self._writer).items()}
         return found
-
-    def _store(self, how: Comparison, altered: set[tuple[str, str]]) -> None:
-        known, table = how.captured.schema, how.table
-        reason = how.reason
-        if not reason and table and table.listed.partitioned and (known.namespace, known.name) in altered:
-            reason = "altered while partitioned: a partition may have been truncated or exchanged, read the table again"
-        if how.is_new_version and table is not None:
-            binds = registry.version_binds(table.schema, how.captured.number_max)
-            self._writer.run(statement("registry", "new_version"), binds)
-            if how.needs_fill:
-                self._writer.run(statement("registry", "restart_fill"), {"table_id": known.table_id})
-        if reason and how.captured.table.state == registry.ACTIVE:
-            registry.set_state(self._writer, known.table_id, registry.RESYNC, reason)
 
     def _adopt(self, found: Seq[Comparison]) -> None:
         """Read from now on by this dictionary."""
@@ -420,23 +355,13 @@ class OracleSource:
         states = registry.states(self._reader)
         self._accept_dictionary(states)
         noted = self._reader.rows(statement("registry", "ddl_rows"))
-        ours = {(c.namespace, c.name) for c in (a.layout.schema for a in self._accesses.values())}
-        for _, event, owner, name, _ in noted:
-            if event != "TRUNCATE" and (owner, name) in ours:
-                self._mark = None
-                raise SchemaChanged(f"source {self._place}: {event} of {owner}.{name}")
+        if what := claiming.unfollowed(noted, self._accesses):
+            self._mark = None
+            raise SchemaChanged(f"source {self._place}: {what}")
         self._polls.forget()
         readable = {t: a for t, a in self._accesses.items() if states.get(t, ("PAUSED",))[0] != registry.PAUSED}
-        ddl_numbers, truncated = self._truncated(noted, readable)
-        numbers, incomplete = self._claimed({t: a for t, a in readable.items() if a.log})
-        polled = inline.claimed(self._reader) if self._is_inline(readable) else {}
-        claims = [
-            Claim(
-                access=a, numbers=numbers[t], truncated=t in truncated, polled=polled.get(t), complete=t != incomplete
-            )
-            for t, a in readable.items()
-            if numbers[t] or t in truncated or t in polled
-        ]
+        truncated = claiming.truncations(noted, self._accesses, readable)
+        claims = claiming.claims(self._reader, self._bounds, readable, truncated.tables)
         filling = {f.table_id: (f, readable[f.table_id]) for f in fills if f.table_id in readable}
         self._polls.prepare(self._accesses, self._accesses.keys() - readable.keys())
         if not claims and not filling:
@@ -447,17 +372,13 @@ class OracleSource:
             writer=self._writer,
             captured_at_us=captured_at_us,
             claims=claims,
-            ddl_numbers=ddl_numbers,
+            ddl_numbers=truncated.numbers,
             fills=filling,
             halts=self._halts,
             bounds=self._bounds,
             deleted=self._polls.deleted,
-            watches_segments=bool(truncated) and segments.TABLE in objects(self._writer).kinds,
+            watches_segments=bool(truncated.tables) and segments.TABLE in objects(self._writer).kinds,
         )
-
-    @staticmethod
-    def _is_inline(readable: dict[int, Access]) -> bool:
-        return any(not a.log for a in readable.values())
 
     def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:
         """Read by the dictionary as it is if the registry agrees with it. Raises SchemaChanged if it does not."""
@@ -473,39 +394,6 @@ class OracleSource:
             raise SchemaChanged(f"source {self._place}: the registry has changed meanwhile")
         # the dictionary's clock knows whole seconds: a second change in the same one must not be missed
         self._mark = None if recent else (count, newest)
-
-    def _truncated(self, noted: Seq[Row], readable: dict[int, Access]) -> tuple[list[int], set[int]]:
-        """Return the numbers of the notes to remove, and the tables that were truncated."""
-        by_name = {(a.layout.schema.namespace, a.layout.schema.name): t for t, a in readable.items()}
-        of_ours = {(c.namespace, c.name) for c in (a.layout.schema for a in self._accesses.values())}
-        numbers, tables = [], set()
-        for number, event, owner, name, _ in noted:
-            if event != "TRUNCATE":
-                continue  # `refresh_schemas` sees to it
-            table_id = by_name.get((owner, name))
-            if table_id is not None:
-                tables.add(table_id)
-            if table_id is not None or (owner, name) not in of_ours:
-                numbers.append(int(number))
-        return numbers, tables
-
-    def _claimed(self, readable: dict[int, Access]) -> tuple[dict[int, array[int]], int]:
-        """Return the log rows of this cut, and the table of which there may be more (0 = none)."""
-        numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))
-        ids, left = self._bounds.in_turn(readable), self._bounds.rows
-        if not ids:
-            return numbers, 0
-        each = (statement("cut", "claim", table_id=str(t), log=readable[t].log) for t in ids)
-        with closing(self._reader.stream("\nUNION ALL ".join(each), None, min(5000, left))) as pieces:
-            for piece in pieces:
-                for table_id, number in piece:
-                    numbers[int(table_id)].append(int(number))
-                left -= len(piece)
-                if left <= 0:
-                    last = int(piece[-1][0])
-                    self._bounds.turn = last + 1  # the others come first, then what is left of this one
-                    return numbers, last
-        return numbers, 0
 
 
 def _unknown(table_id: int) -> SourceError:
