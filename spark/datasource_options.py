@@ -5,7 +5,6 @@ Spark hands options over in any case and as text. Names are those of this house,
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -13,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from venus.errors import ConfigError, VenusError
 from venus.model import is_address
 from venus.rpc.address import from_options
+from venus.suggest import nearest
 
 #: Options of Spark itself that come along.
 _FOREIGN = frozenset({"path", "header"})
@@ -71,11 +71,8 @@ class Options:
             if name in _FOREIGN:
                 continue
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                raise ConfigError(
-                    f"format venus has no option {key!r}" + (f" (did you mean {near[0]}?)" if near else ""),
-                    hint=f"it has: {', '.join(known)}",
-                )
+                meant = nearest(name, known)
+                raise ConfigError(f"format venus has no option {key!r}{meant}", hint=f"it has: {', '.join(known)}")
             values[name] = _converted(name, str(text).strip(), known[name].default)
         if isinstance(address := values.get("address"), str):
             values["address"] = ",".join(part.strip() for part in address.split(","))

@@ -9,11 +9,17 @@ from collections.abc import Sequence as Seq
 from venus.errors import ConfigError
 
 
-def nearest(name: str, known: Iterable[str], *, prefix: str = "") -> str:
-    """Return ` (did you mean orders?)`, or nothing; a table may be named without its schema."""
-    short = {full.partition(".")[2] or full: full for full in known}
-    found = difflib.get_close_matches(name, [*short, *short.values()], n=1, cutoff=0.5)
-    return f" (did you mean {prefix}{found[0]}?)" if found else ""
+def nearest(name: str, known: Iterable[str], *, prefix: str = "", in_full: bool = False) -> str:
+    """Return ` (did you mean orders?)`, or nothing; upper and lower case are one.
+
+    A table may be named without its schema; `in_full` suggests it with its schema nevertheless.
+    """
+    meant: dict[str, str] = {}
+    for full in known:
+        short = full.partition(".")[2] or full
+        meant |= {short.upper(): full if in_full else short, full.upper(): full}
+    found = difflib.get_close_matches(name.upper(), meant, n=1, cutoff=0.5)
+    return f" (did you mean {prefix}{meant[found[0]]}?)" if found else ""
 
 
 def table_named(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:

@@ -10,12 +10,12 @@ Whatever a peer may do stands in `CALLS`; a call that is not listed is refused.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from venus.errors import ConfigError
+from venus.suggest import nearest
 
 ANY = "*"
 PRODUCER, CONSUMER, BROKER, OPERATOR, VIEWER = "producer", "consumer", "broker", "operator", "viewer"
@@ -105,9 +105,10 @@ def parse(text: str) -> Role:
     found = _ROLE.fullmatch(text)
     kind = found[1] if found else text.strip().partition("(")[0]
     if found is None or kind not in PARAMETERS:
-        near = difflib.get_close_matches(kind, PARAMETERS, n=1, cutoff=0.5)
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        raise ConfigError(f"role {text!r} does not exist{meant}", hint=f"roles are {FORMS}; * stands for every name")
+        raise ConfigError(
+            f"role {text!r} does not exist{nearest(kind, PARAMETERS)}",
+            hint=f"roles are {FORMS}; * stands for every name",
+        )
     wanted = PARAMETERS[kind]
     given = [part.strip() for part in (found[2] or "").split(",")] if found[2] is not None else []
     if len(given) != len(wanted) or not all(given):

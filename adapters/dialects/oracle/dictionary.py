@@ -6,7 +6,6 @@ from collections.abc import Callable
 from collections.abc import Mapping as Map
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from venus.adapters.dialects.oracle import inline, overrides, ownership, structure, visibility
@@ -31,6 +30,7 @@ from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.adapters.dialects.patterns import Patterns, choosing_nothing
 from venus.errors import ConfigError, UnsupportedType
 from venus.model import Column, Finding, LeftOut, TableSchema
+from venus.suggest import nearest
 
 NOTHING: Map[str, str] = MappingProxyType({})
 #: Hidden columns that VENUS asks for itself.
@@ -151,7 +151,7 @@ class Dictionary:
         self.columns = Columns()  # of the configuration
         self._proofs: dict[tuple[str, str], list[Finding]] = {}
         self.type_map: Map[str, str] = NOTHING  # of the configuration
-        self.asked: Map[str, str] = NOTHING  # of this command: goes before what is recorded
+        self.asked: Map[str, str] = NOTHING  # of this command: overrides what is recorded
 
     def listed(self) -> list[Listed]:
         """Return every table of these schemas."""
@@ -320,7 +320,7 @@ class Dictionary:
         place, _, column = name.rpartition(".")
         here = [at for at in included if place.upper() in (at.name.upper(), at.qualified.upper())]
         if not here:
-            return f"no table {place} is captured{nearest(place, [at.qualified for at in included])}"
+            return f"no table {place} is captured{nearest(place, [at.qualified for at in included], in_full=True)}"
         columns = [c.name for c in self.table(here[0]).schema.columns]
         return f"{here[0].qualified} has no column {column}{nearest(column, columns)}"
 
@@ -379,13 +379,6 @@ def described(
     keyed = Keyed(owner=listed.owner, name=listed.name, key=tuple(key_columns))
     return Table(schema=schema, keyed=keyed, readings=readings, listed=listed, refused=tuple(refused),
                  remarks=tuple(remarks))  # fmt: skip
-
-
-def nearest(name: str, known: Seq[str]) -> str:
-    """Return ` (did you mean APP.STUDENT?)`, or nothing."""
-    by_name = {k.upper(): k for k in known} | {k.rpartition(".")[2].upper(): k for k in known}
-    found = get_close_matches(name.upper(), by_name, n=1, cutoff=0.5)
-    return f" (did you mean {by_name[found[0]]}?)" if found else ""
 
 
 def _excluded_keys(left: Seq[LeftOut], table: Table, keys: Seq[Row]) -> list[str]:
