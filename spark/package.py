@@ -27,7 +27,7 @@ def build_pex(output: Path, wheel: Path | None = None) -> None:
         raise ConfigError(f"--wheel {wheel}: no such file")
     with tempfile.TemporaryDirectory(prefix="venus-pex-") as folder:
         wheel = wheel or _own_wheel(Path(folder))
-        # Spark has its own PySpark, which must go before any other: it comes from the node.
+        # Spark has its own PySpark, which must come before any other: it comes from the node.
         _run(
             sys.executable, "-m", "pex", "--inherit-path=fallback", "--venv-repository", sys.prefix, str(wheel),
             "--output-file", str(output),

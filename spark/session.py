@@ -45,7 +45,7 @@ DEFAULT_PORTS = {"remote": 15002, "master": 7077}
 NOT_INSTALLED = "pip install 'venus-cdc[spark,java]'"
 NO_CONNECT = "pip install 'venus-cdc[connect]'"
 
-#: For every master; the configuration goes before.
+#: For every master; the configuration overrides them.
 _CONF = {
     "spark.app.name": "venus",
     "spark.ui.showConsoleProgress": "false",
@@ -80,7 +80,7 @@ def plan(settings: Settings, *, app: str = "venus") -> Plan:
     master = with_retries(settings.spark.master or f"local[{settings.apply.load_workers}]")
     here = master.startswith("local")
     conf = _CONF | (_LOCAL_CONF if here else {}) | {"spark.app.name": app} | settings.spark.conf
-    if submitted():  # spark-submit has its own settings, which ours must not go before
+    if submitted():  # spark-submit has its own settings, which ours must not override
         conf = {"spark.app.name": app} | settings.spark.conf
     python = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environ = {"PYSPARK_PYTHON": python} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if here else {})

@@ -277,7 +277,7 @@ RULES = (
         "",
     ),
     _rule(
-        "What was applied is not truncated but installed anew",
+        "What was applied is not truncated but installed again",
         "following.Following._truncate",
         "end <= position.high",
         "False",

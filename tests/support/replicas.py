@@ -255,7 +255,7 @@ class Cluster:
             try:
                 logs = [node.core.catalogue.known(business).log for node in self.living()]
             except Unavailable:
-                return False  # one begins anew
+                return False  # one starts over
             return len({(log.end, log.applied + 1) for log in logs}) == 1 and logs[0].end == logs[0].applied + 1
 
         engines.wait_until(even)

@@ -59,7 +59,7 @@ class Script:
             raise self.failures[at]
 
     def loses(self, name: str) -> bool:
-        """Whether something queued at this step is lost without a word."""
+        """Whether something queued at this step is lost silently."""
         at = len(self.trace)
         self.trace.append(name)
         return at in self.failures

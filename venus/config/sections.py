@@ -38,7 +38,7 @@ class Business(_Section):
 class Columns(_Section):
     """Which columns travel, as patterns of TABLE.COLUMN or SCHEMA.TABLE.COLUMN (Oracle only)."""
 
-    #: Goes before `exclude`; names columns that do not travel by themselves.
+    #: Overrides `exclude`; names columns that do not travel by themselves.
     include: Patterns = ()
     exclude: Patterns = ()
 
@@ -81,7 +81,7 @@ class Broker(_Section):
     listen: Address = "127.0.0.1:7400"
     #: Where the other processes find it; empty = `listen`.
     address: Address = ""
-    #: Where they find the brokers of a cluster; goes before `address`.
+    #: Where they find the brokers of a cluster; overrides `address`.
     addresses: Addresses = ()
     #: Metrics, health and the status page over HTTP; empty = off.
     http: Address = "127.0.0.1:7401"
@@ -198,7 +198,7 @@ class Spark(_Section):
 
     #: spark://HOST:PORT, yarn, k8s://..., local[N]; empty = this machine, and `--engine auto` decides by the size.
     master: str = ""
-    #: A Spark Connect server, sc://HOST:PORT; goes before `master`.
+    #: A Spark Connect server, sc://HOST:PORT; overrides `master`.
     remote: Remote = Field(default="", repr=False)
     #: The Java to run; empty = the first that is found.
     java_home: str = ""
@@ -207,7 +207,7 @@ class Spark(_Section):
     #: `sync --engine spark`: rows of one micro-batch at most, and from how many rows on it is staged by tasks.
     batch_rows_max: Count = 500_000
     stage_rows_min: Count = 20_000
-    #: Settings of Spark itself; they go before VENUS's own.
+    #: Settings of Spark itself; they override VENUS's own.
     conf: dict[str, SparkValue] = Field(default={}, repr=False)
 
 

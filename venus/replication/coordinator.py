@@ -36,7 +36,7 @@ class Coordinator(Protocol):
         """Return every business of the cluster."""
 
     def read(self, business: str) -> Leadership | None:
-        """Return one business; None = the cluster has never heard of it."""
+        """Return one business; None = the cluster does not know it."""
 
     def create(self, leadership: Leadership) -> Leadership | None:
         """Store a new business; return it with its version, None if there is one already."""

@@ -69,7 +69,7 @@ class ReplicaServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Copy(self, request, context):
-        """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`.
+        """A business as it lies in the leader's store, for a replica that starts over; the last frame says `end`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class ReplicaStub:
     Ballot: _grpc.UnaryUnaryMultiCallable[_replica_pb2.BallotRequest, _replica_pb2.BallotAnswer]
     """A replica's word in an election: from now on it follows no older term."""
     Copy: _grpc.UnaryStreamMultiCallable[_replica_pb2.CopyRequest, _replica_pb2.CopyFrame]
-    """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`."""
+    """A business as it lies in the leader's store, for a replica that starts over; the last frame says `end`."""
 
 @_typing.type_check_only
 class ReplicaAsyncStub(ReplicaStub):
@@ -48,7 +48,7 @@ class ReplicaAsyncStub(ReplicaStub):
     Ballot: _aio.UnaryUnaryMultiCallable[_replica_pb2.BallotRequest, _replica_pb2.BallotAnswer]  # type: ignore[assignment]
     """A replica's word in an election: from now on it follows no older term."""
     Copy: _aio.UnaryStreamMultiCallable[_replica_pb2.CopyRequest, _replica_pb2.CopyFrame]  # type: ignore[assignment]
-    """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`."""
+    """A business as it lies in the leader's store, for a replica that starts over; the last frame says `end`."""
 
 class ReplicaServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -73,6 +73,6 @@ class ReplicaServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.CopyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replica_pb2.CopyFrame], _abc.AsyncIterator[_replica_pb2.CopyFrame]]:
-        """A business as it lies in the leader's store, for a replica that begins anew; the last frame says `end`."""
+        """A business as it lies in the leader's store, for a replica that starts over; the last frame says `end`."""
 
 def add_ReplicaServicer_to_server(servicer: ReplicaServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -23,7 +23,7 @@ def spellings(owner: str, table: str, column: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """`include` goes before `exclude`, and names what does not travel by itself."""
+    """`include` overrides `exclude`, and names what does not travel by itself."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

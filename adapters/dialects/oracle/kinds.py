@@ -1,7 +1,7 @@
 """What sort of table each is: carried, refused, or left out with the reason. Pure but for what reads it.
 
 Left out is what holds no rows of the application's own; refused is what does and cannot be carried, so that nothing
-is missing at the target without a word.
+is silently missing at the target.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a column can travel instead of its usual way, by table and column. A table; pure but for what reads it.
 
 Three may ask: `[source.type_map]`, VENUS_TYPE_MAP at the source (what `install-triggers --type-map` has recorded), and
-`--type-map` of the command itself; the later goes before the earlier. Exact or not at all here too: a value that does
+`--type-map` of the command itself; the later overrides the earlier. Exact or not at all here too: a value that does
 not fit what was asked for halts its table by name.
 """
 
@@ -26,7 +26,7 @@ from venus.model import Kind, LogicalType
 USUAL = "usual"
 TABLE = "VENUS_TYPE_MAP"
 _NINE = f"{MOMENT}.FF9"
-#: Instead of a column's name: all columns of a type. What stands for a single column goes before it.
+#: Instead of a column's name: all columns of a type. A single column's setting overrides it.
 SWITCHES = {"RAW(16)": "uuid", "NUMBER(*,0)": "bigint"}
 #: More digits than this need not fit a bigint.
 BIGINT_DIGITS = 18

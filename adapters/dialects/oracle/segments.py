@@ -72,5 +72,5 @@ def store(session: Session, table_id: int, marks: Marks) -> None:
 
 
 def forget(session: Session, table_id: int) -> None:
-    """Look at the segments of a table anew: what has happened to them is known."""
+    """Look at the segments of a table again: what has happened to them is known."""
     session.run(statement("segments", "forget"), {"table_id": table_id})

@@ -256,7 +256,7 @@ def test_composite_keys_of_other_types(broker: FakeDelivery, feed: Feed, tmp_pat
     assert lakes.current_rows(root, wide) == feed.model[1]
 
 
-def test_a_lake_that_cannot_follow_is_loaded_anew_and_its_history_is_kept(
+def test_a_lake_that_cannot_follow_is_loaded_again_and_its_history_is_kept(
     broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     root = tmp_path / "lake"

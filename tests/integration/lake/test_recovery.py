@@ -170,7 +170,7 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
 
 
 @pytest.mark.parametrize("left", ["an expired snapshot", "{"])
-def test_a_load_that_cannot_go_on_begins_anew_at_once(
+def test_a_load_that_cannot_go_on_starts_over_at_once(
     left: str, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip

@@ -358,7 +358,7 @@ def test_the_application_goes_on_whatever_happens_to_the_key(
 
 
 @pytest.mark.parametrize("key", ["id int PRIMARY KEY", '"Id" int PRIMARY KEY', "b int, id int, PRIMARY KEY (id, b)"])
-def test_an_index_made_anew_under_the_key_only_makes_the_check_dearer(key: str, sql: Sql, capture: Start) -> None:
+def test_an_index_made_again_under_the_key_only_makes_the_check_dearer(key: str, sql: Sql, capture: Start) -> None:
     sql(f"CREATE TABLE item ({key}, v text)")
     follower = capture()
     sql("REINDEX TABLE CONCURRENTLY item")  # the function names the index by its number, and that is another one now

@@ -125,7 +125,7 @@ def test_a_log_is_kept_for_a_follower_that_is_away(tmp_path: Path) -> None:
         assert cluster.nodes["c"].host.troubles == {}
 
 
-def test_a_follower_that_is_too_far_behind_begins_anew(tmp_path: Path) -> None:
+def test_a_follower_that_is_too_far_behind_starts_over(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
         leader = filled_without(cluster, "c")
         cluster.start("c")

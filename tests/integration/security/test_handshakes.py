@@ -200,7 +200,7 @@ def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroke
 
 
 def again(authority: Authority) -> Authority:
-    """Begin anew in the same folder: the authority, and the broker's pair."""
+    """Start over in the same folder: the authority, and the broker's pair."""
     for name in ("broker.crt", "broker.key"):
         (authority.folder / name).unlink()
     return Authority(authority.folder)

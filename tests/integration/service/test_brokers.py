@@ -135,7 +135,7 @@ def test_a_snapshot_is_read_where_it_was_made_by_whoever_has_its_id(
 
 
 def test_a_snapshot_whose_broker_is_gone_is_gone(leader: RunningBroker, other: RunningBroker) -> None:
-    """An interrupted load begins anew at another broker instead of waiting for one that may never come back."""
+    """An interrupted load starts over at another broker instead of waiting for one that may never come back."""
     fill(leader.address, 1, 2)
     fill(other.address, 1, 2)
     reach = f"{leader.address},{other.address}"

@@ -227,7 +227,7 @@ def test_a_split_that_is_loaded_twice_has_one_effect(
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_a_snapshot_that_expires_is_planned_anew(
+def test_a_snapshot_that_expires_is_planned_again(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.describe(items())
@@ -246,7 +246,7 @@ def test_a_snapshot_that_expires_is_planned_anew(
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_a_trimmed_target_says_the_way_out_and_is_loaded_anew(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_trimmed_target_says_the_way_out_and_is_loaded_again(database: str, broker: FakeDelivery, feed: Feed) -> None:
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(10)))
     settings = settings_for(broker.address, {"a": database})

@@ -62,7 +62,7 @@ def change(rng: random.Random, rows: dict[bytes, bytes]) -> tuple[bytes, bytes |
 
 
 def sweep(rng: random.Random, rows: dict[bytes, bytes], sections: list[Section], begin: int) -> int:
-    """Re-read a table from which rows vanished without a word."""
+    """Re-read a table from which rows vanished silently."""
     sections.append(marker(ChangeKind.SWEEP_BEGIN, begin))
     for record_id in [r for r in rows if rng.random() < 0.5]:
         del rows[record_id]

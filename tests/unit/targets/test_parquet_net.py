@@ -77,7 +77,7 @@ def test_a_state_follows_its_table_as_far_as_nothing_is_lost(columns: tuple, key
     assert evolves(SHAPE, Shape.of(replace(SCHEMA, version=2, columns=columns, key=key))) is expected
 
 
-def test_states_are_made_anew_in_turn_and_not_all_the_time() -> None:
+def test_states_are_made_again_in_turn_and_not_all_the_time() -> None:
     refreshes = Refreshes(60.0)
 
     assert refreshes.due({1: 5, 2: 0}, 0.0) is None

@@ -165,7 +165,7 @@ class Catalogue:
     def _known(self, name: str) -> Business:
         found = self._stored.get(name) or self._new.get(name)
         if found is None and name in self._leaving:
-            raise Unavailable(f"business {name!r} is being removed or installed anew", hint="try again, or elsewhere")
+            raise Unavailable(f"business {name!r} is being removed or installed again", hint="try again, or elsewhere")
         if found is None:
             raise Unavailable(
                 f"this broker does not know business {name!r}", hint="start its capture, or correct business.name"

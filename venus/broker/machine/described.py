@@ -2,7 +2,7 @@
 
 A rollback takes every later half message with it, so a half message may stand on what an undecided one describes.
 What is committed is in `Business.schemas`; what is not is remembered beside the proposed state that it belongs to, and
-made anew when that state was taken back.
+made again when that state was taken back.
 """
 
 from __future__ import annotations

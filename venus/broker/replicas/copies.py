@@ -1,4 +1,4 @@
-"""A business as it lies in a store, in pieces: what a leader sends to a replica that begins anew.
+"""A business as it lies in a store, in pieces: what a leader sends to a replica that starts over.
 
 The pieces come from a checkpoint, which is consistent: log up to what is applied, queue, full data and state. Keys
 travel without the business's number, which is another one in each store.

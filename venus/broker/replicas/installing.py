@@ -1,4 +1,4 @@
-"""A replica that cannot follow begins anew: its business is removed, and a leader's copy takes its place.
+"""A replica that cannot follow starts over: its business is removed, and a leader's copy takes its place.
 
 A mark in the store is there from the removal to the end. A process that finds it removes what there is of the copy,
 and the replica neither gives a ballot nor leads until another copy is whole. Nothing of a copy is served before.
@@ -157,7 +157,9 @@ class Installer:
             except Refused:
                 if time.monotonic() > end:
                     raise
-                self._ended(business, Unavailable(f"{business}: this broker installs it anew", hint="ask another one"))
+                self._ended(
+                    business, Unavailable(f"{business}: this broker is installing it again", hint="ask another one")
+                )
                 time.sleep(0.05)
             except Unavailable:
                 return None  # an installation that was given up has removed it

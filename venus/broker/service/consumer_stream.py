@@ -183,7 +183,7 @@ class ConsumerStream:
         return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
 
     def _frame_ahead(self) -> broker_pb2.DeliveryFrame | None:
-        """Return half messages that may go before they are decided; they are in memory."""
+        """Return half messages that may be sent before they are decided; they are in memory."""
         going: list[broker_pb2.Increment] = []
         for increment in self._core.subscriptions.read_ahead(
             self.business, self._sent, min(FRAME_BYTES, self._credit.balance)

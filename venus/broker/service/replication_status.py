@@ -36,7 +36,7 @@ class ReplicationStatus:
             status.alarms.append(f"the coordinator does not answer: {self._coordination.unreachable}")
         for business, records in dict(self._installed).items():  # it is not among the others until its copy is whole
             why = self._host.troubles.get(business, "it was interrupted")
-            status.alarms.append(f"{business} is installed anew: {why}; {records:,} records have come")
+            status.alarms.append(f"{business} is being installed again: {why}; {records:,} records have come")
         for entry in status.businesses:
             replica = self._host.replicas.get(entry.business)
             if replica is None or replica.known is None:

@@ -1,6 +1,6 @@
 """What the column families say of each other when a broker starts: none may be older than the others.
 
-Files can be damaged so that RocksDB opens them without a word, with a part of the data gone (store/files.py looks
+Files can be damaged so that RocksDB opens them without an error, with a part of the data gone (store/files.py looks
 for the ways that are known). But the log, the queue, the state and the full data tell the same story, written in the
 same batches; here they are held against each other. A scan of the queue's records is the only thing that grows with
 the store: about 1 us for each batch that is kept.

@@ -1,4 +1,4 @@
-"""RocksDB's log format, read for its outline alone: what its own reader takes for an end without a word.
+"""RocksDB's log format, read for its outline alone: what its own reader silently takes for the end.
 
 MANIFEST and write-ahead log are written in it: blocks of 32 KiB, in them records of a checksum, a length, a type and
 a payload. RocksDB checks the payload of whole records. But a length that reaches beyond the end of the file is a torn

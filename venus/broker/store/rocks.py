@@ -2,7 +2,7 @@
 
 rocksdict 0.3.29 is used in raw mode and within narrow limits, because several of its calls are broken or unsafe
 (tests/integration/engine/test_rocksdict_defects.py pins each): an iterator made by `iter()` is
-asked for its `status()` at the end, and one made by `items()`, `keys()` or `values()`, which ends without a word
+asked for its `status()` at the end, and one made by `items()`, `keys()` or `values()`, which ends silently
 at a damaged block, is checked by one of the former; no iterate bounds; no `Snapshot` objects, a consistent view is
 a checkpoint; a write batch is used once. `write(sync)` would hold the interpreter's lock for the fsync, so a durable
 write is `write` followed by `flush_wal(True)`.

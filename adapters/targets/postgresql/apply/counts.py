@@ -47,7 +47,7 @@ class Counts:
         table_id = section.table_id
         state = self._catalogue.tables.get(table_id)
         if state is None:
-            return  # a table that this target has never heard of: not accounted for, which is the alarm
+            return  # a table that this target does not know: not accounted for, which is the alarm
         if state.held_from is not None and offset < state.held_from:
             self.of(table_id).applied += section.count  # a resync has brought a later state already
             return

@@ -27,7 +27,7 @@ class Lines:
         self.rows = 0
 
     def copy(self, session: Session) -> None:
-        """COPY all of it. An error of where the rows come from goes before the target's complaint about the end."""
+        """COPY all of it. An error of the rows' source is raised instead of the target's complaint about the end."""
         try:
             session.copy_from(copy_statement(self._placed.sql, self._placed, self._schema), self)
         except DatabaseUnavailable:
