@@ -1,16 +1,12 @@
 """The upper adapter's end of the stream to the broker (VENUS 3.3, figure 4): half messages, decisions, reviews.
 
-Calls only queue; one thread writes (gRPC's own, which takes the next frame as soon as the last one is on its way)
-and one reads. After the stream broke, every call raises the error that broke it, and a new Producer is needed:
-what was undecided then is told by the broker's InitAck.
+After the stream broke, a new Producer is needed: what was undecided then is told by the broker's InitAck.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 import grpc
 
@@ -19,8 +15,7 @@ from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
-from venus.rpc.connection import Connection
-from venus.rpc.errors import from_rpc_error
+from venus.rpc.duplex import Duplex
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
 from venus.rpc.sealed import produce
@@ -28,11 +23,12 @@ from venus.rpc.squeeze import Squeezer
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
-CLOSE_TIMEOUT_S = 2.0
 
 
-class Producer:
+class Producer(Duplex[broker_pb2.BrokerFrame]):
     """One stream of one producer; safe to use from several threads."""
+
+    thread_name = "venus-producer"
 
     def __init__(
         self,
@@ -43,11 +39,9 @@ class Producer:
         window_bytes_max: int,
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
+        super().__init__(address, business, keepalive_s)
         self._init = broker_pb2.Init(business=business, producer=producer)
         self._window_bytes_max = window_bytes_max
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # for the writer
-        self._news = threading.Condition(self._lock)  # for the callers
         self._outgoing = Outgoing()
         self._ack: broker_pb2.InitAck | None = None
         self._through = 0
@@ -58,14 +52,8 @@ class Producer:
         self._squeezer = Squeezer()
         self._generation = 0  # of what the broker has taken without asking for it again
         self._not_before = 0.0
-        self._error: VenusError | None = None
-        self._closing = False
-        self._reader: threading.Thread | None = None
-        self._call: grpc._CallIterator[broker_pb2.BrokerFrame] | None = None
         #: How often the broker asked to send again, and to slow down.
         self.resends = self.throttles = 0
-        self._attempt = 0  # streams that were opened until a broker led
-        self._connection = Connection(address, business=business, keepalive_s=keepalive_s)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -87,24 +75,14 @@ class Producer:
         self._init.source_epoch = source_epoch
         self._init.source_last_batch = source_last_batch
         self._init.owner, self._init.take_over, self._init.gives_way = owner, take_over, gives_way
-        return self._connection.call(self._init.business, lambda channel: self._connect(channel, timeout_s))
+        return self._connection.call(self._business, lambda channel: self._connect(channel, timeout_s))
 
     def _connect(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.InitAck:
-        with self._lock:
-            self._error = None
-            self._attempt += 1
-        call = self._call = produce(channel, self._frames(self._attempt))
-        self._reader = threading.Thread(target=self._read, args=(call,), name="venus-producer", daemon=True)
-        self._reader.start()
+        self._begin(lambda attempt: produce(channel, self._frames(attempt)))
         with self._lock:
             self._wait(lambda: self._ack is not None, timeout_s, "the broker did not answer")
             assert self._ack is not None
             return self._ack
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT of the broker at the other end."""
-        return self._connection.address
 
     def send_half(self, half: broker_pb2.Half, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Queue a half message; block while the window is full."""
@@ -172,26 +150,6 @@ class Producer:
             self._reviews.clear()
             return reviews
 
-    def close(self) -> None:
-        """Send what is queued, end the stream and its threads; never raises because of the peer."""
-        with self._lock:
-            self._closing = True
-            self._work.notify_all()
-        if self._reader is not None:
-            self._reader.join(CLOSE_TIMEOUT_S)
-            if self._reader.is_alive() and self._call is not None:
-                self._call.cancel()
-                self._reader.join()
-        self._connection.close()
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- both threads --------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
@@ -227,7 +185,7 @@ class Producer:
 
     def _next_frame(self, attempt: int) -> tuple[broker_pb2.ProducerFrame, int] | None:
         with self._lock:
-            while self._error is None and attempt == self._attempt:
+            while self._is_open(attempt):
                 pause = self._not_before - time.monotonic()
                 if self._outgoing and pause <= 0:
                     return self._outgoing.take(), self._generation
@@ -235,24 +193,6 @@ class Producer:
                     return None
                 self._work.wait(pause if self._outgoing else None)
             return None
-
-    def _read(self, call: grpc._CallIterator[broker_pb2.BrokerFrame]) -> None:
-        error: VenusError
-        try:
-            for frame in call:
-                self._take(frame)
-            error = Unavailable("the broker ended the stream")
-        except grpc.RpcError as failure:
-            error = from_rpc_error(failure)
-        except VenusError as refused:
-            call.cancel()
-            error = refused
-        if not self._closing:  # the end that we asked for says nothing of the broker
-            self._connection.note(self._init.business, error)
-        with self._lock:
-            self._error = error
-            self._work.notify_all()
-            self._news.notify_all()
 
     def _take(self, frame: broker_pb2.BrokerFrame) -> None:
         limits.check(frame, "from the broker: ")

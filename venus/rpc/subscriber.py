@@ -6,12 +6,10 @@ caller holds `credit_bytes` and no more, here and at the broker.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from types import TracebackType
 
 import grpc
 
@@ -22,16 +20,14 @@ from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
-from venus.rpc.connection import Connection
 from venus.rpc.credit import cost
-from venus.rpc.errors import from_rpc_error
+from venus.rpc.duplex import Duplex
 from venus.rpc.reports import encode
 from venus.rpc.sealed import subscribe
 from venus.rpc.squeeze import Unsqueezer, check_frame
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
-CLOSE_TIMEOUT_S = 2.0
 STARVED_S = 0.02
 
 _WITH_BODY = (broker_pb2.COMMITTED, broker_pb2.AHEAD)
@@ -40,8 +36,10 @@ _IN_THE_QUEUE = (broker_pb2.COMMITTED, broker_pb2.DECIDED)
 Arrival = broker_pb2.Increment | broker_pb2.SnapshotChunk | int  # int: progress
 
 
-class Subscriber:
+class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
     """One stream of one consumer group."""
+
+    thread_name = "venus-subscriber"
 
     def __init__(
         self,
@@ -54,14 +52,12 @@ class Subscriber:
         ahead: bool = False,
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
+        super().__init__(address, business, keepalive_s)
         self._open = broker_pb2.Open(
             business=business, group=group, credit_bytes=credit_bytes, transient=transient, ahead=ahead
         )
         self._credit_bytes = credit_bytes
         self._unsqueezer = Unsqueezer()
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # for the writer
-        self._news = threading.Condition(self._lock)  # for the caller
         self._arrived: deque[Arrival] = deque()
         self._opened: broker_pb2.Opened | None = None
         self._position = 0
@@ -71,14 +67,8 @@ class Subscriber:
         self._acknowledge = self._kept = 0
         self._unaccounted: int | None = None
         self._report: broker_pb2.AdapterReport | None = None
-        self._error: VenusError | None = None
-        self._closing = False
-        self._reader: threading.Thread | None = None
-        self._call: grpc._CallIterator[broker_pb2.DeliveryFrame] | None = None
         #: Messages whose bytes did not hash to their digest.
         self.digest_mismatches = 0
-        self._attempt = 0  # streams that were opened until a broker took this one
-        self._connection = Connection(address, business=business, keepalive_s=keepalive_s)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -94,15 +84,10 @@ class Subscriber:
         if kept is not None:
             self._open.kept = kept
         self._open.table_ids.extend(table_ids)
-        return self._connection.call(self._open.business, lambda channel: self._start(channel, timeout_s))
+        return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 
     def _start(self, channel: grpc.Channel, timeout_s: float) -> broker_pb2.Opened:
-        with self._lock:
-            self._error = None
-            self._attempt += 1
-        call = self._call = subscribe(channel, self._frames(self._attempt))
-        self._reader = threading.Thread(target=self._read, args=(call,), name="venus-subscriber", daemon=True)
-        self._reader.start()
+        self._begin(lambda attempt: subscribe(channel, self._frames(attempt)))
         offset = self._open.offset
         with self._lock:
             if not self._wait(lambda: self._opened is not None, timeout_s):
@@ -186,26 +171,6 @@ class Subscriber:
             self._report = encode(condition)
             self._work.notify()
 
-    def close(self) -> None:
-        """Send what is queued, end the stream and its threads; never raises because of the peer."""
-        with self._lock:
-            self._closing = True
-            self._work.notify_all()
-        if self._reader is not None:
-            self._reader.join(CLOSE_TIMEOUT_S)
-            if self._reader.is_alive() and self._call is not None:
-                self._call.cancel()
-                self._reader.join()
-        self._connection.close()
-
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- both threads --------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
@@ -241,7 +206,7 @@ class Subscriber:
 
     def _next_frame(self, attempt: int) -> broker_pb2.ConsumerFrame | None:
         with self._lock:
-            while self._error is None and attempt == self._attempt:
+            while self._is_open(attempt):
                 said = self._unaccounted is not None or self._report is not None
                 if self._acknowledge or said or self._credit_due():
                     frame = broker_pb2.ConsumerFrame(
@@ -257,24 +222,9 @@ class Subscriber:
                 self._work.wait()
             return None
 
-    def _read(self, call: grpc._CallIterator[broker_pb2.DeliveryFrame]) -> None:
-        error: VenusError
-        try:
-            for frame in call:
-                self._take(frame)
-            error = Unavailable("the broker ended the stream")
-        except grpc.RpcError as failure:
-            error = from_rpc_error(failure)
-        except VenusError as refused:
-            call.cancel()
-            error = refused
-        if not self._closing:  # the end that we asked for says nothing of the broker
-            self._connection.note(self._open.business, error)
+    def _ended(self, error: VenusError) -> None:
         self.digest_mismatches += isinstance(error, DigestMismatch)
-        with self._lock:
-            self._error = error
-            self._work.notify_all()
-            self._news.notify_all()
+        super()._ended(error)
 
     def _take(self, frame: broker_pb2.DeliveryFrame) -> None:
         limits.check(frame, "from the broker: ")

@@ -1,0 +1,105 @@
+"""One end of a stream in both directions: what a producer's and a consumer's have in common.
+
+Calls only queue; one thread writes (gRPC's own, which takes the next frame as soon as the last one is on its way)
+and one reads. After the stream broke, every call raises the error that broke it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import grpc
+
+from venus.errors import Unavailable, VenusError
+from venus.rpc.connection import Connection
+from venus.rpc.errors import from_rpc_error
+
+CLOSE_TIMEOUT_S = 2.0
+
+FrameT = TypeVar("FrameT")
+
+
+class Duplex(Generic[FrameT]):
+    """A stream of a business, and its two threads."""
+
+    #: What its reading thread is called.
+    thread_name = "venus-stream"
+
+    def __init__(self, address: str, business: str, keepalive_s: float) -> None:
+        self._business = business
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # for the writer
+        self._news = threading.Condition(self._lock)  # for the callers
+        self._error: VenusError | None = None
+        self._closing = False
+        self._attempt = 0  # streams that were opened until a broker took this one
+        self._reader: threading.Thread | None = None
+        self._call: grpc._CallIterator[FrameT] | None = None
+        self._connection = Connection(address, business=business, keepalive_s=keepalive_s)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the broker at the other end."""
+        return self._connection.address
+
+    def close(self) -> None:
+        """Send what is queued, end the stream and its threads; never raises because of the peer."""
+        with self._lock:
+            self._closing = True
+            self._work.notify_all()
+        if self._reader is not None:
+            self._reader.join(CLOSE_TIMEOUT_S)
+            if self._reader.is_alive() and self._call is not None:
+                self._call.cancel()
+                self._reader.join()
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- both threads --------------------------------------------------------------------------------------------
+
+    def _take(self, frame: FrameT) -> None:
+        """Use a frame that has arrived. Raises VenusError for one that cannot be used; it ends the stream."""
+        raise NotImplementedError
+
+    def _begin(self, opened: Callable[[int], grpc._CallIterator[FrameT]]) -> None:
+        """Open one more stream; its writer ends when there is a newer attempt."""
+        with self._lock:
+            self._error = None
+            self._attempt += 1
+        call = self._call = opened(self._attempt)
+        self._reader = threading.Thread(target=self._read, args=(call,), name=self.thread_name, daemon=True)
+        self._reader.start()
+
+    def _is_open(self, attempt: int) -> bool:
+        return self._error is None and attempt == self._attempt
+
+    def _read(self, call: grpc._CallIterator[FrameT]) -> None:
+        error: VenusError
+        try:
+            for frame in call:
+                self._take(frame)
+            error = Unavailable("the broker ended the stream")
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure)
+        except VenusError as refused:
+            call.cancel()
+            error = refused
+        self._ended(error)
+
+    def _ended(self, error: VenusError) -> None:
+        if not self._closing:  # the end that we asked for says nothing of the broker
+            self._connection.note(self._business, error)
+        with self._lock:
+            self._error = error
+            self._work.notify_all()
+            self._news.notify_all()
