@@ -6,8 +6,6 @@ for Oracle before 12.2.
 
 from __future__ import annotations
 
-from alembic import op
-
 #: In front of every name where VENUS has no schema of its own.
 PREFIX = "venus_"
 VERSION_TABLE = "venus_alembic_version"
@@ -15,6 +13,8 @@ VERSION_TABLE = "venus_alembic_version"
 
 def own_schema() -> str | None:
     """Return the schema of the revision being run; None = the prefix tells VENUS's tables apart."""
+    from alembic import op  # here, because those who only ask for names need not wait for all of it
+
     schema: str | None = op.get_context().opts["venus_schema"]
     return schema
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,20 @@ def test_help_and_typing_errors_need_none_of_the_heavy_libraries(arguments: list
     imported = set(done.stderr.splitlines()[-1].split())
     assert "typer" in imported
     assert imported & spared == set()
+
+
+def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: Path) -> None:
+    (tmp_path / "venus.toml").write_text(
+        '[source]\nurl = "sqlite:///none.db"\n[broker]\naddress = "127.0.0.1:1"\n'
+        '[targets.main]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
+    )
+    code = "import sys\nfrom venus.cli.app import run\nrun(['status'])\nprint(*sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "venus.adapters.targets.postgresql.control" in imported
+    assert imported & {"alembic", "mako", "pyspark"} == set()
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
