@@ -92,7 +92,9 @@ class Errors:
         self.fatal.append(error)
 
 
-def make(path: Path, clock: Clock | None = None, errors: Errors | None = None, **options: Any) -> Core:
+def make(
+    path: Path, clock: Clock | None = None, errors: Callable[[BaseException], None] | None = None, **options: Any
+) -> Core:
     """Start an engine with small limits; `on_write`, `watermark`, `shared`, `free_bytes` are hooks, else settings."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
     watermark: Callable[[Business], int] | None = options.pop("watermark", None)

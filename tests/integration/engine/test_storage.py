@@ -90,6 +90,29 @@ def test_an_error_of_the_store_stops_everything(tmp_path: Path) -> None:
     engine.stop()
 
 
+def test_nobody_is_told_of_an_error_of_the_store_before_the_broker_has_ended(tmp_path: Path) -> None:
+    """A producer that were told would give up, where it has to try another broker, or this one again."""
+    told, answered = threading.Event(), list[bool]()
+    broken = threading.Event()
+
+    def on_write(step: str) -> None:
+        if broken.is_set():
+            raise OSError("the disk is gone")
+
+    def on_fatal(_error: BaseException) -> None:
+        answered.append(told.wait(0.2))
+
+    engine = engines.make(tmp_path, errors=on_fatal, on_write=on_write)
+    producer = Producer(engine)
+    broken.set()
+    future = engine.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(0, 1))])
+    future.add_done_callback(lambda _: told.set())
+    with pytest.raises(Exception, match="disk is gone"):
+        future.result(WAIT_S)
+    assert answered == [False]
+    engine.stop()
+
+
 def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
     """Drop everything that is derived, replay the log into it, and find the same."""
     engine = engines.make(tmp_path)

@@ -93,6 +93,7 @@ class CommitThread:
         self._ready = threading.Condition()
         self._waiting: deque[_Command[Any]] = deque()
         self._stopping = False
+        self._failing = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="venus-commit", daemon=True)
 
@@ -152,18 +153,23 @@ class CommitThread:
         self.submit(lambda group: group.refused.append((business, business.log.applied + 1, error)))
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good: nothing may be written after an error of the store."""
+        """Stop for good: nothing may be written after an error of the store.
+
+        A broker ends in `on_fatal`, before anybody is told: to its clients it is gone, and they try another one.
+        """
         with self._ready:
-            if self._error is not None:
+            if self._failing:
                 return
+            self._failing = True
+        logger.critical("the store failed, the broker stops: %s", error)
+        self._on_fatal(error)
+        with self._ready:
             self._error = error
             waiting = list(self._waiting)
             self._waiting.clear()
             self._ready.notify()
         for command in waiting:
             _reject(command, error)
-        logger.critical("the store failed, the broker stops: %s", error)
-        self._on_fatal(error)
 
     @property
     def failed(self) -> bool:
@@ -182,9 +188,9 @@ class CommitThread:
             try:
                 self.step(commands)
             except BaseException as error:
+                self.fail(error)
                 for command in commands:
                     _reject(command, error)
-                self.fail(error)
                 return
 
     def _take(self) -> list[_Command[Any]] | None:
