@@ -66,13 +66,19 @@ def explained(address: str, proof: Proof, timeout_s: float) -> VenusError | None
                 return _asks_for_tls(plain, address)
             try:
                 with _context(proof).wrap_socket(plain, server_hostname=host) as secured:
-                    return None if _is_served(secured) else _not_admitted(address, proof)
+                    served = not _shook_hands(secured) or _is_served(secured)
+                    return None if served else _not_admitted(address, proof)
             except ssl.SSLCertVerificationError as error:
                 return _not_believed(address, host, error, proof)
             except ssl.SSLError as error:
                 return _failed(address, error, proof)
     except (OSError, ValueError):
         return None
+
+
+def _shook_hands(secured: ssl.SSLSocket) -> bool:
+    """Whether there was a handshake: on a connection that was reset meanwhile Python leaves it out without a word."""
+    return secured.version() is not None
 
 
 def _is_served(secured: ssl.SSLSocket) -> bool:
@@ -100,7 +106,9 @@ def _asks_for_tls(plain: socket.socket, address: str) -> VenusError | None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
-        context.wrap_socket(plain).close()
+        with context.wrap_socket(plain) as secured:
+            if not _shook_hands(secured):
+                return None
     except ssl.SSLError as error:
         if error.reason is None or "ALERT" not in error.reason:
             return None

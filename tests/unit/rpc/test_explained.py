@@ -1,0 +1,44 @@
+"""Why a connection failed is not guessed: one that was reset says nothing of TLS."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import Authority
+from venus.rpc import credentials
+from venus.rpc.address import Proof
+
+
+@pytest.fixture
+def reset(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return an address whose connections have been reset by the time that they are looked at."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connect = socket.create_connection
+
+    def connect_too_late(address: tuple[str, int], timeout: float) -> socket.socket:
+        found = connect(address, timeout)
+        end, _ = listener.accept()
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.shutdown(socket.SHUT_RDWR)  # a server that ends politely, and then finds bytes that it has not read
+        end.close()
+        poll = select.poll()
+        poll.register(found, 0)
+        assert poll.poll(10_000), "a reset"
+        return found
+
+    monkeypatch.setattr(socket, "create_connection", connect_too_late)
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_connection_that_was_reset_is_not_said_to_ask_for_tls(reset: str) -> None:
+    assert credentials.explained(reset, Proof(), 5.0) is None
+
+
+def test_a_connection_that_was_reset_is_not_said_to_refuse_a_certificate(reset: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    assert credentials.explained(reset, Proof(ca=authority.ca), 5.0) is None
