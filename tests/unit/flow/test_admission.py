@@ -1,0 +1,139 @@
+"""Who is let in, who pauses and for how long; the memory of one business is not taken from another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from venus.flow.admission import PAUSE_MAX_S, Admission, Limits, Verdict
+from venus.flow.braking import RELEASED_S, Brake
+from venus.flow.degradation import Degradation, Watermark
+from venus.flow.lanes import Lane
+from venus.flow.sharing import LEAST_BYTES, Sharing
+from venus.flow.slots import Slots
+
+MIB = 1 << 20
+LAG = Watermark(resource="lag", high=1, low=1, sustain_s=0, deepest=Lane.HALVES)
+
+
+def made(**limits: float) -> Admission:
+    return Admission(Limits(**limits), Degradation((LAG,), restore_s=1))  # type: ignore[arg-type]
+
+
+def judge(admission: Admission, now: float, *, rows: int = 1, nbytes: int = 100, behind: int = 0) -> Verdict:
+    return admission.ingest("main", "p", rows=rows, nbytes=nbytes, behind_bytes=behind, now=now)
+
+
+def test_without_limits_everybody_is_taken() -> None:
+    admission = made()
+    assert not admission.counts_rows
+    for now in range(100):
+        assert judge(admission, now, rows=10**9, nbytes=10**9) == Verdict()
+    assert admission.record.all() == []
+
+
+def test_a_producer_over_its_rate_pauses_and_one_that_does_not_is_refused() -> None:
+    admission = made(rows_per_s=100, burst_s=1)
+    assert judge(admission, 0, rows=100) == Verdict()
+    assert judge(admission, 0, rows=50) == Verdict(pause_s=0.5)
+    assert judge(admission, 0, rows=50) == Verdict(pause_s=1.0)
+    assert judge(admission, 0, rows=50) == Verdict(pause_s=1.0, refused=True), "nothing of it was taken"
+    assert judge(admission, 1.0, rows=0) == Verdict()
+    found = admission.record.all()[0]
+    assert (found.brake, found.business, found.who, found.times) == (Brake.ROWS, "main", "p", 3)
+    assert found.is_on(RELEASED_S - 0.1)
+    assert not found.is_on(RELEASED_S + 1)
+
+
+def test_the_longer_of_two_waits_is_told_with_its_name() -> None:
+    admission = made(rows_per_s=100, bytes_per_s=1000, burst_s=1)
+    assert judge(admission, 0, rows=150, nbytes=3000) == Verdict(pause_s=2.0)
+    assert [found.brake for found in admission.record.all()] == [Brake.BYTES]
+
+
+def test_one_business_does_not_use_up_anothers_tokens_and_a_new_producer_inherits_the_debt() -> None:
+    admission = made(bytes_per_s=100, burst_s=1)
+    assert judge(admission, 0, nbytes=300).pause_s == 2
+    assert admission.ingest("other", "p", rows=1, nbytes=100, behind_bytes=0, now=0) == Verdict()
+    assert admission.ingest("main", "q", rows=1, nbytes=1, behind_bytes=0, now=0).refused
+
+
+def test_full_data_that_is_behind_slows_and_far_behind_refuses() -> None:
+    admission = made(behind_bytes_max=MIB)
+    assert judge(admission, 0, behind=MIB) == Verdict()
+    assert judge(admission, 0, behind=MIB + 1).pause_s == pytest.approx(0.1, rel=0.01)
+    assert judge(admission, 0, behind=3 * MIB).refused
+    assert judge(admission, 0, behind=1000 * MIB).pause_s == PAUSE_MAX_S
+
+
+def test_degraded_half_messages_pause_and_are_not_lost() -> None:
+    admission = made()
+    for now in range(4):
+        admission.degradation.step({"lag": 5}, now)
+    assert admission.degradation.has(Lane.HALVES)
+    assert judge(admission, 5) == Verdict(pause_s=0.5)
+    assert [found.brake for found in admission.record.all()] == [Brake.DEGRADED]
+
+
+def test_new_snapshots_wait_while_full_data_is_degraded() -> None:
+    admission = made()
+    admission.degradation.step({"lag": 5}, 0)
+    assert admission.snapshot_wait_s("main", "load", 0) == 0
+    admission.degradation.step({"lag": 5}, 1)
+    assert admission.snapshot_wait_s("main", "load", 1) > 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4 * MIB)), max_size=300))
+def test_who_is_new_always_finds_room_and_the_memory_is_bounded(arrivals: list[tuple[int, int]]) -> None:
+    sharing = Sharing(32 * MIB, 0.1)
+    for business, nbytes in arrivals:
+        if sharing.has_room(str(business)):
+            sharing.add(str(business), nbytes)
+        assert sharing.has_room("somebody new")
+        assert sharing.nbytes <= 32 * MIB + 4 * 4 * MIB, "the last frame of each may exceed it"
+
+
+def test_one_alone_gets_two_thirds() -> None:
+    sharing = Sharing(30 * MIB, 0.1)
+    while sharing.has_room("main"):
+        sharing.add("main", MIB)
+    assert sharing.of("main") == 20 * MIB
+
+
+def test_what_the_disk_does_not_take_in_time_is_not_received() -> None:
+    sharing = Sharing(30 * MIB, 0.1)
+    sharing.add("main", MIB)
+    sharing.remove("main", MIB, 0.01)
+    sharing.add("main", 20 * MIB)
+    sharing.remove("main", MIB, 0.44)  # it waits four times as long as it should
+    assert not sharing.has_room("main")
+    sharing.remove("main", 13 * MIB, 0)
+    assert not sharing.has_room("main"), "6 MiB would wait for longer than 100 ms"
+    sharing.remove("main", 2 * MIB, 0)
+    assert sharing.has_room("main")
+    sharing.remove("main", MIB, 100.0)
+    sharing.remove("main", 2 * MIB, 0)
+    assert sharing.of("main") == LEAST_BYTES / 2
+    assert sharing.has_room("main"), "a frame or two may always wait"
+
+
+def test_a_line_that_is_long_by_itself_is_not_taken_for_a_queue() -> None:
+    """Replicas far away: each answer takes 300 ms, however little is under way."""
+    sharing = Sharing(30 * MIB, 0.1)
+    for _ in range(100):
+        while sharing.has_room("main"):
+            sharing.add("main", MIB)
+        sharing.remove("main", 4 * MIB, 0.3)
+    assert sharing.of("main") > 10 * MIB
+
+
+def test_slots() -> None:
+    slots = Slots(2)
+    assert [slots.enter() for _ in range(3)] == [True, True, False]
+    slots.leave()
+    assert slots.enter()
+    slots.leave()
+    slots.leave()
+    with pytest.raises(AssertionError):
+        slots.leave()

@@ -1,0 +1,82 @@
+"""Lane 4 goes first and comes back last, nothing flutters, and lane 0 is never given up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from venus.flow.degradation import Degradation, Watermark
+from venus.flow.lanes import Lane
+
+CPU = Watermark(resource="CPU", high=90, low=70, sustain_s=60, deepest=Lane.DETAILS, unit=" %")
+LAG = Watermark(resource="lag", high=150, low=50, sustain_s=5, deepest=Lane.HALVES, unit=" ms")
+
+
+def made() -> Degradation:
+    return Degradation((CPU, LAG), restore_s=30)
+
+
+def lanes(degradation: Degradation) -> list[Lane]:
+    return [found.lane for found in degradation.degraded]
+
+
+def test_lane_after_lane_while_it_lasts_and_back_in_the_opposite_order() -> None:
+    degradation, seen = made(), []
+    for second in range(40):
+        degradation.step({"lag": 200.0, "CPU": 10.0}, second)
+        seen.append(len(degradation.degraded))
+    assert lanes(degradation) == [Lane.DETAILS, Lane.FULL_DATA, Lane.INCREMENTS, Lane.HALVES]
+    assert [seen.index(n) for n in range(1, 5)] == [5, 11, 17, 23], "each further lane after its own time"
+    assert degradation.degraded[0].reason == "lag is at 200 ms, the limit is 150 ms"
+    assert degradation.degraded[0].since == 5
+    assert not degradation.has(Lane.CONTROL)
+    back = [degradation.step({"lag": 0.0}, 40 + second) for second in range(200)]
+    assert [n for n, changes in enumerate(back) if changes] == [30, 60, 90, 120]
+    assert back[30] == ["lane 1 (halves) is served fully again"]
+    assert not degradation.degraded
+
+
+def test_a_resource_degrades_no_further_than_its_own_lane() -> None:
+    degradation = made()
+    for second in range(1000):
+        degradation.step({"CPU": 100.0}, second)
+    assert lanes(degradation) == [Lane.DETAILS]
+
+
+def test_between_the_watermarks_nothing_moves() -> None:
+    degradation = made()
+    for second in range(10):
+        degradation.step({"lag": 200.0}, second)
+    held = lanes(degradation)
+    assert held == [Lane.DETAILS]
+    for second in range(10, 1000):
+        assert degradation.step({"lag": 100.0}, second) == []
+    assert lanes(degradation) == held
+
+
+def test_a_peak_that_is_over_soon_degrades_nothing() -> None:
+    degradation = made()
+    for second in range(1000):
+        degradation.step({"lag": 500.0 if second % 5 else 0.0}, second)
+    assert not degradation.degraded
+
+
+def test_what_has_no_watermark_or_no_reading_is_not_looked_at() -> None:
+    degradation = Degradation((Watermark(resource="CPU", high=0, low=0, sustain_s=0, deepest=Lane.HALVES),), 1)
+    for second in range(10):
+        assert degradation.step({"CPU": 1e9, "other": 1e9}, second) == []
+    assert made().step({}, 0) == []
+
+
+@given(st.lists(st.tuples(st.floats(0, 300), st.floats(0, 120), st.floats(0, 20)), max_size=150))
+def test_always_a_run_of_lanes_from_four_up(readings: list[tuple[float, float, float]]) -> None:
+    degradation, now = made(), 0.0
+    for lag, cpu, later in readings:
+        now += later
+        before = lanes(degradation)
+        changes = degradation.step({"lag": lag, "CPU": cpu}, now)
+        after = lanes(degradation)
+        assert after == [Lane.DETAILS, Lane.FULL_DATA, Lane.INCREMENTS, Lane.HALVES][: len(after)]
+        assert len(changes) == abs(len(after) - len(before)) <= 1
+        for lane in Lane:
+            assert degradation.has(lane) == (lane in after)

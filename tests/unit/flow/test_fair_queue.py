@@ -1,0 +1,101 @@
+"""Nothing overtakes within a business, nobody starves, and who floods delays the others by a turn only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from venus.flow.fair_queue import FairQueue
+
+ITEMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=100)
+
+
+@given(ITEMS, st.integers(1, 500), st.integers(1, 20))
+def test_every_business_gets_its_own_order_and_everything_comes_out(
+    items: list[tuple[int, int]], cost_max: int, count_max: int
+) -> None:
+    queue: FairQueue[tuple[int, int]] = FairQueue(100)
+    for number, (key, cost) in enumerate(items):
+        queue.put(key, cost, (key, number))
+    out: list[tuple[int, int]] = []
+    while len(queue):
+        taken = queue.take(cost_max, count_max)
+        assert 0 < len(taken) <= count_max
+        costs = [items[number][1] for _, number in taken if items[number][1]]
+        assert sum(costs[:-1]) < cost_max
+        out += taken
+    by_key = defaultdict(list)
+    for key, number in out:
+        by_key[key].append(number)
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert sorted(number for _, number in out) == list(range(len(items)))
+
+
+def test_a_small_business_waits_for_one_turn_of_a_flood() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    for _ in range(1000):
+        queue.put("flood", 50, "f")
+    queue.put("small", 50, "s")
+    assert queue.take(200, 100) == ["f", "f", "s", "f"]
+
+
+def test_a_decision_does_not_wait_for_anothers_half_messages() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    for _ in range(10):
+        queue.put("flood", 1000, "f")
+    queue.put("small", 0, "decision")
+    assert queue.take(1, 100)[0] == "decision"
+
+
+def test_a_decision_waits_for_the_half_messages_before_it() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    queue.put("a", 10, "half")
+    queue.put("a", 0, "decision")
+    assert queue.take(1000, 100) == ["half", "decision"]
+
+
+def test_what_is_larger_than_a_turn_gets_through() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    queue.put("a", 100_000, "large")
+    queue.put("b", 10, "small")
+    assert queue.take(1, 100) == ["small"]
+    assert queue.take(1, 100) == ["large"]
+
+
+def test_a_barrier_is_behind_everything_before_it_and_before_everything_behind_it() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    queue.put("a", 10, "1")
+    queue.put_barrier("barrier")
+    queue.put("b", 0, "2")
+    queue.put_first("first")
+    assert len(queue) == 4
+    assert queue.take(1000, 100) == ["first", "1", "barrier", "2"]
+    assert queue.take(1000, 100) == []
+
+
+@given(ITEMS, st.sets(st.integers(0, 99)))
+def test_barriers_cut_the_queue(items: list[tuple[int, int]], barriers: set[int]) -> None:
+    queue: FairQueue[int] = FairQueue(100)
+    for number, (key, cost) in enumerate(items):
+        if number in barriers:
+            queue.put_barrier(-number)
+        queue.put(key, cost, number)
+    out: list[int] = []
+    while len(queue):
+        out += queue.take(300, 7)
+    for number in barriers & set(range(1, len(items))):
+        at = out.index(-number)
+        assert all(n < number for n in out[:at] if n > 0)
+        assert all(n >= number for n in out[at + 1 :] if n > 0)
+
+
+def test_drain_empties() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    queue.put("a", 10, "1")
+    queue.put_barrier("2")
+    queue.put_first("3")
+    assert sorted(queue.drain()) == ["1", "2", "3"]
+    assert len(queue) == 0
+    assert queue.take(10, 10) == []

@@ -1,0 +1,137 @@
+"""The one owner of a broker's brakes: whoever wants to send, load or connect is let in here, or told when.
+
+Nothing is dropped: what is over a limit is taken and its sender told to pause, or not taken and asked for again after
+a time. The state is the event loop's; whoever is in another thread reports through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.flow.braking import Brake, Record
+from venus.flow.buckets import LeakyBucket, TokenBucket
+from venus.flow.degradation import Degradation
+from venus.flow.lanes import Lane
+from venus.flow.sharing import Sharing
+from venus.flow.slots import Slots
+
+#: How long a producer pauses for full data that is behind by as much as is allowed, and while its lane is degraded.
+BEHIND_PAUSE_S = 0.1
+DEGRADED_PAUSE_S = 0.5
+PAUSE_MAX_S = 5.0
+#: When to ask again for a slot.
+SLOT_RETRY_S = 1.0
+#: Businesses whose buckets are remembered.
+METERS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What [broker.limits] says, in bytes, rows and seconds; 0 = no limit."""
+
+    rows_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    burst_s: float = 1.0
+    full_data_bytes_per_s: float = 0.0
+    snapshots: int = 4
+    loads: int = 64
+    streams: int = 20_000
+    slow_request_s: float = 0.2
+    slow_consumer_s: float = 5.0
+    unsaved_bytes_max: int = 48 << 20
+    behind_bytes_max: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether half messages are taken, and how long their producer pauses."""
+
+    pause_s: float = 0.0
+    refused: bool = False
+
+
+TAKEN = Verdict()
+
+
+@dataclass(slots=True)
+class _Meter:
+    rows: TokenBucket
+    bytes: TokenBucket
+
+
+class Admission:
+    """Every brake of a broker."""
+
+    def __init__(self, limits: Limits, degradation: Degradation) -> None:
+        self.limits = limits
+        self.degradation = degradation
+        self.record = Record()
+        self.unsaved = Sharing(limits.unsaved_bytes_max, limits.slow_request_s / 2 or 1.0)
+        self.streams = Slots(limits.streams)
+        self.loads = Slots(limits.loads)
+        self._egress = LeakyBucket(limits.full_data_bytes_per_s)
+        self._meters: dict[str, _Meter] = {}
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether anybody needs to know how many rows a half message has."""
+        return self.limits.rows_per_s > 0
+
+    # -- half messages -------------------------------------------------------------------------------------------
+
+    def ingest(self, business: str, producer: str, *, rows: int, nbytes: int, behind_bytes: int, now: float) -> Verdict:
+        """Judge half messages that have arrived; what is taken counts against every limit."""
+        limits = self.limits
+        if not (limits.rows_per_s or limits.bytes_per_s or self.degradation.degraded) and (
+            behind_bytes <= limits.behind_bytes_max
+        ):
+            return TAKEN
+        pause_s, brake, refused = self._metered(business, rows, nbytes, now)
+        if behind_bytes > limits.behind_bytes_max:
+            part = behind_bytes / limits.behind_bytes_max
+            pause_s, brake = max((pause_s, brake), (BEHIND_PAUSE_S * part, Brake.BEHIND), key=lambda p: p[0])
+            refused = refused or part > 2
+        if self.degradation.has(Lane.HALVES):
+            pause_s, brake = max((pause_s, brake), (DEGRADED_PAUSE_S, Brake.DEGRADED), key=lambda p: p[0])
+        if not pause_s:
+            return TAKEN
+        pause_s = min(pause_s, PAUSE_MAX_S)
+        self.record.note(brake, business, producer, pause_s, now)
+        return Verdict(pause_s=pause_s, refused=refused)
+
+    def _metered(self, business: str, rows: int, nbytes: int, now: float) -> tuple[float, Brake, bool]:
+        """Spend tokens, unless the business owes a whole burst already: then nothing is taken."""
+        limits = self.limits
+        if not (limits.rows_per_s or limits.bytes_per_s):
+            return 0.0, Brake.ROWS, False
+        meter = self._meters.get(business) or self._new_meter(business, now)
+        refused = meter.rows.overdrawn(now) or meter.bytes.overdrawn(now)
+        for_rows = meter.rows.wait_s(now) if refused else meter.rows.take(rows, now)
+        for_bytes = meter.bytes.wait_s(now) if refused else meter.bytes.take(nbytes, now)
+        return max((for_rows, Brake.ROWS, refused), (for_bytes, Brake.BYTES, refused), key=lambda found: found[0])
+
+    def _new_meter(self, business: str, now: float) -> _Meter:
+        limits = self.limits
+        if len(self._meters) >= METERS_MAX:
+            del self._meters[next(iter(self._meters))]
+        meter = self._meters[business] = _Meter(
+            TokenBucket.full(limits.rows_per_s, limits.rows_per_s * limits.burst_s, now),
+            TokenBucket.full(limits.bytes_per_s, limits.bytes_per_s * limits.burst_s, now),
+        )
+        return meter
+
+    # -- full data -----------------------------------------------------------------------------------------------
+
+    def full_data_delay_s(self, business: str, nbytes: int, now: float) -> float:
+        """Return how long a chunk of full data waits before it goes."""
+        delay_s = self._egress.delay_s(nbytes, now)
+        if delay_s:
+            self.record.note(Brake.FULL_DATA, business, "", delay_s, now)
+        return delay_s
+
+    def snapshot_wait_s(self, business: str, holder: str, now: float) -> float:
+        """Return when to ask again for a new snapshot; 0 = now is the time."""
+        if not self.degradation.has(Lane.FULL_DATA):
+            return 0.0
+        self.record.note(Brake.DEGRADED, business, holder, SLOT_RETRY_S, now)
+        return SLOT_RETRY_S

@@ -1,0 +1,97 @@
+"""A circuit breaker: whoever fails or answers slowly is left alone for a while, then tried once (RocketMQ 2, fuse).
+
+Closed: it is asked like any other. Open: nobody asks it while there is another. Half-open: one call is out as a
+probe, and its outcome decides. It stands only where there is a choice of peer, or where waiting is all that can be
+done; never in front of a set of replicas that has to agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Circuit(Enum):
+    """What is thought of a peer."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+#: (state, has the call worked) -> the next state, below the limit of failures in a row / at it.
+_NEXT = {
+    (Circuit.CLOSED, True): (Circuit.CLOSED, Circuit.CLOSED),
+    (Circuit.CLOSED, False): (Circuit.CLOSED, Circuit.OPEN),
+    (Circuit.OPEN, True): (Circuit.CLOSED, Circuit.CLOSED),
+    (Circuit.OPEN, False): (Circuit.OPEN, Circuit.OPEN),
+    (Circuit.HALF_OPEN, True): (Circuit.CLOSED, Circuit.CLOSED),
+    (Circuit.HALF_OPEN, False): (Circuit.OPEN, Circuit.OPEN),
+}
+
+Classes = Sequence[tuple[float, float]]
+
+#: From which latency on a peer is left alone, and for how long; RocketMQ's table, in seconds.
+LATENCY_CLASSES: Classes = ((0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0))
+
+
+def isolation_s(latency_s: float, classes: Classes = LATENCY_CLASSES) -> float:
+    """Return for how long a peer is left alone that has answered after `latency_s`; 0 = not at all."""
+    return next((isolated for least, isolated in reversed(classes) if latency_s >= least), 0.0)
+
+
+@dataclass(slots=True)
+class Breaker:
+    """What is remembered of one peer. Times are seconds."""
+
+    errors_max: int = 3
+    wait_first_s: float = 2.0
+    wait_max_s: float = 30.0
+    #: A probe whose outcome nobody has told after this time is forgotten.
+    probe_s: float = 10.0
+    classes: Classes = LATENCY_CLASSES
+    state: Circuit = Circuit.CLOSED
+    errors: int = 0
+    reason: str = ""
+    since: float = 0.0
+    _until: float = 0.0
+
+    def is_isolated(self, now: float) -> bool:
+        """Whether to leave it alone: it is open and not due, or a probe is out."""
+        return self.state is not Circuit.CLOSED and now < self._until
+
+    def left_s(self, now: float) -> float:
+        """Return how long it is still left alone."""
+        return max(0.0, self._until - now) if self.state is not Circuit.CLOSED else 0.0
+
+    def probe(self, now: float) -> bool:
+        """Take the one call that an open circuit lets through when its time has come; True = the call is a probe."""
+        if self.state is Circuit.CLOSED or now < self._until:
+            return False
+        self.state, self._until = Circuit.HALF_OPEN, now + self.probe_s
+        return True
+
+    def worked(self, latency_s: float, now: float) -> None:
+        """Take note of an answer, and of how long it took (0 = it says nothing of that)."""
+        isolated = isolation_s(latency_s, self.classes)
+        self.errors = 0
+        if isolated:
+            self._open(f"answered after {latency_s:.1f} s", isolated, now)
+        else:
+            self.state, _ = _NEXT[self.state, True]
+            self.reason = ""
+
+    def failed(self, now: float, reason: str = "") -> float:
+        """Take note of a failure; return how long to wait before the next attempt."""
+        self.errors += 1
+        wait_s = min(self.wait_max_s, self.wait_first_s * float(2 ** min(self.errors - 1, 16)))
+        below, reached = _NEXT[self.state, False]
+        if (reached if self.errors >= self.errors_max else below) is Circuit.OPEN:
+            self._open(reason, wait_s, now)
+        return wait_s
+
+    def _open(self, reason: str, isolated_s: float, now: float) -> None:
+        if self.state is Circuit.CLOSED:
+            self.since = now
+        self.state, self.reason, self._until = Circuit.OPEN, reason, now + isolated_s

@@ -1,0 +1,63 @@
+"""How much may be on its way to somebody who takes it slowly: halved when he is slow, widened a little when he is not.
+
+Additive increase, multiplicative decrease, as TCP does it. The window is a part of the credit that the consumer gave;
+it never takes more than was offered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEP_BYTES = 64 << 10
+
+
+@dataclass(slots=True)
+class Window:
+    """Bytes that may be outstanding, from `least` to `most`."""
+
+    most: int
+    slow_s: float
+    least: int = STEP_BYTES
+    size: int = 0
+    slow_since: float | None = None
+    _waits_since: float | None = None  # for the oldest outstanding byte, or for the last that came back
+    _outstanding: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = self.size or self.most
+
+    @property
+    def room(self) -> int:
+        """How many bytes more may go; not below 0."""
+        return max(0, self.size - self._outstanding)
+
+    @property
+    def outstanding(self) -> int:
+        """How many bytes are on their way."""
+        return self._outstanding
+
+    def sent(self, nbytes: int, now: float) -> None:
+        """Count bytes that went."""
+        if not self._outstanding:
+            self._waits_since = now
+        self._outstanding += nbytes
+
+    def returned(self, nbytes: int, now: float) -> None:
+        """Count bytes that were taken; widen the window if that was quick."""
+        waited = now - self._waits_since if self._waits_since is not None else 0.0
+        self.most = max(self.most, nbytes)
+        self._outstanding = max(0, self._outstanding - nbytes)
+        self._waits_since = now if self._outstanding else None
+        if waited < self.slow_s:
+            self.size = min(self.most, self.size + STEP_BYTES)
+            self.slow_since = None
+
+    def look(self, now: float) -> bool:
+        """Halve the window if nothing came back for too long; return whether it was. Call it now and then."""
+        if self._waits_since is None or now - self._waits_since < self.slow_s:
+            return False
+        if self.slow_since is None:
+            self.slow_since = self._waits_since
+        self._waits_since = now  # it is halved once for each such time
+        self.size = max(min(self.least, self.most), self.size // 2)
+        return True
