@@ -103,6 +103,13 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
         (f"{CLUSTER}replicas = 3\nmin_in_sync = 4\n", 1, "cluster: min_in_sync is 4, and there are 3 replicas"),
         (f"{CLUSTER}replicas = 0\n", 5, "cluster.replicas: 0 should be greater than or equal to 1"),
         (f'{CLUSTER}policy = "both"\n', 5, "cluster.policy: 'both' should be 'consistency' or 'availability'"),
+        ("[alarms.rules.table_halt]\n", 1, "alarms.rules.table_halt: 'table_halt' is no kind of alarm (did"),
+        ('[alarms.to.me]\nrules = ["replicas*"]\n', 2, "alarms.to.me.rules: has 'replicas*', which is no kind"),
+        ("[alarms.to.me]\n", 1, "alarms.to.me: one of webhook (or webhook_file), mail and command must be set"),
+        ('[alarms.to.me]\nmail = ["a@b.c"]\n', 1, "alarms.to.me: mail needs smtp, the server as HOST:PORT"),
+        ('[alarms.to.me]\nwebhook = "planted"\nwebhook_file = "f"\n', 1, "webhook and webhook_file are both set"),
+        ('[alarms.to.me]\nwebhok = "a"\n', 2, "alarms.to.me.webhok: no such option (did you mean webhook?)"),
+        ('[alarms]\nme = "a"\n', 2, "alarms.me: no such option"),
         (f"{CLUSTER}lease_s = 1\n", 5, "cluster.lease_s: 1 should be greater than or equal to 2"),
     ],
 )
@@ -237,13 +244,11 @@ def test_a_source_or_target_that_is_not_there_is_named() -> None:
 
 def test_the_example_has_every_option_with_its_default_and_nothing_else() -> None:
     tree = tomllib.loads((ROOT / "venus.example.toml").read_text())
-    written = {
-        f"{'targets.NAME' if section == 'targets' else section}.{option}": value
-        for section, body in tree.items()
-        for option, value in (body["main"] if section == "targets" else body).items()
-        if f"{section}.{option}" != "source.columns"
-    }
-    written |= {f"source.columns.{option}": value for option, value in tree["source"]["columns"].items()}
+    alarms = tree["alarms"]
+    tree["targets.NAME"] = tree.pop("targets")["main"]
+    tree["source.columns"] = tree["source"].pop("columns")
+    tree["alarms.to.NAME"], tree["alarms.rules.NAME"] = alarms.pop("to")["oncall"], alarms.pop("rules")["other"]
+    written = {f"{section}.{option}": value for section, body in tree.items() for option, value in body.items()}
     defaults = {
         path: list(d)
         if isinstance(d, tuple)
@@ -254,7 +259,11 @@ def test_the_example_has_every_option_with_its_default_and_nothing_else() -> Non
         else d
         for path, d in options().items()
     }
-    examples = {"source.url", "targets.NAME.url"}  # these have no default: the example shows one
+    examples = {
+        "source.url",
+        "targets.NAME.url",
+        "alarms.to.NAME.command",
+    }  # these have no default: the example shows one
 
     assert written.keys() == defaults.keys()
     assert {p: v for p, v in written.items() if p not in examples} == {
@@ -272,3 +281,15 @@ def test_the_example_explains_every_option() -> None:
 
 def test_the_example_loads() -> None:
     assert load(ROOT / "venus.example.toml").broker == Settings().broker
+
+
+def test_the_environment_reaches_a_recipient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, '[alarms.to.Night-Shift]\nwebhook = "http://a"\ntimeout_s = 3\n')
+    monkeypatch.setenv("VENUS_ALARMS__TO__NIGHT_SHIFT__WEBHOOK", "http://planted")
+
+    alarms = load(file).alarms
+
+    assert list(alarms.to) == ["Night-Shift"]
+    assert alarms.to["Night-Shift"].webhook.get_secret_value() == "http://planted"
+    assert alarms.to["Night-Shift"].timeout_s == 3
+    assert "planted" not in str(effective(load(file)))

@@ -63,6 +63,7 @@ def test_every_example_configuration_loads(tmp_path: Path, monkeypatch: pytest.M
 def test_metrics_and_options_that_are_named_exist() -> None:
     source = Path(venus.broker.service.metrics.__file__).read_text()
     metrics = {*re.findall(r'"(venus_[a-z_]+)"', source), "venus_digest_mismatches_total"}
+    metrics |= {"venus_alarm_messages_total"}
     metrics |= {f"{name}_total" for name, _ in venus.broker.service.metrics.SECURITY_COUNTERS}
     leaves = {path.rpartition(".")[2] for path in options()} | metrics
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from venus.cli import alarms, certs, forget, halves, install, load, quarantine, show, status, sync, tables, verify
 from venus.cli import broker as broker_command
-from venus.cli import certs, forget, halves, install, load, quarantine, show, status, sync, tables, verify
 from venus.cli import cluster as cluster_command
 from venus.cli import cutover as cutover_command
 from venus.cli import spark as spark_command
@@ -63,6 +63,7 @@ app.command("forget", rich_help_panel=ACT)(forget.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=WATCH)
+app.add_typer(alarms.app, name="alarms", rich_help_panel=WATCH)
 app.add_typer(certs.app, name="certs", rich_help_panel=PREPARE)
 app.add_typer(quarantine.app, name="quarantine", rich_help_panel=ACT)
 app.add_typer(halves.app, name="half", rich_help_panel=ACT)

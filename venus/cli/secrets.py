@@ -28,7 +28,7 @@ class Redactor:
         self._secrets: set[str] = set()
 
     def learn(self, settings: Settings) -> None:
-        """Remember the passwords of these settings, as written and decoded."""
+        """Remember the secrets of these settings; passwords in URLs as written and decoded."""
         for url in (settings.source.url, *(target.url for target in settings.targets.values())):
             self._secrets |= passwords(url.get_secret_value())
         self._secrets |= passwords(settings.spark.remote)
@@ -36,6 +36,8 @@ class Redactor:
 
         others = [value for name, value in settings.spark.conf.items() if is_secret(name)]
         others.append(settings.security.client_token.get_secret_value())
+        for recipient in settings.alarms.to.values():
+            others += [recipient.webhook.get_secret_value(), recipient.smtp_password.get_secret_value()]
         self._secrets |= {secret for secret in others if len(secret) >= SECRET_CHARS_MIN}
 
     def __call__(self, text: str) -> str:

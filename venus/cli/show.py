@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator, Mapping
 
 import typer
 
@@ -17,15 +18,25 @@ def config(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption 
     run = Invocation.of(ctx, config, as_json)
     run.needs_passwords = False
     tree = effective(run.settings)
-    rows: list[tuple[object, ...]] = []
-    for section, values in tree.items():
-        for name, value in values.items():
-            options = value.items() if section == "targets" else [(None, value)]
-            rows += [(f"{section}.{name}" + (f".{o}" if o else ""), shown(v)) for o, v in options]
+    rows: list[tuple[object, ...]] = [(name, shown(value)) for name, value in flattened(tree)]
     run.out.answer(
         tree, f"from {run.file or 'no file (defaults and environment)'}", table("option", "value", rows=rows)
     )
     return 0
+
+
+#: What holds sections with names of the operator's own.
+NAMED = ("targets", "alarms.to", "alarms.rules", "source")
+
+
+def flattened(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every option with its path; a dictionary that is a value stays one."""
+    for name, value in tree.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, dict) and (not path or path in NAMED or here in NAMED):
+            yield from flattened(value, here)
+        else:
+            yield here, value
 
 
 def shown(value: object) -> str:

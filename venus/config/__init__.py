@@ -5,6 +5,7 @@
 environment, so that a misspelt one cannot be silently ignored.
 """
 
+from venus.config.alarms import AlarmRule, Alarms, Recipient
 from venus.config.reading import DEFAULT_FILE, load
 from venus.config.sections import (
     BROKERS_MAX,
@@ -27,6 +28,8 @@ from venus.config.showing import effective, is_secret
 __all__ = [
     "BROKERS_MAX",
     "DEFAULT_FILE",
+    "AlarmRule",
+    "Alarms",
     "Apply",
     "Broker",
     "Business",
@@ -34,6 +37,7 @@ __all__ = [
     "Cluster",
     "Columns",
     "Lake",
+    "Recipient",
     "Security",
     "Settings",
     "Source",

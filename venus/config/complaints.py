@@ -28,7 +28,7 @@ _WANTED = {
 def explained(error: ValidationError, file: Path | None, text: str) -> ConfigError:
     """Return the first complaint as one line, with the number of the others."""
     first, *others = error.errors(include_url=False)
-    path = [str(part) for part in first["loc"]]
+    path = [str(part) for part in first["loc"] if part != "[key]"]  # a name that is wrong itself
     dotted = ".".join(path)
     variable = PREFIX + "__".join(env_name(part).upper() for part in path)
     if variable in {name.upper() for name in os.environ}:

@@ -58,12 +58,12 @@ def _parse(file: Path | None, text: str) -> dict[str, Any]:
 
 def _check_environment(environ: Mapping[str, str]) -> None:
     known = {path.upper().replace(".", "__") for path in options()}
-    target_options = [name.rpartition("__")[2] for name in known if name.startswith("TARGETS__")]
+    named = [re.escape(name).replace("__NAME__", "__.+__") for name in known if "__NAME__" in name]
     for variable in sorted(environ):
         name = variable.upper().removeprefix(PREFIX)
         if not variable.upper().startswith(PREFIX) or variable.upper().startswith(RESERVED) or name in known:
             continue
-        if re.fullmatch(rf"TARGETS__.+__({'|'.join(target_options)})", name):
+        if any(re.fullmatch(pattern, name) for pattern in named):
             continue
         hint = "an option is named VENUS_SECTION__OPTION; `venus config` lists them"
         near = nearest(name, known, prefix=PREFIX)

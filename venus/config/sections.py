@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
+from venus.config.alarms import AlarmRule, Alarms, Recipient
+from venus.config.section import Section as _Section
 from venus.config.values import (
     Address,
     Addresses,
@@ -23,10 +25,6 @@ from venus.model import NAME_CHARS_MAX, is_name
 
 #: Replicas of one business.
 BROKERS_MAX = 64
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Business(_Section):
@@ -229,6 +227,9 @@ def options(prefix: str = "") -> dict[str, Any]:
         "broker": Broker,
         "cluster": Cluster,
         "security": Security,
+        "alarms": Alarms,
+        "alarms.to.NAME": Recipient,
+        "alarms.rules.NAME": AlarmRule,
         "capture": Capture,
         "apply": Apply,
         "lake": Lake,
@@ -238,6 +239,6 @@ def options(prefix: str = "") -> dict[str, Any]:
         f"{section}.{field.alias or name}": field.get_default()
         for section, model in sections.items()
         for name, field in model.model_fields.items()
-        if f"{section}.{name}" not in sections
+        if not any(f"{section}.{name}{rest}" in sections for rest in ("", ".NAME"))
         if section.startswith(prefix)
     }

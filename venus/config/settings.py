@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from venus.config.alarms import Alarms
 from venus.config.sections import (
     Apply,
     Broker,
@@ -38,6 +39,7 @@ class Settings(BaseSettings):
     broker: Broker = Broker()
     cluster: Cluster = Cluster()
     security: Security = Security()
+    alarms: Alarms = Alarms()
     capture: Capture = Capture()
     apply: Apply = Apply()
     lake: Lake = Lake()
@@ -57,17 +59,27 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _fold_target_names(cls, tree: Any) -> Any:
+    def _fold_names(cls, tree: Any) -> Any:
         """Let VENUS_TARGETS__MAIN__URL reach `[targets.Main]`: the environment knows no case and no hyphens."""
-        targets = tree.get("targets") if isinstance(tree, dict) else None
-        if not isinstance(targets, dict):
+        if not isinstance(tree, dict):
             return tree
-        spelt = {env_name(name): name for name in targets if name != env_name(name)}
-        folded = {name: found for name, found in targets.items() if name not in spelt}
-        for alias, name in spelt.items():
-            if isinstance(overrides := targets.get(alias), dict) and isinstance(folded[name], dict):
-                folded[name] |= overrides
-        return tree | {"targets": folded}
+        tree = _folded(tree, "targets")
+        if isinstance(alarms := tree.get("alarms"), dict):
+            tree = tree | {"alarms": _folded(_folded(alarms, "to"), "rules")}
+        return tree
+
+
+def _folded(tree: dict[str, Any], section: str) -> dict[str, Any]:
+    """Return the tree with the names in a section as the file spells them, and the environment's options in them."""
+    found = tree.get(section)
+    if not isinstance(found, dict):
+        return tree
+    spelt = {env_name(name): name for name in found if name != env_name(name)}
+    folded = {name: options for name, options in found.items() if name not in spelt}
+    for alias, name in spelt.items():
+        if isinstance(overrides := found.get(alias), dict) and isinstance(folded[name], dict):
+            folded[name] |= overrides
+    return tree | {section: folded}
 
 
 def env_name(name: str) -> str:

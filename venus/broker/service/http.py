@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 from importlib import resources
 
 import psutil
@@ -52,6 +53,7 @@ class Pages:
             routes=[
                 Route("/", self._for_viewers(self.page)),
                 Route("/status.json", self._for_viewers(self.status)),
+                Route("/history.json", self._for_viewers(self.history)),
                 Route("/metrics", self._for_viewers(self.metrics)),
                 Route("/health", self.health),
                 Route("/alarms", self._for_viewers(self.alarms)),
@@ -85,7 +87,22 @@ class Pages:
         body = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
         body["resident_bytes"] = str(psutil.Process().memory_info().rss)
         body["security"] = self.access.counted()
+        if (watch := self._service_status.watch) is not None:
+            body["raised"] = watch.described(status)
+            body["recipients"] = [asdict(state) for state in watch.recipients()]
         return JSONResponse(body, headers=HEADERS)
+
+    async def history(self, _: Request) -> Response:
+        """Return the last hours: moments in Unix seconds, and for each figure its values there."""
+        watch = self._service_status.watch
+        if watch is None:
+            return JSONResponse({"times": [], "series": [], "left_out": 0}, headers=HEADERS)
+        shown = await self._bridge.blocking(Lane.DETAILS, watch.history)
+        series = [
+            {"business": business, "group": group, "figure": figure, "values": values}
+            for (business, group, figure), values in sorted(shown.series.items())
+        ]
+        return JSONResponse({"times": shown.times, "series": series, "left_out": shown.left_out}, headers=HEADERS)
 
     async def metrics(self, _: Request) -> Response:
         """Return the metrics in Prometheus' text format."""
@@ -93,8 +110,10 @@ class Pages:
             status = await self._bridge.blocking(Lane.DETAILS, self._service_status.status)
         except VenusError as error:
             return PlainTextResponse(f"{error}\n", status_code=503, headers=HEADERS)
+        watch = self._service_status.watch
+        alarms, sent = (watch.described(status), watch.recipients()) if watch is not None else ([], [])
         return Response(
-            generate_latest(registry(status, refused=self.access.counted())),
+            generate_latest(registry(status, refused=self.access.counted(), alarms=alarms, sent=sent)),
             media_type=CONTENT_TYPE_LATEST,
             headers=HEADERS,
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from venus.alarm_rules import NAMES
+from venus.alarms.notifier import Sent
 from venus.conditions import HELD_STATES, MOVING_STATES
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
@@ -87,8 +90,16 @@ def reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str, broker_
 class StatusCollector(Collector):
     """One status, as metric families."""
 
-    def __init__(self, status: broker_pb2.BrokerStatus, now_us: int, refused: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        status: broker_pb2.BrokerStatus,
+        now_us: int,
+        refused: Mapping[str, int],
+        alarms: Sequence[Mapping[str, Any]],
+        sent: Sequence[Sent],
+    ) -> None:
         self._status, self._now_us, self._refused = status, now_us, refused
+        self._alarms, self._sent = alarms, sent
 
     def collect(self) -> Iterable[Metric]:
         """Return every family."""
@@ -107,8 +118,41 @@ class StatusCollector(Collector):
         yield self._tables()
         yield from self._reports()
         yield from self._counters()
+        yield from self._standing()
+        yield from self._messages()
         for name, text in SECURITY_COUNTERS:
             yield CounterMetricFamily(name, text, value=self._refused.get(name.removeprefix("venus_"), 0))
+
+    def _standing(self) -> Iterable[Metric]:
+        """Return the alarms by rule: every rule, so that a graph of one starts at zero."""
+        count = GaugeMetricFamily(
+            "venus_alarms_standing", "Alarms that stand; business is empty for the broker's own",
+            labels=["business", "rule"],
+        )  # fmt: skip
+        since = GaugeMetricFamily(
+            "venus_alarm_since_seconds", "Unix time since when the oldest alarm of a rule stands",
+            labels=["business", "rule"],
+        )  # fmt: skip
+        found = Counter((alarm["business"], alarm["rule"]) for alarm in self._alarms)
+        for business in ("", *(b.business for b in self._status.businesses)):
+            for rule in NAMES:
+                count.add_metric([business, rule], found[business, rule])
+        oldest: dict[tuple[str, str], float] = {}
+        for alarm in self._alarms:
+            oldest.setdefault((alarm["business"], alarm["rule"]), int(alarm["since_us"]) / 1e6)
+        for labels, first in oldest.items():
+            since.add_metric(labels, first)
+        return count, since
+
+    def _messages(self) -> Iterable[Metric]:
+        """Return how the messages to each recipient fare."""
+        sent = CounterMetricFamily("venus_alarm_messages", "Notices by recipient and result", labels=["to", "result"])
+        failing = GaugeMetricFamily("venus_alarm_unsent", "1 while a recipient cannot be reached", labels=["to"])
+        for state in self._sent:
+            for result, count in (("sent", state.sent), ("failed", state.failed), ("given_up", state.given_up)):
+                sent.add_metric([state.name, result], count)
+            failing.add_metric([state.name], float(bool(state.problem)))
+        return sent, failing
 
     def _oldest_half(self) -> Metric:
         family = GaugeMetricFamily(
@@ -203,9 +247,15 @@ class StatusCollector(Collector):
 
 
 def registry(
-    status: broker_pb2.BrokerStatus, now_us: int | None = None, *, refused: Mapping[str, int] | None = None
+    status: broker_pb2.BrokerStatus,
+    now_us: int | None = None,
+    *,
+    refused: Mapping[str, int] | None = None,
+    alarms: Sequence[Mapping[str, Any]] = (),
+    sent: Sequence[Sent] = (),
 ) -> CollectorRegistry:
     """Return a registry that gives this status."""
     made = CollectorRegistry()
-    made.register(StatusCollector(status, time.time_ns() // 1000 if now_us is None else now_us, refused or {}))
+    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    made.register(StatusCollector(status, now_us, refused or {}, alarms, sent))
     return made

@@ -10,6 +10,7 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -19,6 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from venus.alarms import remembered
+from venus.alarms.notifier import Notifier
+from venus.alarms.recipients import addressees
 from venus.broker.core import Core
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.service.access import Access
@@ -28,8 +32,9 @@ from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replication import Replication, stay_alone
 from venus.broker.service.server import Limits, Service
 from venus.broker.service.service_status import Health, ServiceStatus
+from venus.broker.service.watching import Watch, keep_watch
 from venus.broker.store import privacy
-from venus.config import Broker, Settings
+from venus.config import Settings
 from venus.errors import VenusError
 from venus.rpc.address import broker_of
 from venus.security import audit, listening
@@ -74,20 +79,25 @@ async def run(
     loop, broker, cluster = asyncio.get_running_loop(), settings.broker, settings.cluster
     listening.check(settings)
     files = files_of(settings)
+    notifier = Notifier(addressees(settings.alarms), broker_name(settings))
     shared = ReplicatedLogs(backlog_bytes=cluster.follower_backlog_bytes) if cluster.name else None
     core = Core(broker.data_dir, broker, clock_us=clock_us, monotonic=time.monotonic, on_fatal=on_fatal, shared=shared)
     await loop.run_in_executor(None, core.start)
     bridge = LoopBridge(loop)
+    path, heartbeat_s = broker.data_dir / remembered.NAME, settings.capture.heartbeat_s
+    watch = Watch(settings.alarms, notifier, path, heartbeat_s=heartbeat_s)
+    notifier.start()
     try:
         replication = Replication(core, shared, bridge, cluster, broker_of(settings).proof) if shared else None
-        await _serve(broker, limits, stop, ready, core, bridge, replication, access_to(settings, core, files))
+        await _serve(settings, limits, stop, ready, core, bridge, replication, access_to(settings, core, files), watch)
     finally:
+        await loop.run_in_executor(None, notifier.stop)
         await loop.run_in_executor(None, bridge.close)
         await loop.run_in_executor(None, core.stop)
 
 
 async def _serve(
-    broker: Broker,
+    settings: Settings,
     limits: Limits,
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
@@ -95,16 +105,19 @@ async def _serve(
     bridge: LoopBridge,
     replication: Replication | None,
     access: Access,
+    watch: Watch,
 ) -> None:
-    loop = asyncio.get_running_loop()
+    loop, broker = asyncio.get_running_loop(), settings.broker
     await loop.run_in_executor(None, replication.enter if replication is not None else lambda: stay_alone(core))
     service_status = ServiceStatus(core)
     service_status.standing = access.problems
+    service_status.watch = watch
     if replication is not None:
         service_status.replication = replication.status
     health = Health(service_status, free_bytes_min=broker.free_bytes_min)
     service = Service(core, bridge, service_status, limits, access, replication)
     http: Http | None = None
+    watching = asyncio.create_task(keep_watch(watch, bridge, service_status.status, settings.alarms.check_s))
     try:
         if broker.http:
             http = Http(broker.http, Pages(bridge, service_status, health, access))
@@ -119,11 +132,17 @@ async def _serve(
         await stop.wait()
     finally:
         health.stopping = True
+        watching.cancel()
         if replication is not None:
             await replication.stop()
         await service.stop()
         if http is not None:
             await http.stop()
+
+
+def broker_name(settings: Settings) -> str:
+    """Return what this broker is called in messages."""
+    return settings.cluster.broker_id or settings.broker.address or f"{socket.gethostname()} {settings.broker.listen}"
 
 
 def clock() -> datetime:

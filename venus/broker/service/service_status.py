@@ -8,6 +8,7 @@ from collections.abc import Callable
 from venus.broker.core import Core
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.broker.service.reported import Reports
+from venus.broker.service.watching import Watch
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -29,6 +30,7 @@ class ServiceStatus:
         self.producers: dict[str, str] = {}
         self.reports = Reports()
         self.replication: ReplicationStatus | None = None
+        self.watch: Watch | None = None
         #: What else needs somebody: certificates that end, an audit log that cannot be written.
         self.standing: Callable[[], list[str]] = list
         self._alarms: dict[str, list[str]] = {}
@@ -65,6 +67,8 @@ class ServiceStatus:
             known = {entry.business for entry in status.businesses}
             gone = ((name, texts) for name, texts in list(self._alarms.items()) if name not in known)
             status.alarms.extend(f"{name}: {text}" for name, texts in gone for text in texts)
+        if self.watch is not None:
+            self.watch.lay_over(status)
         return status
 
 

@@ -1,0 +1,186 @@
+"""Messages over a real SMTP server, a real HTTP one and a real program, and what is said of those that do not work."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from email import message_from_string, policy
+from pathlib import Path
+from socket import socket
+from threading import Event as Flag
+
+import pytest
+
+from tests.support.certificates import Authority
+from tests.support.listeners import HttpListener, MailListener, drip, hanging, say_nothing, took
+from venus.alarms.book import Alarm, Event, Notice
+from venus.alarms.mail import Mail
+from venus.alarms.message import Message
+from venus.alarms.recipients import Way, addressees
+from venus.config import Alarms
+from venus.errors import ConfigError
+
+pytestmark = pytest.mark.integration
+
+TEXT = "target eu: shop.bücher is RESYNC; `venus resync shop.bücher --target eu` reads it again"
+ALARM = Alarm(business="main", rule="table_halted", subject="s", hop="target", text=TEXT, since_s=1e9)
+MESSAGE = Message("b1", [Notice(event=Event.RAISED, alarm=ALARM, at_s=1e9)])
+Behaviour = Callable[[socket, Flag], None]
+
+
+def way(**options: object) -> Way:
+    (found,) = addressees(Alarms.model_validate({"to": {"oncall": options}}))
+    return found.way
+
+
+def failure(sent: Way) -> str:
+    with pytest.raises(OSError, match=r".") as caught:
+        sent.send(MESSAGE)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_webhook_gets_everything_that_a_program_or_a_chat_needs() -> None:
+    with HttpListener() as listener:
+        way(webhook=f"{listener.url}/hook?room=night").send(MESSAGE)
+
+    (document,) = listener.taken
+    assert document["path"] == "/hook?room=night"
+    assert document["broker"] == "b1"
+    assert TEXT in document["text"]
+    assert document["alarms"] == [
+        {"event": "raised", "rule": "table_halted", "business": "main", "hop": "target", "text": TEXT, "until": None,
+         "since": "2001-09-09T01:46:40Z", "commands": ["venus resync shop.bücher --target eu"]}
+    ]  # fmt: skip
+
+
+def test_a_mail_says_what_to_type() -> None:
+    with MailListener() as listener:
+        way(mail=["dba@example.com", "night@example.com"], mail_from="venus@example.com", smtp=listener.address,
+            smtp_security="none").send(MESSAGE)  # fmt: skip
+
+    (to, content), = listener.taken  # fmt: skip
+    mail = message_from_string(content, policy=policy.default)
+    assert to == ["dba@example.com", "night@example.com"]
+    assert mail["Subject"] == f"VENUS b1: ALARM main: {TEXT}"
+    assert mail["From"] == "venus@example.com"
+    body = mail.get_content()
+    assert TEXT in body
+    assert "  $ venus resync shop.bücher --target eu" in body
+
+
+def test_a_command_gets_the_document_and_none_of_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VENUS_SOURCE__URL", "postgresql://u:planted@h/d")
+    program = (
+        "import os,sys; open(sys.argv[1],'wb').write(sys.stdin.buffer.read() + os.environ['VENUS_ALARM'].encode())"
+    )
+    program += "; assert 'VENUS_SOURCE__URL' not in os.environ"
+    sent = way(command=f"{sys.executable} -c \"{program}\" '{tmp_path}/a file'")
+
+    sent.send(MESSAGE)
+
+    content = (tmp_path / "a file").read_bytes()
+    assert json.loads(content[: content.rindex(b"}") + 1]) == json.loads(MESSAGE.json())
+    assert content.endswith(MESSAGE.subject.encode())
+
+
+@pytest.mark.parametrize("behave", [say_nothing, drip])
+def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
+    with hanging(behave) as address:
+        sent = way(webhook=f"http://{address}/", timeout_s=1)
+        assert took(lambda: failure(sent)) < 5
+        assert failure(sent) == f"http://{address}: no answer within 1 s"
+
+
+@pytest.mark.parametrize("security", ["none", "starttls", "tls"])
+def test_a_mail_server_that_hangs_is_let_go_in_time(security: str) -> None:
+    with hanging(say_nothing) as address:
+        sent = way(mail=["a@b.c"], mail_from="v@b.c", smtp=address, smtp_security=security, timeout_s=1)
+        assert took(lambda: failure(sent)) < 5
+        assert failure(sent).startswith(f"{address}: ")
+
+
+def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    sent = way(command=f"sh -c 'sleep 30 & echo $! > {tmp_path}/pid; wait'", timeout_s=1)
+
+    assert took(lambda: failure(sent)) < 10
+
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]:
+            return
+        time.sleep(0.05)
+    pytest.fail("what the program started is still there")
+
+
+def test_what_goes_wrong_is_said_in_one_line() -> None:
+    with HttpListener() as listener:
+        listener.status = 302
+        assert failure(way(webhook=listener.url)).endswith("answers 302, which moves elsewhere: name that URL")
+        listener.status = 503
+        assert failure(way(webhook=f"{listener.url}/secret")) == f"{listener.url} answers 503"
+    assert failure(way(webhook=f"{listener.url}/secret")) == f"{listener.url}: Connection refused"
+    assert failure(way(command="/nowhere/page me")) == "/nowhere/page is no program that can be run"
+    assert failure(way(command="sh -c 'exit 3'")) == "sh ended with exit code 3"
+    with MailListener() as mails:
+        plain = way(mail=["a@b.c"], mail_from="v@b.c", smtp=mails.address)
+        assert "STARTTLS" in failure(plain)
+
+
+def test_a_webhook_whose_certificate_nobody_vouches_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "broker.crt", tmp_path / "broker.key")
+    with HttpListener(context) as listener:
+        said = failure(way(webhook=f"{listener.url}/secret"))
+        assert "its certificate is not accepted: " in said
+        assert "SSL_CERT_FILE" in said
+        assert "secret" not in said
+        monkeypatch.setenv("SSL_CERT_FILE", authority.ca)
+        way(webhook=listener.url).send(MESSAGE)
+    authority.issue("late", hosts=("127.0.0.1",), age_days=9, days=5)
+    authority.issue("other", hosts=("elsewhere",))
+    for name, reason in (("late", "certificate has expired"), ("other", "IP address mismatch")):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        with HttpListener(context) as listener:
+            assert reason in failure(way(webhook=listener.url))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"webhook": "ftp://host/"}, "alarms.to.oncall: webhook is no URL"),
+        ({"webhook": "https://host:x/"}, "alarms.to.oncall: webhook is no URL"),
+        ({"webhook": "https://me:it@host/"}, "alarms.to.oncall: webhook has a user in its URL"),
+        ({"webhook_file": "/nowhere"}, "alarms.to.oncall.webhook_file /nowhere: no such file"),
+        ({"command": "'"}, "alarms.to.oncall: command cannot be read"),
+        ({"mail": ["a"], "mail_from": "v@b.c", "smtp": "h:25"}, "'a' is no address of e-mail"),
+        ({"mail": ["a@b.c\nBcc: x@y.z"], "mail_from": "v@b.c", "smtp": "h:25"}, "is no address of e-mail"),
+        ({"mail": ["a@b.c"], "mail_from": "v@b.c", "smtp": "h:25", "smtp_user": "u", "smtp_security": "none"},
+         "smtp_user is set, and smtp_security is none"),
+    ],
+)  # fmt: skip
+def test_a_recipient_that_cannot_be_is_refused_before_the_start(options: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        way(**options)
+    assert says in str(caught.value)
+
+
+def test_a_webhook_file_that_others_can_read(tmp_path: Path) -> None:
+    file = tmp_path / "hook"
+    file.write_text("https://host/planted\n")
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"webhook_file .* can be read by others \(mode 0644\)") as caught:
+        way(webhook_file=str(file))
+    assert caught.value.hint == f"chmod 600 {file}"
+    file.chmod(0o600)
+    assert way(webhook_file=str(file)).where == "https://host"
+
+
+def test_a_mail_server_gets_the_password_only_over_tls() -> None:
+    with pytest.raises(ConfigError):
+        Mail(to=["a@b.c"], sender="v@b.c", server="h:25", security="none", user="u", password="p", timeout_s=1)

@@ -1,0 +1,61 @@
+"""What a broker concludes from its status: who is away or late, and who is not to blame."""
+
+from __future__ import annotations
+
+from venus.alarm_rules import recognised
+from venus.broker.status.judging import Late, judged, led_elsewhere
+from venus.wire import broker_pb2
+
+NOW_US = 1_000_000_000_000
+LATE = Late(capture_s=60, target_s=60)
+
+
+def business() -> tuple[broker_pb2.BrokerStatus, broker_pb2.BusinessStatus]:
+    status = broker_pb2.BrokerStatus()
+    entry = status.businesses.add(business="main", producer="host", last_captured_at_us=NOW_US - 1_000_000)
+    entry.consumers.add(group="main/eu", connected=True)
+    return status, entry
+
+
+def rules(status: broker_pb2.BrokerStatus) -> list[str]:
+    return [recognised(text)[0].name for _, text in judged(status, NOW_US, LATE)]
+
+
+def test_whoever_follows_is_not_mentioned() -> None:
+    assert rules(business()[0]) == []
+
+
+def test_capture_that_is_away_or_silent() -> None:
+    status, entry = business()
+    entry.last_captured_at_us = NOW_US - 61_000_000
+    assert rules(status) == ["capture_late"]
+    entry.producer = ""
+    assert rules(status) == ["capture_away"]
+    entry.last_captured_at_us = 0  # nothing was captured ever
+    assert rules(status) == []
+
+
+def test_a_target_that_is_away_and_late() -> None:
+    status, entry = business()
+    entry.consumers[0].connected = False
+    entry.consumers[0].backlog_rows = 1200
+    entry.consumers[0].oldest_unacknowledged_us = NOW_US - 61_000_000
+    assert rules(status) == ["target_away", "target_late"]
+
+
+def test_who_was_paused_is_neither() -> None:
+    status, entry = business()
+    entry.consumers[0].backlog_rows = 1200
+    entry.consumers[0].oldest_unacknowledged_us = 1
+    entry.consumers[0].reported.report.paused = True
+    assert rules(status) == []
+
+
+def test_another_broker_leads_and_speaks() -> None:
+    status, entry = business()
+    entry.producer = ""
+    entry.replication.leader = "b2"
+    assert led_elsewhere(entry)
+    assert rules(status) == []
+    entry.replication.mode = "sync"
+    assert rules(status) == ["capture_away"]

@@ -1,0 +1,77 @@
+"""Every sentence about what needs somebody has a rule, and stays the same alarm when its figures change."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus import alarm_rules, conditions
+from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
+from venus.broker.service.replication_status import alarms as replication_alarms
+from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
+from venus.wire import broker_pb2
+
+
+def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
+    return problems(
+        AdapterCondition.of([TableCondition(table_id=1, name="app.a b", state=state, reason=reason)]), target
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "rule", "subject", "hop"),
+    [
+        (of_table("HALTED"), "table_halted", "source: app.a b", "source"),
+        (of_table("RESYNC", "eu"), "table_halted", "target eu: app.a b", "target"),
+        (of_table("HALTED", "eu", "row 5: app.b is PAUSED"), "table_halted", "target eu: app.a b", "target"),
+        (of_table("PAUSED", "eu"), "table_paused", "target eu: app.a b", "target"),
+        (problems(AdapterCondition(paused=True), "eu"), "paused", "target eu", "target"),
+        (problems(AdapterCondition(left_out=1200)), "tables_many", "source", "source"),
+        (problems(AdapterCondition(quarantined=1200), "eu"), "quarantine", "target eu", "target"),
+        ([unaccounted_problem(1200, "eu")], "unaccounted", "target eu", "target"),
+    ],
+)  # fmt: skip
+def test_what_adapters_report_has_a_rule(said: list[str], rule: str, subject: str, hop: str) -> None:
+    (sentence,) = said
+    found, about = recognised(sentence)
+
+    assert (found.name, about, hop_of(found, sentence)) == (rule, subject, hop)
+
+
+def test_what_replicas_say_has_a_rule() -> None:
+    status = broker_pb2.ReplicationStatus(trouble="cannot follow b2: its log differs", refusal="one of two is there")
+    status.replicas.add(broker="b2")
+    status.replicas.add(broker="b3", alive=True)
+    said = replication_alarms(status, leads=True)
+    status.leader = "b1"
+    said += replication_alarms(status, leads=True)
+
+    names = [recognised(sentence)[0].name for sentence in said]
+
+    assert OTHER not in names
+    assert set(names) == {"replica_installed", "no_leader", "not_writable", "replica_gone", "replica_late"}
+
+
+def test_figures_do_not_make_another_alarm() -> None:
+    early, late = (
+        "half message 7 has been undecided for 61 s (1 of them)",
+        "half message 7 has been undecided for 90 s",
+    )
+    assert recognised(early) == recognised(late)
+    assert recognised("something new has 5 of 1,200") == recognised("something new has 17 of 2,400.5")
+    assert recognised("something new has 5")[0].name == OTHER
+
+
+def test_every_state_that_needs_somebody_is_a_kind_of_alarm() -> None:
+    for state in conditions.HELD_STATES:
+        (sentence,) = of_table(state)
+        assert recognised(sentence)[0].name != OTHER
+
+
+def test_what_can_be_typed_is_read_off_the_sentence() -> None:
+    (sentence,) = of_table("RESYNC", "eu")
+    assert commands(sentence) == ["venus resync app.a b --target eu"]
+
+
+def test_rules_have_names_of_their_own() -> None:
+    assert len(set(NAMES)) == len(RULES) + 1
+    assert all(alarm_rules.lasts_s(name) >= 0 for name in NAMES)

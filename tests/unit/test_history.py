@@ -1,0 +1,76 @@
+"""The ring behind the charts: bounded, honest about what is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.broker.status import history as module
+from venus.broker.status.history import POINTS, SERIES_MAX, SHOWN_MAX, STEP_S, History
+from venus.wire import broker_pb2
+
+
+def status(
+    offset: int, *, acknowledged: int = 0, oldest_us: int = 0, business: str = "main"
+) -> broker_pb2.BrokerStatus:
+    made = broker_pb2.BrokerStatus(free_bytes=5)
+    entry = made.businesses.add(business=business, next_offset=offset, last_captured_at_us=1)
+    entry.consumers.add(group="main/eu", acknowledged=acknowledged, oldest_unacknowledged_us=oldest_us)
+    return made
+
+
+def test_rates_are_rows_per_second() -> None:
+    ring = History()
+    for step in range(4):
+        assert ring.take(status(step * 500, acknowledged=step * 200), 1, 1000 + step * STEP_S)
+
+    shown = ring.shown()
+
+    assert shown.times == [1000 + step * STEP_S for step in range(4)]
+    assert shown.series["main", "", "in_per_s"] == [None, 50.0, 50.0, 50.0]
+    assert shown.series["main", "main/eu", "out_per_s"] == [None, 20.0, 20.0, 20.0]
+
+
+def test_what_was_not_measured_is_not_shown_as_zero() -> None:
+    ring = History()
+    ring.take(status(500), 1, 1000.0)
+    ring.take(status(0), 1, 1010.0)  # a store that is new
+    ring.take(status(100), 1, 2000.0)  # the machine slept
+    ring.take(broker_pb2.BrokerStatus(), 1, 2010.0)  # the business was forgotten
+
+    assert ("main", "", "in_per_s") not in ring.shown().series
+    assert ring.shown().series["main", "", "halves"] == [0.0, 0.0, 0.0, None]
+
+
+def test_points_are_not_closer_than_the_step() -> None:
+    ring = History()
+    assert ring.take(status(1), 1, 1000.0)
+    assert not ring.take(status(1), 1, 1005.0)
+    assert ring.take(status(1), 1, 1010.0)
+
+
+def test_the_ring_is_bounded_and_shows_the_newest() -> None:
+    ring = History()
+    for step in range(POINTS + 100):
+        late = step == POINTS + 50
+        ring.take(status(step, oldest_us=int((step * STEP_S - 77) * 1e6) if late else 0), 1, step * STEP_S)
+
+    shown = ring.shown()
+
+    assert len(shown.times) <= SHOWN_MAX
+    assert shown.times[-1] == (POINTS + 99) * STEP_S
+    assert shown.times[0] > 99 * STEP_S
+    assert shown.times == sorted(shown.times)
+    assert max(value or 0 for value in shown.series["main", "main/eu", "lag_s"]) == pytest.approx(77, abs=0.01)
+
+
+def test_series_are_bounded_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIES_MAX", 8)
+    ring = History()
+    for number in range(5):
+        ring.take(status(1, business=f"b{number}"), 1, 1000 + number * STEP_S)
+
+    shown = ring.shown()
+
+    assert len(shown.series) == 8
+    assert shown.left_out > 0
+    assert SERIES_MAX * POINTS * 4 < 5_000_000

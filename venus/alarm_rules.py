@@ -1,0 +1,112 @@
+"""The kinds of alarms, by name: which sentence is of which kind, and on which hop of a row's way it stands. Pure.
+
+What needs somebody is said as a sentence wherever it is noticed: status, page, metrics, health and messages show the
+same one. This table gives each sentence the name of its rule, so that an operator can configure, count and silence it,
+and what it is about, so that a sentence whose figures change stays the same alarm. One that no rule knows is `other`,
+and is sent like every other one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: The hops of a row's way.
+SOURCE, BROKER, TARGET = "source", "broker", "target"
+OTHER = "other"
+SUBJECT_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A kind of alarm. The groups of its pattern say what it is about; without groups there is one of each business."""
+
+    name: str
+    #: Empty: the sentence itself says whether it is the source or a target.
+    hop: str
+    pattern: str
+    says: str
+    #: Seconds that it must last before anybody is told, unless the configuration says otherwise: a restart is no alarm.
+    lasts_s: float = 0.0
+
+
+RULES = (
+    Rule(name="capture_away", hop=SOURCE, pattern=r"^source -> broker: no upper adapter is connected", lasts_s=60.0,
+         says="no upper adapter is connected"),
+    Rule(name="capture_late", hop=SOURCE, pattern=r"^source -> broker: nothing has been captured", lasts_s=30.0,
+         says="an upper adapter is connected and captures nothing, not even heartbeats"),
+    Rule(name="target_away", hop=TARGET, pattern=r"^broker -> target (.+): no under adapter is connected", lasts_s=60.0,
+         says="no under adapter of a target is connected"),
+    Rule(name="target_late", hop=TARGET, pattern=r"^broker -> target (.+): [\d,]+ changes behind", lasts_s=30.0,
+         says="a target is far behind"),
+    Rule(name="table_halted", hop="", pattern=r"^((?:source|target .+?): .+) is (?:HALTED|RESYNC)\b",
+         says="a table does not follow because of an error"),
+    Rule(name="table_paused", hop="", pattern=r"^((?:source|target .+?): .+) is PAUSED\b",
+         says="somebody paused a table"),
+    Rule(name="tables_many", hop="", pattern=r"^(source|target .+?): [\d,]+ more tables do not follow",
+         says="more tables do not follow than are listed"),
+    Rule(name="paused", hop="", pattern=r"^(source|target .+?): paused;", says="somebody paused a whole side"),
+    Rule(name="quarantine", hop="", pattern=r"^(source|target .+?): [\d,]+ refused changes wait",
+         says="refused changes wait in quarantine"),
+    Rule(name="unaccounted", hop="", pattern=r"^(target .+?): [\d,]+ changes below its offset are unaccounted for",
+         says="changes below a target's offset are not at the target"),
+    Rule(name="half_undecided", hop=SOURCE, pattern=r"half message [\d,]+ (?:has been undecided|was asked about)",
+         says="half messages have had no decision for a long time"),
+    Rule(name="half_damaged", hop=SOURCE, pattern=r"damaged half messages in a row from",
+         says="half messages arrive damaged"),
+    Rule(name="full_data_behind", hop=BROKER, pattern=r"^the full data is [\d,]+ MiB behind",
+         says="the full data cannot keep up, and producers are slowed"),
+    Rule(name="queue_held", hop=BROKER, pattern=r"^the queue keeps .+ for held tables of ([^,]+),",
+         says="held tables keep much of the queue"),
+    Rule(name="undescribed_rows", hop=BROKER, pattern=r"^(.+) has rows of version",
+         says="rows whose columns nobody sent"),
+    Rule(name="disk_space", hop=BROKER, pattern=r"has only [\d,]+ MiB free|writes are refused below",
+         says="the data directory is full"),
+    Rule(name="store_failed", hop=BROKER, pattern=r"^the store has failed", says="the store cannot be written"),
+    Rule(name="replica_gone", hop=BROKER, pattern=r"^its replica at broker (.+) is gone$", says="a broker is lost"),
+    Rule(name="replica_late", hop=BROKER, pattern=r"^its replica at broker (.+) is not in sync$", lasts_s=30.0,
+         says="a replica does not have everything"),
+    Rule(name="replica_installed", hop=BROKER, pattern=r"(?:^|: )(?:cannot follow .+: |.+ is installed anew: )",
+         says="this broker's replica is installed anew"),
+    Rule(name="no_leader", hop=BROKER, pattern=r"^no broker leads it", says="no broker leads a business"),
+    Rule(name="not_writable", hop=BROKER, pattern=r"^nothing can be written", says="a business takes no writes"),
+    Rule(name="coordinator", hop=BROKER, pattern=r"^the coordinator does not answer", says="etcd does not answer"),
+    Rule(name="unknown_business", hop=BROKER, pattern=r"^the cluster does not know this business",
+         says="this broker keeps a business that the cluster does not know"),
+    Rule(name="certificate", hop=BROKER, pattern=r"^the broker's certificate|^renewed files of \[security\]",
+         says="a certificate ends or cannot be used"),
+    Rule(name="audit", hop=BROKER, pattern=r"^the audit log cannot be written", says="the audit log cannot be written"),
+    Rule(name="alarm_unsent", hop=BROKER, pattern=r"^alarms cannot be sent to (\S+):",
+         says="alarms do not reach somebody"),
+)  # fmt: skip
+#: For every sentence that no rule knows.
+UNKNOWN = Rule(name=OTHER, hop=BROKER, pattern="", says="anything else that needs somebody")
+NAMES = (*(rule.name for rule in RULES), OTHER)
+
+_LASTS_S = {rule.name: rule.lasts_s for rule in RULES}
+_COMPILED = tuple((rule, re.compile(rule.pattern)) for rule in RULES)
+_FIGURES = re.compile(r"\d[\d,.]*")
+_COMMAND = re.compile(r"`(venus [^`]+)`")
+
+
+def recognised(sentence: str) -> tuple[Rule, str]:
+    """Return the rule of a sentence, and what it is about: the same for the same trouble, whatever its figures say."""
+    for rule, pattern in _COMPILED:
+        if found := pattern.search(sentence):
+            return rule, " ".join(filter(None, found.groups()))[:SUBJECT_CHARS_MAX]
+    return UNKNOWN, _FIGURES.sub("#", sentence)[:SUBJECT_CHARS_MAX]
+
+
+def lasts_s(name: str) -> float:
+    """Return how long an alarm of this kind must last before anybody is told."""
+    return _LASTS_S.get(name, 0.0)
+
+
+def hop_of(rule: Rule, sentence: str) -> str:
+    """Return the hop on which an alarm stands."""
+    return rule.hop or (SOURCE if sentence.startswith("source") else TARGET)
+
+
+def commands(sentence: str) -> list[str]:
+    """Return what somebody can type, as the sentence says it."""
+    return _COMMAND.findall(sentence)

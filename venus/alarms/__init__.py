@@ -1,0 +1,1 @@
+"""Alarms: which ones stand since when, and telling people by webhook, e-mail and command."""

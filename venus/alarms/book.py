@@ -1,0 +1,140 @@
+"""Which alarms stand, since when, and what is to be told of them. Pure: time is an argument.
+
+An alarm is known by its business, its rule and what it is about, so one whose figures change is still the same. It is
+told once it has stood as long as its rule says, again every `repeat_s`, and once more when it has been gone for
+`clear_s`: an adapter that starts again is not three messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from venus.alarm_rules import hop_of, lasts_s, recognised
+from venus.config import Alarms
+
+#: Alarms that are kept apart; a business more is a business, but nobody reads a thousand.
+ALARMS_MAX = 1000
+#: After its start a broker waits for its adapters before it calls anything over.
+SETTLING_S = 60.0
+TEXT_CHARS_MAX = 1000
+Key = tuple[str, str, str]
+
+
+class Event(Enum):
+    """What is told."""
+
+    RAISED = "raised"
+    STANDS = "stands"
+    RECOVERED = "recovered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Something that needs somebody. `business` is empty for the broker itself; times are Unix seconds."""
+
+    business: str
+    rule: str
+    subject: str
+    hop: str
+    text: str
+    since_s: float
+    #: When it was last told, None = not yet.
+    told_s: float | None = None
+    #: Since when it has been gone, None = it stands.
+    gone_s: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """What makes it this alarm."""
+        return self.business, self.rule, self.subject
+
+    @property
+    def sentence(self) -> str:
+        """The sentence with its business in front."""
+        return f"{self.business}: {self.text}" if self.business else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something to tell."""
+
+    event: Event
+    alarm: Alarm
+    at_s: float
+
+
+class Book:
+    """All alarms of a broker."""
+
+    def __init__(self, settings: Alarms, started_s: float, remembered: Iterable[Alarm] = ()) -> None:
+        self._settings, self._started_s = settings, started_s
+        self._alarms = {alarm.key: alarm for alarm in remembered}
+        #: Alarms that there was no room for at the last step.
+        self.left_out = 0
+
+    def step(self, found: Iterable[tuple[str, str]], now_s: float, elsewhere: Set[str] = frozenset()) -> list[Notice]:
+        """Take what is wrong now, (business, sentence) each; return what is to be told.
+
+        `elsewhere`: businesses that another broker speaks for now; theirs are dropped without a word.
+        """
+        self._alarms = {key: alarm for key, alarm in self._alarms.items() if key[0] not in elsewhere}
+        seen: set[Key] = set()
+        self.left_out = 0
+        for business, text in found:
+            if (key := self._note(business, text, now_s)) is not None:
+                seen.add(key)
+        notices = [self._due(self._alarms[key], now_s) for key in seen]
+        notices += [self._gone(self._alarms[key], now_s) for key in [*self._alarms] if key not in seen]
+        return sorted((n for n in notices if n is not None), key=lambda n: (n.alarm.since_s, n.alarm.key))
+
+    def all(self) -> list[Alarm]:
+        """Return every alarm, those too that may have just ended."""
+        return list(self._alarms.values())
+
+    def standing(self) -> list[Alarm]:
+        """Return the alarms that stand, the oldest first."""
+        found = [alarm for alarm in self._alarms.values() if alarm.gone_s is None]
+        return sorted(found, key=lambda alarm: (alarm.since_s, alarm.key))
+
+    def _note(self, business: str, text: str, now_s: float) -> Key | None:
+        rule, subject = recognised(text)
+        known = self._alarms.get((business, rule.name, subject))
+        if known is not None:
+            self._alarms[known.key] = replace(known, text=text[:TEXT_CHARS_MAX], gone_s=None)
+            return known.key
+        if len(self._alarms) >= ALARMS_MAX:
+            self.left_out += 1
+            return None
+        alarm = Alarm(
+            business=business, rule=rule.name, subject=subject, hop=hop_of(rule, text), text=text[:TEXT_CHARS_MAX],
+            since_s=now_s,
+        )  # fmt: skip
+        self._alarms[alarm.key] = alarm
+        return alarm.key
+
+    def _due(self, alarm: Alarm, now_s: float) -> Notice | None:
+        rule = self._settings.rule(alarm.rule)
+        if alarm.told_s is None:
+            wait_s = rule.after_s or lasts_s(alarm.rule)
+            return self._tell(Event.RAISED, alarm, now_s) if now_s - alarm.since_s >= wait_s else None
+        again = now_s - alarm.told_s >= (rule.repeat_s or self._settings.repeat_s)
+        return self._tell(Event.STANDS, alarm, now_s) if again else None
+
+    def _tell(self, event: Event, alarm: Alarm, now_s: float) -> Notice:
+        told = self._alarms[alarm.key] = replace(alarm, told_s=now_s)
+        return Notice(event=event, alarm=told, at_s=now_s)
+
+    def _gone(self, alarm: Alarm, now_s: float) -> Notice | None:
+        if alarm.gone_s is None:
+            alarm = self._alarms[alarm.key] = replace(alarm, gone_s=now_s)
+        assert alarm.gone_s is not None
+        over = now_s - alarm.gone_s >= self._settings.clear_s and now_s - self._started_s >= SETTLING_S
+        if alarm.told_s is None and now_s - self._started_s >= SETTLING_S:
+            del self._alarms[alarm.key]  # nobody was told, nobody needs to be
+            return None
+        if not over:
+            return None
+        del self._alarms[alarm.key]
+        return Notice(event=Event.RECOVERED, alarm=alarm, at_s=alarm.gone_s)

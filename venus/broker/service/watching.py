@@ -1,0 +1,139 @@
+"""Looks at the broker every few seconds: what needs somebody, since when, who is told, and a point of the history.
+
+It runs beside the data and never in its way: looking is a call of the control lane, sending has threads of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from venus.alarm_rules import commands, hop_of, lasts_s, recognised
+from venus.alarms import remembered
+from venus.alarms.book import Book, Key
+from venus.alarms.notifier import Notifier, Sent
+from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.broker.status.history import History, Shown
+from venus.broker.status.judging import Late, judged, led_elsewhere
+from venus.config import Alarms
+from venus.errors import VenusError
+from venus.wire import broker_pb2
+
+#: So many heartbeats that did not arrive are no accident.
+HEARTBEATS_LATE = 4.0
+
+logger = logging.getLogger(__name__)
+
+
+class Watch:
+    """Alarms and history of one broker. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: Alarms,
+        notifier: Notifier,
+        path: Path,
+        *,
+        heartbeat_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._notifier, self._path, self._clock = notifier, path, clock
+        #: An idle source is captured once a heartbeat.
+        self._late = Late(capture_s=max(settings.late_s, HEARTBEATS_LATE * heartbeat_s), target_s=settings.late_s)
+        self._book = Book(settings, clock(), remembered.load(path))
+        self._history = History()
+        self._lock = threading.Lock()
+        self._last: list[tuple[str, str]] = []
+
+    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
+        """Add what the broker concludes itself, and recipients that cannot be reached, to the alarms of a status."""
+        with self._lock:
+            since = self._since()
+            now_s = self._clock()
+            by_name = {entry.business: entry for entry in status.businesses}
+            for business, text in judged(status, int(now_s * 1e6), self._late):
+                rule, subject = recognised(text)
+                first_s = since.get((business, rule.name, subject), now_s)
+                if now_s - first_s >= lasts_s(rule.name):
+                    by_name[business].alarms.append(text)
+                    by_name[business].reported_alarms += 1
+            if self._book.left_out:
+                status.alarms.append(f"{self._book.left_out:,} more alarms stand than are kept: only status shows them")
+        status.alarms.extend(self._notifier.problems())
+
+    def look(self, status_of: Callable[[], broker_pb2.BrokerStatus]) -> None:
+        """Look once: note alarms, tell them, add to the history."""
+        now_s = self._clock()
+        try:
+            status = status_of()
+        except VenusError as error:
+            found = [*self._last, ("", f"the broker cannot say how it stands: {error}")]
+            elsewhere: set[str] = set()
+        else:
+            found = [*sentences(status), *judged(status, int(now_s * 1e6), self._late)]
+            elsewhere = {entry.business for entry in status.businesses if led_elsewhere(entry)}
+            self._last = found
+            with self._lock:
+                self._history.take(status, psutil.Process().memory_info().rss, now_s)
+        with self._lock:
+            # a broker that follows speaks for its own replica alone
+            notices = self._book.step(found, now_s, elsewhere - {business for business, _ in found})
+        if notices:
+            self._notifier.tell(notices)
+            for notice in notices:
+                logger.warning("alarm %s: %s", notice.event.value, notice.alarm.sentence)
+            remembered.save(self._path, self._book.all())
+
+    def described(self, status: broker_pb2.BrokerStatus) -> list[dict[str, Any]]:
+        """Return the alarms of a status as JSON: the rule, since when, on which hop, and what can be typed."""
+        with self._lock:
+            since = self._since()
+        now_s = self._clock()
+        shown = []
+        for business, text in sentences(status):
+            rule, subject = recognised(text)
+            first_s = since.get((business, rule.name, subject), now_s)
+            shown.append(
+                {
+                    "business": business, "rule": rule.name, "hop": hop_of(rule, text), "text": text,
+                    "since_us": str(int(first_s * 1e6)), "commands": commands(text),
+                }
+            )  # fmt: skip
+        return sorted(shown, key=lambda found: int(str(found["since_us"])))
+
+    def history(self) -> Shown:
+        """Return the last hours."""
+        with self._lock:
+            return self._history.shown()
+
+    def recipients(self) -> list[Sent]:
+        """Return how the messages to each recipient fare."""
+        return self._notifier.states()
+
+    def _since(self) -> dict[Key, float]:
+        return {alarm.key: alarm.since_s for alarm in self._book.standing()}
+
+
+def sentences(status: broker_pb2.BrokerStatus) -> list[tuple[str, str]]:
+    """Return every alarm of a status with its business, empty for the broker's own."""
+    own = [("", text) for text in status.alarms]
+    return own + [(entry.business, text) for entry in status.businesses for text in entry.alarms]
+
+
+async def keep_watch(
+    watch: Watch, bridge: LoopBridge, status_of: Callable[[], broker_pb2.BrokerStatus], every_s: float
+) -> None:
+    """Look until cancelled; what goes wrong here is logged and ends nothing."""
+    while True:
+        try:
+            await bridge.blocking(Lane.CONTROL, watch.look, status_of)
+        except Exception:
+            logger.exception("the broker could not look at itself")
+        await asyncio.sleep(every_s)

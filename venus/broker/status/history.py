@@ -1,0 +1,147 @@
+"""The last hours of a broker as series of figures, in memory and bounded: what the charts of the page show. Pure.
+
+One point every `STEP_S`, for `KEPT_S`. A figure that was not known at a time is NaN there. Rates are computed from
+offsets, which only grow; where one did not (another store, another leader) the rate is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from venus.wire import broker_pb2
+
+STEP_S = 10.0
+KEPT_S = 6 * 3600.0
+POINTS = int(KEPT_S / STEP_S)
+#: Each has 4 bytes a point: 4.3 MB in all. What comes later is not kept; the page says how many were left out.
+SERIES_MAX = 500
+#: A chart is not wider than this.
+SHOWN_MAX = 240
+
+#: business, place (empty, or a consumer group) and figure.
+Name = tuple[str, str, str]
+#: Of these the mean of an interval is shown, of all others the largest.
+RATES = ("in_per_s", "out_per_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a chart needs: the moments (Unix seconds), and each series' values there."""
+
+    times: list[float]
+    series: dict[Name, list[float | None]]
+    left_out: int
+
+
+class History:
+    """The ring."""
+
+    def __init__(self) -> None:
+        self._times = np.full(POINTS, np.nan)
+        self._series: dict[Name, NDArray[np.float32]] = {}
+        self._offsets: dict[Name, int] = {}
+        self._next = 0
+        self._last_s = -math.inf
+        self._left_out: set[Name] = set()
+
+    def take(self, status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> bool:
+        """Add a point if it is time for one; return whether it was."""
+        elapsed_s = now_s - self._last_s
+        if 0 <= elapsed_s < STEP_S * 0.9:
+            return False
+        found = dict(figures(status, resident_bytes, now_s))
+        found |= self._rates(dict(offsets(status)), elapsed_s)
+        at = self._next % POINTS
+        self._times[at] = now_s
+        for old in self._series.values():
+            old[at] = np.nan
+        for name, value in found.items():
+            if (values := self._values(name)) is not None:
+                values[at] = value
+        self._next += 1
+        self._last_s = now_s
+        self._forget_unknown()
+        return True
+
+    def shown(self) -> Shown:
+        """Return at most SHOWN_MAX points, the oldest first."""
+        count = min(self._next, POINTS)
+        order = np.arange(self._next - count, self._next) % POINTS
+        width = max(1, -(-count // SHOWN_MAX))
+        # intervals end with the newest point, so the last one is always whole
+        edges = list(range(count % width if count % width else width, count + 1, width)) if count else []
+        times = [float(self._times[order[edge - 1]]) for edge in edges]
+        return Shown(
+            times=times,
+            series={name: _pooled(values[order], edges, width, name[2]) for name, values in self._series.items()},
+            left_out=len(self._left_out),
+        )
+
+    def _rates(self, now: Mapping[Name, int], elapsed_s: float) -> dict[Name, float]:
+        before, self._offsets = self._offsets, dict(now)
+        # a pause of the process would show as a rate of zero, which nobody measured
+        if not 0 < elapsed_s < 6 * STEP_S:
+            return {}
+        grown = {name: offset - before[name] for name, offset in now.items() if name in before}
+        return {name: rows / elapsed_s for name, rows in grown.items() if rows >= 0}
+
+    def _values(self, name: Name) -> NDArray[np.float32] | None:
+        if name not in self._series:
+            if len(self._series) >= SERIES_MAX:
+                if len(self._left_out) < SERIES_MAX:
+                    self._left_out.add(name)
+                return None
+            self._series[name] = np.full(POINTS, np.nan, np.float32)
+        return self._series[name]
+
+    def _forget_unknown(self) -> None:
+        """Drop series that have had no value for the whole time; looked for once an hour."""
+        if self._next % int(3600 / STEP_S):
+            return
+        gone = [name for name, values in self._series.items() if bool(np.isnan(values).all())]
+        for name in gone:
+            del self._series[name]
+        if gone:
+            self._left_out.clear()
+
+
+def figures(status: broker_pb2.BrokerStatus, resident_bytes: int, now_s: float) -> Iterator[tuple[Name, float]]:
+    """Yield what is true at this moment."""
+    yield ("", "", "resident_bytes"), float(resident_bytes)
+    yield ("", "", "free_bytes"), float(status.free_bytes)
+    yield ("", "", "buffer_bytes"), float(status.buffer_bytes)
+    for entry in status.businesses:
+        name = entry.business
+        if entry.last_captured_at_us:
+            yield (name, "", "capture_lag_s"), max(0.0, now_s - entry.last_captured_at_us / 1e6)
+        yield (name, "", "full_data_behind"), float(entry.next_offset - entry.materialised_offset)
+        yield (name, "", "halves"), float(len(entry.halves))
+        for consumer in entry.consumers:
+            oldest_us = consumer.oldest_unacknowledged_us
+            yield (name, consumer.group, "backlog_rows"), float(consumer.backlog_rows)
+            yield (name, consumer.group, "lag_s"), max(0.0, now_s - oldest_us / 1e6) if oldest_us else 0.0
+
+
+def offsets(status: broker_pb2.BrokerStatus) -> Iterator[tuple[Name, int]]:
+    """Yield the counts that rates are computed from."""
+    for entry in status.businesses:
+        yield (entry.business, "", "in_per_s"), entry.next_offset
+        for consumer in entry.consumers:
+            yield (entry.business, consumer.group, "out_per_s"), consumer.acknowledged
+
+
+def _pooled(values: NDArray[np.float32], edges: list[int], width: int, figure: str) -> list[float | None]:
+    pooled: list[float | None] = []
+    for edge in edges:
+        part = values[max(0, edge - width) : edge]
+        known = part[~np.isnan(part)]
+        if not known.size:
+            pooled.append(None)
+        else:
+            pooled.append(round(float(known.mean() if figure in RATES else known.max()), 3))
+    return pooled

@@ -1,0 +1,59 @@
+"""What a broker concludes from its own status: who is away, and who is late. Pure: the time is an argument.
+
+`venus status` asks the databases as well and judges for itself (venus/cli/overview.py); these sentences say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from venus.wire import broker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """From when on something is late."""
+
+    capture_s: float
+    target_s: float
+
+
+def judged(status: broker_pb2.BrokerStatus, now_us: int, late: Late) -> Iterator[tuple[str, str]]:
+    """Yield business and sentence for whatever is away or late, of the businesses that are led here."""
+    for entry in status.businesses:
+        if not led_elsewhere(entry):
+            yield from (
+                (entry.business, text)
+                for text in [*_capture(entry, now_us, late.capture_s), *_targets(entry, now_us, late.target_s)]
+            )
+
+
+def led_elsewhere(entry: broker_pb2.BusinessStatus) -> bool:
+    """Whether another broker of the cluster has the producers and consumers of a business."""
+    return entry.HasField("replication") and not entry.replication.mode
+
+
+def _capture(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
+    if not entry.last_captured_at_us:
+        return  # nothing was ever captured: nobody can be late
+    age_s = (now_us - entry.last_captured_at_us) / 1e6
+    if not entry.producer:
+        yield (
+            "source -> broker: no upper adapter is connected; "
+            f"the newest change at the broker is {age_s:,.0f} s old; is `venus sync` running?"
+        )
+    elif age_s > late_s and not (entry.HasField("source") and entry.source.report.paused):
+        yield f"source -> broker: nothing has been captured for {age_s:,.0f} s"
+
+
+def _targets(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
+    for consumer in entry.consumers:
+        where = f"broker -> target {consumer.group.removeprefix(f'{entry.business}/')}"
+        if consumer.HasField("reported") and consumer.reported.report.paused:
+            continue  # that is an alarm of its own, and says why the rest is so
+        if not consumer.connected:
+            yield f"{where}: no under adapter is connected; is `venus sync` running?"
+        late = (now_us - consumer.oldest_unacknowledged_us) / 1e6 if consumer.oldest_unacknowledged_us else 0.0
+        if consumer.backlog_rows and late > late_s:
+            yield f"{where}: {consumer.backlog_rows:,} changes behind, the oldest {late:,.0f} s"

@@ -1,0 +1,96 @@
+"""`venus alarms`: the kinds of alarms, and whether messages arrive."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.commands import Commands
+from venus.cli.grid import table
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.output import seconds_shown
+from venus.errors import ConfigError
+from venus.suggest import nearest
+
+if TYPE_CHECKING:
+    from venus.alarms.recipients import Addressee
+
+app = Commands(help="Alarms: the kinds that there are, and a test message to whoever is told.")
+
+
+@app.command("rules")
+def rules(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+    """List the kinds of alarms: when somebody is told, and who."""
+    from venus.alarm_rules import RULES, UNKNOWN
+    from venus.alarms.recipients import addressees
+
+    run = Invocation.of(ctx, config, as_json)
+    run.needs_passwords = False
+    alarms = run.settings.alarms
+    everybody = addressees(alarms)
+    found = []
+    for rule in (*RULES, UNKNOWN):
+        chosen = alarms.rule(rule.name)
+        after_s = chosen.after_s or rule.lasts_s
+        told = [each.name for each in everybody if each.wants_rule(rule.name)]
+        found.append({"rule": rule.name, "says": rule.says, "after_s": after_s,
+                      "repeat_s": chosen.repeat_s or alarms.repeat_s, "to": told})  # fmt: skip
+    rows: list[tuple[object, ...]] = [
+        (each["rule"], each["says"], after(float(str(each["after_s"]))), ", ".join(told_of(each)) or "nobody")
+        for each in found
+    ]
+    run.out.answer({"rules": found}, table("kind", "when", "told after", "told to", rows=rows))
+    return 0
+
+
+def after(seconds: float) -> str:
+    """Return when somebody is told."""
+    return seconds_shown(seconds) if seconds else "at once"
+
+
+def told_of(found: dict[str, object]) -> list[str]:
+    """Return the recipients of a listed rule."""
+    told = found["to"]
+    return [str(name) for name in told] if isinstance(told, list) else []
+
+
+@app.command("test")
+def send_test(
+    ctx: typer.Context,
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="Only this [alarms.to.NAME]; default all.")] = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Send a test message to whoever is told of alarms, from this machine. Exit code 1 if one does not arrive."""
+    from venus.alarms.recipients import addressees
+
+    run = Invocation.of(ctx, config, as_json)
+    run.needs_passwords = False
+    everybody = addressees(run.settings.alarms)
+    if not everybody:
+        raise ConfigError("nobody is told of alarms: there is no [alarms.to.NAME] section", hint="add one")
+    names = [each.name for each in everybody]
+    if to and to not in names:
+        raise ConfigError(f"no recipient named {to!r}{nearest(to, names)}", hint="known: " + ", ".join(names))
+    found = [attempt(each) for each in everybody if to in ("", each.name)]
+    lines = [f"{each['to']}: {each['error'] or 'taken by ' + str(each['where'])}" for each in found]
+    run.out.answer({"sent": found}, *lines)
+    return int(any(each["error"] for each in found))
+
+
+def attempt(addressee: Addressee) -> dict[str, str]:
+    """Send one recipient a message that is no alarm."""
+    from venus.alarms.book import Alarm, Event, Notice
+    from venus.alarms.message import Message
+
+    now_s = time.time()
+    alarm = Alarm(business="", rule="other", subject="test", hop="broker",
+                  text="this is a test, nothing is wrong", since_s=now_s)  # fmt: skip
+    error = ""
+    try:
+        addressee.way.send(Message("test", [Notice(event=Event.RAISED, alarm=alarm, at_s=now_s)]))
+    except OSError as failure:
+        error = str(failure)
+    return {"to": addressee.name, "where": addressee.way.where, "error": error}

@@ -1,0 +1,95 @@
+"""[alarms]: who is told what, and when (docs/OPERATING.md, venus/alarms)."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+
+from venus.alarm_rules import NAMES
+from venus.config.section import Section
+from venus.config.values import Address, Patterns, Seconds
+from venus.suggest import nearest
+
+
+def _rule_name(name: str) -> str:
+    if name not in NAMES:
+        raise ValueError(f"is no kind of alarm{nearest(name, NAMES)}; `venus alarms rules` lists them")
+    return name
+
+
+class AlarmRule(Section):
+    """What differs for one kind of alarm."""
+
+    #: How long it must stand before anybody is told; 0 = as long as this kind needs, often not at all.
+    after_s: float = Field(default=0.0, ge=0)
+    #: How long until it is told again; 0 = alarms.repeat_s.
+    repeat_s: float = Field(default=0.0, ge=0)
+    #: Whether anybody is told at all; page, status and metrics show it anyway.
+    send: bool = True
+
+
+class Recipient(Section):
+    """Somebody who is told, in one of three ways."""
+
+    #: A URL that takes a POST with JSON. Whoever knows it can often write there, so it counts as a secret.
+    webhook: SecretStr = SecretStr("")
+    webhook_file: str = ""
+    #: Addresses of e-mail.
+    mail: Patterns = ()
+    mail_from: str = ""
+    smtp: Address = ""
+    smtp_security: Literal["starttls", "tls", "none"] = "starttls"
+    smtp_user: str = ""
+    smtp_password: SecretStr = SecretStr("")
+    smtp_password_file: str = ""
+    #: A program with its arguments; it gets the JSON of the webhook on stdin. No shell.
+    command: str = ""
+    #: Which kinds of alarms, as shell patterns.
+    rules: Patterns = ("*",)
+    timeout_s: float = Field(default=10.0, gt=0, le=300)
+
+    @field_validator("rules")
+    @classmethod
+    def _known(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in NAMES):
+                raise ValueError(f"has {pattern!r}, which is no kind of alarm{nearest(pattern, NAMES)}")
+        return patterns
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Recipient:
+        webhook = bool(self.webhook.get_secret_value() or self.webhook_file)
+        if [webhook, bool(self.mail), bool(self.command)].count(True) != 1:
+            raise ValueError("one of webhook (or webhook_file), mail and command must be set")
+        if self.mail and not (self.smtp and self.mail_from):
+            raise ValueError("mail needs smtp, the server as HOST:PORT, and mail_from, the sender's address")
+        for option in ("webhook", "smtp_password"):
+            if getattr(self, option).get_secret_value() and getattr(self, f"{option}_file"):
+                raise ValueError(f"{option} and {option}_file are both set: keep one of them")
+        return self
+
+    @property
+    def way(self) -> str:
+        """webhook, mail or command."""
+        return "mail" if self.mail else "command" if self.command else "webhook"
+
+
+class Alarms(Section):
+    """When something needs somebody."""
+
+    #: How often a broker looks.
+    check_s: Seconds = 5.0
+    #: An alarm that stands is told again after so long.
+    repeat_s: Seconds = 4 * 3600.0
+    #: What has been gone for so long is over, and that is told too.
+    clear_s: float = Field(default=30.0, ge=0)
+    #: A target that is so far behind is an alarm, and a source from which nothing was captured for so long.
+    late_s: Seconds = 60.0
+    to: dict[str, Recipient] = {}
+    rules: dict[Annotated[str, AfterValidator(_rule_name)], AlarmRule] = {}
+
+    def rule(self, name: str) -> AlarmRule:
+        """Return what is configured for a kind of alarm."""
+        return self.rules.get(name, AlarmRule())
