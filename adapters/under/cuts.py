@@ -35,11 +35,13 @@ class Piece:
     digest: int
     decided: bool
     batch: Batch
+    #: Of the offsets that it stands for, so many were applied before they were lost.
+    passed: int = 0
 
     @property
     def end(self) -> int:
-        """The offset behind its last change; an increment without changes takes one offset."""
-        return self.start + max(self.batch.count, 1)
+        """The offset behind it."""
+        return self.start + self.batch.offsets - self.passed
 
     @property
     def harmless(self) -> bool:
@@ -78,8 +80,8 @@ class Cut:
 def piece_of(increment: broker_pb2.Increment) -> Piece:
     """Decode an increment."""
     batch = decode(increment.body)
-    if max(batch.count, 1) != increment.count:
-        raise ProtocolError(f"increment {increment.base_offset} has {batch.count} changes, not {increment.count}")
+    if batch.offsets != increment.count:
+        raise ProtocolError(f"increment {increment.base_offset} has {batch.offsets} offsets, not {increment.count}")
     return Piece(
         start=increment.base_offset,
         epoch=increment.epoch,
@@ -135,6 +137,8 @@ class Assembler:
         if piece.end <= self._next and piece.start < self._next:
             self.replayed += 1
             return
+        if piece.batch.lost and piece.start < self._next:
+            piece.passed, piece.start = self._next - piece.start, self._next
         if piece.start < self._next or (self._dense and piece.start > self._next):
             raise ProtocolError(f"increment {piece.start}..{piece.end} does not follow offset {self._next}")
         self._next = piece.end

@@ -42,6 +42,10 @@ class Ingest(Protocol):
         """Queue a decision; it follows the halves queued before it."""
         ...
 
+    def pass_over(self, last_batch: int, next_sequence: int) -> None:
+        """Queue what the source has committed, for a broker in doubt, which goes on behind it."""
+        ...
+
     def wait_decided(self, batch_no: int, timeout_s: float) -> Decided: ...
 
     @property

@@ -15,12 +15,18 @@ from venus.wire.broker_pb2 import HalfRef
 
 
 def judge(
-    halves: Seq[HalfRef], records: Mapping[BatchNo, BatchRecord], *, in_flight_from: BatchNo | None = None
+    halves: Seq[HalfRef],
+    records: Mapping[BatchNo, BatchRecord],
+    *,
+    in_flight_from: BatchNo | None = None,
+    in_doubt: bool = False,
 ) -> list[tuple[HalfRef, Verdict]]:
     """Return the decisions to send, in order.
 
     Decisions reach further than the half they name (COMMIT: all up to it, ROLLBACK: all from it on), so one of each is
     enough: local transactions happen in batch order, and those in the table are a prefix.
+
+    A broker `in_doubt` may have an earlier use of a number, and have lost its ROLLBACK.
     """
     committed: HalfRef | None = None
     for half in sorted(halves, key=lambda h: h.batch_no):
@@ -28,6 +34,8 @@ def judge(
             return _decisions(committed, half, Verdict.UNKNOWN)
         record = records.get(BatchNo(half.batch_no))
         if record is None:
+            return _decisions(committed, half, Verdict.ROLLBACK)
+        if record.digest != half.digest and in_doubt:
             return _decisions(committed, half, Verdict.ROLLBACK)
         if record.digest != half.digest:
             raise Diverged(

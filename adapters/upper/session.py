@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState
+from venus.adapters.upper import missing
 from venus.adapters.upper.fills import Fills
 from venus.adapters.upper.ingest import Ingest
 from venus.adapters.upper.reviews import judge
@@ -138,7 +139,9 @@ def open_session(source: Source, producer: Ingest, claim: Claim, *, timeout_s: f
     claim.epoch, claim.take_over = Epoch(ack.epoch), False
     state = source.raise_epoch(Epoch(ack.epoch))
     committed = _resolve(source, producer, ack)
-    session = _positioned(source, producer, state, ack, committed)
+    if ack.in_doubt:
+        missing.pass_over(producer, state, committed, timeout_s=timeout_s)
+    session = _positioned(source, producer, state, ack, max(committed, state.last_batch if ack.in_doubt else 0))
     session.read_registry()
     return session
 
@@ -148,7 +151,7 @@ def _resolve(source: Source, producer: Ingest, ack: InitAck) -> int:
     halves = list(ack.undecided)
     committed = int(ack.last_batch)
     records = source.batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
-    for half, verdict in judge(halves, records):
+    for half, verdict in judge(halves, records, in_doubt=ack.in_doubt):
         logger.info("capture: half message %s left undecided by an earlier run: %s", half.batch_no, verdict.name)
         producer.decide(half.batch_no, half.digest, verdict)
         if verdict is Verdict.COMMIT:

@@ -32,11 +32,13 @@ class BrokerCluster:
         *,
         authority: Authority | None = None,
         broker: Mapping[str, Any] | None = None,
+        listen: Mapping[str, int] | None = None,
         **cluster: Any,
     ) -> None:
         self.folder, self.etcd, self.name, self._authority = folder, etcd, etcd.new_name(), authority
         if authority is not None:
             authority.issue("member", "broker", hosts=HOSTS)
+        self._listen = listen or {}  # ports that stay the same when a broker is started again
         self._options, self._broker = cluster, {"free_bytes_min": 1 << 20, **(broker or {})}
         self.brokers: dict[str, BrokerProcess] = {}
         for name in names:
@@ -45,7 +47,8 @@ class BrokerCluster:
     def start(self, name: str) -> BrokerProcess:
         """Start a broker, or start it again."""
         cluster = {"name": self.name, "broker_id": name, "etcd": self.etcd.addresses, "lease_s": 2.0, **self._options}
-        chosen = settings(self.folder / name, **self._broker).model_copy(
+        own = {**self._broker, **({"listen": f"127.0.0.1:{self._listen[name]}"} if name in self._listen else {})}
+        chosen = settings(self.folder / name, **own).model_copy(
             update={"cluster": type(settings(self.folder).cluster)(**cluster)}
         )
         if self._authority is not None:

@@ -126,6 +126,10 @@ class ScriptedProducer:
         self.broker.decide(batch_no, digest, verdict)
         self._step(f"decide.{verdict.name}.after")
 
+    def pass_over(self, last_batch: int, next_sequence: int) -> None:
+        self._step("pass_over")
+        self.broker.last_batch = max(self.broker.last_batch, last_batch)
+
     def wait_decided(self, batch_no: int, timeout_s: float) -> Decided:
         self._check()
         if batch_no <= self.broker.last_batch:

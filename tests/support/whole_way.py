@@ -63,13 +63,18 @@ class WholeWay:
     options: dict[str, Any] = field(default_factory=dict)
     on_error: str = "halt"
     loops: dict[str, Loop] = field(default_factory=dict)
+    #: Of brokers that run elsewhere; none = one is started here.
+    addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.broker: RunningBroker = start_in_thread(broker_settings(self.folder / "broker", free_bytes_min=0))
+        addresses = self.addresses
+        if not addresses:
+            self.broker: RunningBroker = start_in_thread(broker_settings(self.folder / "broker", free_bytes_min=0))
+            addresses = (self.broker.address,)
         self.settings = Settings(
             source=Source.model_validate({"url": self.source, **self.options}),
             targets={"main": Target.model_validate({"url": self.target, "on_error": self.on_error})},
-            broker=Broker(address=self.broker.address),
+            broker=Broker(addresses=addresses),
             capture=Capture(heartbeat_s=1.0),
         )
 
@@ -115,7 +120,7 @@ class WholeWay:
     def _level(self) -> bool:
         if self.log_rows():
             return False
-        with Admin(self.broker.address) as admin:
+        with Admin(self.settings.broker.reach) as admin:
             (found,) = admin.status("main").businesses
         position = progress(self.settings, "main").position
         return not found.halves and position is not None and position.offset >= found.next_offset
@@ -140,7 +145,8 @@ class WholeWay:
         try:
             self.stop()
         finally:
-            self.broker.stop()
+            if not self.addresses:
+                self.broker.stop()
 
 
 def run_at(url: str, *statements: str) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from venus.errors import ConfigError
 if TYPE_CHECKING:
     from venus.config import Settings
     from venus.coordination.etcd import EtcdCoordinator
-    from venus.replication.records import Leadership, LiveBroker
+    from venus.replication.records import Leadership, LiveBroker, LossWindow
 
 #: An election of etcd's own is waited for.
 ETCD_TIMEOUT_S = 5.0
@@ -91,6 +91,19 @@ def _business(found: Leadership) -> dict[str, Any]:
         "policy": found.policy.value,
         "min_in_sync": found.min_in_sync,
         "unclean_terms": list(found.unclean_terms),
+        "losses": [_loss(window) for window in found.losses],
+    }
+
+
+def _loss(window: LossWindow) -> dict[str, Any]:
+    return {
+        "term": window.term,
+        "first_offset": window.first_offset,
+        "end_offset": window.end_offset if window.measured else None,
+        "changes": window.rows if window.measured else None,
+        "first_batch": window.first_batch,
+        "last_batch": window.last_batch if window.measured else None,
+        "verified": list(window.verified),
     }
 
 

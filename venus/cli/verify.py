@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +18,14 @@ from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, t
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import seconds_shown
 from venus.cli.quarantine import only_target
-from venus.errors import ConfigError, VenusError
+from venus.errors import ConfigError, Unavailable, VenusError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.running import Runner
     from venus.adapters.verify.findings import Result
+    from venus.adapters.verify.losses import Closing
     from venus.adapters.verify.options import Options, Progress, RunnerFor
     from venus.adapters.verify.repair import Repaired
     from venus.config import Settings
@@ -98,8 +100,12 @@ def verify(
     check_options(options, repair=repair, dry_run=dry_run, engine=engine)
     require_engine(settings, engine)
     with failing_with_2():
+        terms = open_terms(run, settings)
+        if terms and options.leg == "auto":
+            options = replace(options, leg="all")
         result = compare(run, settings, options, engine)
         repaired = mend(run, settings, options, result) if repair and not dry_run else None
+        closing = closed(run, settings, options, result, repaired, terms)
         if html is not None:
             from venus.adapters.verify.html import write_html
 
@@ -108,7 +114,7 @@ def verify(
             from venus.adapters.verify.parquet import write_parquet
 
             write_parquet(result, parquet)
-    return answer(run, result, repaired, would=repair and dry_run)
+    return answer(run, result, repaired, closing, would=repair and dry_run)
 
 
 def check_options(options: Options, *, repair: bool, dry_run: bool, engine: str) -> None:
@@ -183,7 +189,40 @@ def mend(run: Invocation, settings: Settings, options: Options, result: Result) 
     return repair(settings, options.target, result, wait_s=options.wait_s)
 
 
-def answer(run: Invocation, result: Result, repaired: Repaired | None, *, would: bool) -> int:
+def open_terms(run: Invocation, settings: Settings) -> tuple[int, ...]:
+    """Return the terms of unclean elections of which something may be lost; empty without a cluster."""
+    from venus.adapters.verify.losses import open_windows
+
+    try:
+        windows = open_windows(settings)
+    except Unavailable:
+        return ()  # whoever needs the broker says so
+    for window in windows:
+        run.out.say(f"an unclean election (term {window.term}) may have lost changes: all three sides are compared")
+    return tuple(window.term for window in windows)
+
+
+def closed(
+    run: Invocation,
+    settings: Settings,
+    options: Options,
+    result: Result,
+    repaired: Repaired | None,
+    terms: tuple[int, ...],
+) -> Closing | None:
+    """Close the windows of unclean elections that were open before the comparison, if it has shown that it may."""
+    from venus.adapters.verify.losses import close
+
+    if not terms or repaired is None:
+        return None
+    closing = close(settings, options, result, repaired, terms)
+    shown = ", ".join(map(str, terms))
+    what = "is closed: nothing is missing any more" if closing.closed else f"stays open: {closing.why}"
+    run.out.say(f"what the unclean election of term {shown} may have lost {what}")
+    return closing
+
+
+def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: Closing | None, *, would: bool) -> int:
     """Say what was found; the exit code is the verdict, after a repair what is left of it."""
     shown: list[RenderableType] = [tables_shown(result)]
     shown += [f"! {t.table}: {note}" for t in result.tables for note in t.notes]
@@ -209,5 +248,8 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, *, would:
         if not repaired.left and code == 1:
             code = 3 if result.undecided else 0
     shown.append(verdict_line(result, verdict_word(result, repaired, code)))
-    run.out.answer(document(result, repaired, code), *shown)
+    said = document(result, repaired, code)
+    if closing is not None:
+        said["losses"] = asdict(closing)
+    run.out.answer(said, *shown)
     return code

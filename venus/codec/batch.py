@@ -40,6 +40,13 @@ class Batch:
     captured_at_us: int
     schemas: tuple[TableSchema, ...]
     sections: tuple[TableChanges, ...]
+    #: Offsets that it stands for instead of changes: an unclean election has lost what they were.
+    lost: int = 0
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it takes: one for each change, one without any."""
+        return self.lost or max(self.count, 1)
 
 
 def encode(batch: Batch) -> bytes:
@@ -65,6 +72,8 @@ def decode(body: bytes) -> Batch:
         raise ProtocolError(f"{len(body)} bytes are not a batch: {e}") from e
     sections = tuple(changes_from_wire(t) for t in message.tables)
     _check_count(message.batch_no, message.count, sections)
+    if message.lost and message.count:
+        raise ProtocolError(f"batch {message.batch_no} has changes and says that {message.lost} offsets are lost")
     return Batch(
         batch_no=BatchNo(message.batch_no),
         first_sequence=Sequence(message.first_sequence),
@@ -74,6 +83,7 @@ def decode(body: bytes) -> Batch:
         captured_at_us=message.captured_at_us,
         schemas=tuple(schemas_codec.from_wire(s) for s in message.schemas),
         sections=sections,
+        lost=message.lost,
     )
 
 

@@ -32,5 +32,7 @@ def _of(business: Leadership, living: Collection[Member]) -> Iterator[str]:
     if behind:
         yield f"{name} is not in sync at {', '.join(behind)}"
     if business.unclean_terms:
-        terms = ", ".join(map(str, business.unclean_terms))
-        yield f"{name} may lack changes that were acknowledged before term {terms}: `venus verify --repair` closes that"
+        windows = {window.term: str(window) for window in business.losses}
+        for term in business.unclean_terms:
+            what = windows.get(term, "changes that were acknowledged before it")
+            yield f"{name}: the unclean election of term {term} may have lost {what}: `venus verify --repair` closes it"

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from venus.errors import ProtocolError
-from venus.model import is_address, is_name
-from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.model import NAME_CHARS_MAX, is_address, is_name
+from venus.replication.records import Leadership, LiveBroker, LossWindow, Member, Policy
 
 FORMAT = 1
 VALUE_BYTES_MAX = 64 << 10
@@ -15,11 +15,15 @@ MEMBERS_MAX = 64
 UNCLEAN_TERMS_MAX = 1000
 TERM_MAX = (1 << 63) - 1
 TEXT_CHARS_MAX = 300
+GROUP_CHARS_MAX = 2 * NAME_CHARS_MAX
 
 _BROKER = {"broker", "store", "address", "site", "priority", "draining", "version"}
 _BUSINESS = {
     "business", "term", "leader", "in_sync", "last_in_sync", "replicas", "policy", "min_in_sync", "unclean_terms",
 }  # fmt: skip
+#: Only there if there is something to say.
+_LOSSES = "losses"
+_LOSS = ("term", "first_offset", "end_offset", "first_batch", "last_batch", "rows")
 
 
 def encode_broker(broker: LiveBroker, writer: str = "") -> bytes:
@@ -60,6 +64,7 @@ def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
             "last_in_sync": [[m.broker, m.store] for m in sorted(leadership.last_in_sync)],
             "replicas": list(leadership.replicas), "policy": leadership.policy.value,
             "min_in_sync": leadership.min_in_sync, "unclean_terms": list(leadership.unclean_terms),
+            **({_LOSSES: [_put_loss(loss) for loss in leadership.losses]} if leadership.losses else {}),
         },
         writer,
     )  # fmt: skip
@@ -69,7 +74,7 @@ def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
 
 def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
     """Return what was stored of a business. Raises ProtocolError."""
-    found = _decode(key, value, _BUSINESS)
+    found = _decode(key, value, _BUSINESS, frozenset({_LOSSES}))
     _check(key, isinstance(found["business"], str) and is_name(found["business"]), "its name is invalid")
     _check(key, _whole(found["term"], 0, TERM_MAX), "its term is invalid")
     _check(key, _whole(found["min_in_sync"], 1, MEMBERS_MAX), "min_in_sync is invalid")
@@ -85,7 +90,7 @@ def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
         leader=None if found["leader"] is None else _member(key, found["leader"]),
         in_sync=_members(key, found["in_sync"]), last_in_sync=_members(key, found["last_in_sync"]),
         replicas=tuple(replicas), policy=Policy(found["policy"]), min_in_sync=found["min_in_sync"],
-        unclean_terms=tuple(unclean), version=version,
+        unclean_terms=tuple(unclean), losses=_losses(key, found.get(_LOSSES, [])), version=version,
     )  # fmt: skip
 
 
@@ -115,7 +120,7 @@ def _encode(fields: dict[str, Any], writer: str) -> bytes:
     return json.dumps({"format": FORMAT} | marked, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _decode(key: str, value: bytes, wanted: set[str]) -> dict[str, Any]:
+def _decode(key: str, value: bytes, wanted: set[str], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
     _check(key, len(value) <= VALUE_BYTES_MAX, f"it has {len(value):,} bytes, at most {VALUE_BYTES_MAX:,} are read")
     try:
         found = json.loads(value)
@@ -126,7 +131,7 @@ def _decode(key: str, value: bytes, wanted: set[str]) -> dict[str, Any]:
     newer = isinstance(stored, int) and stored > FORMAT
     what = f"a newer VENUS has written it (format {stored})" if newer else f"its format is {str(stored)[:20]!r}"
     _check(key, stored == FORMAT, what)
-    missing, unknown = wanted - found.keys(), found.keys() - wanted - {"format", "writer"}
+    missing, unknown = wanted - found.keys(), found.keys() - wanted - optional - {"format", "writer"}
     named = ", ".join(str(name)[:40] for name in sorted(missing or unknown)[:5])
     _check(key, not missing and not unknown, f"{named} {'missing' if missing else 'unknown'}")
     return dict(found)
@@ -138,6 +143,24 @@ def _check(key: str, valid: bool, what: str) -> None:
             f"{key} cannot be used: {what}",
             hint="let every broker have the same version of VENUS; if the key was changed by hand, put it right",
         )
+
+
+def _put_loss(loss: LossWindow) -> list[Any]:
+    return [*(getattr(loss, name) for name in _LOSS), list(loss.verified)]
+
+
+def _losses(key: str, value: object) -> tuple[LossWindow, ...]:
+    return tuple(_loss(key, found) for found in _list(key, value, UNCLEAN_TERMS_MAX))
+
+
+def _loss(key: str, found: object) -> LossWindow:
+    numbers, verified = (found[:-1], found[-1]) if isinstance(found, list) and found else ([], None)
+    valid = len(numbers) == len(_LOSS) and all(_whole(number, -1, TERM_MAX) for number in numbers)
+    _check(key, valid and numbers[0] > 0 and numbers[1] >= 0, "what an unclean election lost is invalid")
+    groups = _list(key, verified, UNCLEAN_TERMS_MAX)
+    named = all(isinstance(name, str) and is_name(name, GROUP_CHARS_MAX) for name in groups)
+    _check(key, named, "a group's name is invalid")
+    return LossWindow(**dict(zip(_LOSS, numbers, strict=True)), verified=tuple(groups))
 
 
 def _whole(value: object, low: int, high: int) -> bool:

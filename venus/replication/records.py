@@ -37,6 +37,34 @@ class LiveBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossWindow:
+    """What an unclean election may have lost, until it is closed: offsets from `first_offset` to below `end_offset`.
+
+    -1 = the end is not known yet: the producer says it, because the source is the record. `verified` are the consumer
+    groups whose targets were compared with the source since, and repaired.
+    """
+
+    term: int
+    first_offset: int
+    end_offset: int = -1
+    first_batch: int = 0
+    last_batch: int = 0
+    rows: int = 0
+    verified: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> bool:
+        """Whether its end is known."""
+        return self.end_offset >= 0
+
+    def __str__(self) -> str:
+        if not self.measured:
+            return f"offsets from {self.first_offset} on, up to where the producer says, once it is back"
+        batches = f"batches {self.first_batch} to {self.last_batch}"
+        return f"offsets {self.first_offset} to {self.end_offset - 1} ({self.rows:,} changes in {batches})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
     """Who leads a business. Changed by compare-and-swap on `version` alone.
 
@@ -52,7 +80,8 @@ class Leadership:
     replicas: tuple[str, ...] = ()  # the brokers that shall have a replica
     policy: Policy = Policy.CONSISTENCY
     min_in_sync: int = 1
-    unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to have everything
+    unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to have everything, until that is closed
+    losses: tuple[LossWindow, ...] = ()  # what they may have lost, as far as it is known
     version: int = field(default=0, compare=False)  # what the coordinator compares; 0 = never stored
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -52,6 +53,11 @@ class Admin:
         """Remove a business for good, with its queue, its full data and its consumers; Refused while it is in use."""
         request = broker_pb2.ForgetBusinessRequest(business=business)
         self._ask(business, "ForgetBusiness", request, broker_pb2.Empty, FORGET_TIMEOUT_S)
+
+    def close_losses(self, business: str, group: str, terms: Sequence[int]) -> list[str]:
+        """Say that a group's target equals source and full data; return the groups that are still to be compared."""
+        request = broker_pb2.CloseLossesRequest(business=business, group=group, terms=terms)
+        return list(self._ask(business, "CloseLosses", request, broker_pb2.CloseLossesAnswer).waiting_for)
 
     def close(self) -> None:
         """Close the connection."""

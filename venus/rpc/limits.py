@@ -117,6 +117,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "source_last_batch": _ANY,
         "owner": Name(HOLDER_CHARS_MAX, may_be_empty=True),
     },
+    "Committed": {"epoch": _ANY, "last_batch": _ANY, "next_sequence": _ANY},
     "Half": {"batch_no": _FROM_1},
     "Squeezed": {"number": _U32, "size": Number(0, UINT32_MAX)},
     "Decision": {"epoch": _ANY, "batch_no": _FROM_1, "verdict": _VERDICT},
@@ -236,6 +237,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "DecideRequest": {"business": _BUSINESS, "batch_no": _FROM_1, "verdict": _VERDICT},
     "ForgetRequest": {"business": _BUSINESS, "group": _GROUP},
     "ForgetBusinessRequest": {"business": _BUSINESS},
+    "CloseLossesRequest": {"business": _BUSINESS, "group": _GROUP, "terms": Each(COUNT_MAX, _FROM_1)},
+    "CloseLossesAnswer": {"waiting_for": Each(COUNT_MAX)},
     "TableSchema": {"table_id": _U32, "version": _U32},
     "TableChanges": {
         "table_id": _U32,
@@ -252,6 +255,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "captured_at_us": _TIME,
         "schemas": Each(TABLES_MAX),
         "tables": Each(COUNT_MAX),
+        "lost": _U32,
     },
 }
 

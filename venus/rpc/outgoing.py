@@ -29,10 +29,12 @@ class Outgoing:
         self._decisions: deque[broker_pb2.Decision] = deque()  # queued
         self._asked: deque[broker_pb2.Decision] = deque()  # sent and not answered
         self._report: broker_pb2.AdapterReport | None = None
+        self._committed: broker_pb2.Committed | None = None
+        self._said: broker_pb2.Committed | None = None  # the same, once it was sent
         self.unacknowledged_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._queued or self._decisions or self._report is not None)
+        return bool(self._queued or self._decisions or self._report is not None or self._committed is not None)
 
     @property
     def rolling_back(self) -> bool:
@@ -57,6 +59,11 @@ class Outgoing:
         """Queue what the adapter says of itself; only the newest goes out."""
         self._report = report
 
+    def set_committed(self, committed: broker_pb2.Committed) -> None:
+        """Queue what the source has committed: it goes out with the decisions before it, and before any half."""
+        assert not self._queued, "half messages follow it"
+        self._committed = committed
+
     def take(self) -> broker_pb2.ProducerFrame:
         """Return the next frame; what it holds counts as sent."""
         halves: list[broker_pb2.Half] = []
@@ -70,7 +77,9 @@ class Outgoing:
         self._decisions.clear()
         self._asked.extend(d for d in decisions if d.verdict != broker_pb2.UNKNOWN)
         report, self._report = self._report, None
-        return broker_pb2.ProducerFrame(halves=halves, decisions=decisions, report=report)
+        committed, self._committed = self._committed, None
+        self._said = committed or self._said
+        return broker_pb2.ProducerFrame(halves=halves, decisions=decisions, report=report, committed=committed)
 
     def persisted(self, through: int) -> None:
         """Forget half messages that are on disk."""
@@ -98,6 +107,7 @@ class Outgoing:
             self._queued.appendleft(self._sent.pop())
         self._decisions.extendleft(reversed(self._asked))
         self._asked.clear()
+        self._committed = self._said or self._committed  # saying it twice does no harm
 
     def _drop_from(self, batch_no: int) -> None:
         for queue in (self._queued, self._sent):

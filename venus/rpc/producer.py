@@ -135,6 +135,20 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             self._check()
             return self._committed.batch_no if self._committed is not None else self._known
 
+    def pass_over(self, last_batch: int, next_sequence: int) -> None:
+        """Queue what the source has committed, for a broker in doubt.
+
+        Everything that InitAck has undecided is decided before, and half messages follow. `wait_decided` tells when
+        the broker has gone on behind it.
+        """
+        with self._lock:
+            self._check()
+            assert self._ack is not None, "connect first"
+            self._outgoing.set_committed(
+                broker_pb2.Committed(epoch=self._ack.epoch, last_batch=last_batch, next_sequence=next_sequence)
+            )
+            self._work.notify()
+
     def report(self, condition: AdapterCondition) -> None:
         """Tell the broker how the tables stand; queued."""
         with self._lock:
@@ -226,6 +240,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
         if decided.verdict == broker_pb2.COMMIT:
             if self._committed is None or decided.batch_no >= self._committed.batch_no:
                 self._committed = decided
+            self._through = max(self._through, decided.batch_no)
         elif decided.verdict == broker_pb2.ROLLBACK:
             self._rolled_back = decided
             self._through = min(self._through, decided.batch_no - 1)

@@ -79,6 +79,7 @@ class ProducerFrame(_message.Message):
     HALVES_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     seal: _builtins.int
     @_builtins.property
@@ -93,6 +94,10 @@ class ProducerFrame(_message.Message):
 
     @_builtins.property
     def report(self) -> Global___AdapterReport: ...
+    @_builtins.property
+    def committed(self) -> Global___Committed:
+        """once, after the decisions about what InitAck has, if that says `in_doubt`"""
+
     def __init__(
         self,
         *,
@@ -100,15 +105,45 @@ class ProducerFrame(_message.Message):
         halves: _abc.Iterable[Global___Half] | None = ...,
         decisions: _abc.Iterable[Global___Decision] | None = ...,
         report: Global___AdapterReport | None = ...,
+        committed: Global___Committed | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["init", b"init", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "init", b"init", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "halves", b"halves", "init", b"init", "report", b"report", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "decisions", b"decisions", "halves", b"halves", "init", b"init", "report", b"report", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProducerFrame: _TypeAlias = ProducerFrame  # noqa: Y015
+
+@_typing.final
+class Committed(_message.Message):
+    """What the source has committed, for a broker that may lack some of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_BATCH_FIELD_NUMBER: _builtins.int
+    NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    last_batch: _builtins.int
+    """the newest batch of the source"""
+    next_sequence: _builtins.int
+    """behind its last change"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        last_batch: _builtins.int = ...,
+        next_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "next_sequence", b"next_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Committed: _TypeAlias = Committed  # noqa: Y015
 
 @_typing.final
 class Init(_message.Message):
@@ -437,12 +472,15 @@ class InitAck(_message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     UNDECIDED_FIELD_NUMBER: _builtins.int
+    IN_DOUBT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """the producer's new epoch: raise it at the source before anything else"""
     last_batch: _builtins.int
     """committed"""
     last_sequence: _builtins.int
     next_offset: _builtins.int
+    in_doubt: _builtins.bool
+    """an unclean election chose this broker: say what the source has committed, then go on behind it"""
     @_builtins.property
     def undecided(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
     def __init__(
@@ -453,10 +491,11 @@ class InitAck(_message.Message):
         last_sequence: _builtins.int = ...,
         next_offset: _builtins.int = ...,
         undecided: _abc.Iterable[Global___HalfRef] | None = ...,
+        in_doubt: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "last_sequence", b"last_sequence", "next_offset", b"next_offset", "undecided", b"undecided"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "in_doubt", b"in_doubt", "last_batch", b"last_batch", "last_sequence", b"last_sequence", "next_offset", b"next_offset", "undecided", b"undecided"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1192,6 +1231,63 @@ class ForgetBusinessRequest(_message.Message):
 Global___ForgetBusinessRequest: _TypeAlias = ForgetBusinessRequest  # noqa: Y015
 
 @_typing.final
+class CloseLossesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    group: _builtins.str
+    """whose target was compared with source and full data"""
+    seal: _builtins.int
+    @_builtins.property
+    def terms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of the windows that were there when the comparison began"""
+
+    def __init__(
+        self,
+        *,
+        business: _builtins.str = ...,
+        group: _builtins.str = ...,
+        terms: _abc.Iterable[_builtins.int] | None = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "group", b"group", "seal", b"seal", "terms", b"terms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseLossesRequest: _TypeAlias = CloseLossesRequest  # noqa: Y015
+
+@_typing.final
+class CloseLossesAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    seal: _builtins.int
+    @_builtins.property
+    def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """groups that are to be compared before the windows are closed; none: they are"""
+
+    def __init__(
+        self,
+        *,
+        waiting_for: _abc.Iterable[_builtins.str] | None = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seal", b"seal", "waiting_for", b"waiting_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseLossesAnswer: _TypeAlias = CloseLossesAnswer  # noqa: Y015
+
+@_typing.final
 class ConsumerStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1458,6 +1554,7 @@ class ReplicationStatus(_message.Message):
     REFUSAL_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     leader: _builtins.str
     """a broker's id; empty = nobody leads"""
@@ -1478,6 +1575,10 @@ class ReplicationStatus(_message.Message):
     """why this broker's replica cannot follow"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]: ...
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___LossWindow]:
+        """of unclean elections, until they are closed"""
+
     def __init__(
         self,
         *,
@@ -1493,14 +1594,61 @@ class ReplicationStatus(_message.Message):
         refusal: _builtins.str = ...,
         trouble: _builtins.str = ...,
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+        losses: _abc.Iterable[Global___LossWindow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "leader", b"leader", "leader_address", b"leader_address", "log_end", b"log_end", "min_in_sync", b"min_in_sync", "mode", b"mode", "policy", b"policy", "reason", b"reason", "refusal", b"refusal", "replicas", b"replicas", "term", b"term", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "leader", b"leader", "leader_address", b"leader_address", "log_end", b"log_end", "losses", b"losses", "min_in_sync", b"min_in_sync", "mode", b"mode", "policy", b"policy", "reason", b"reason", "refusal", b"refusal", "replicas", b"replicas", "term", b"term", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicationStatus: _TypeAlias = ReplicationStatus  # noqa: Y015
+
+@_typing.final
+class LossWindow(_message.Message):
+    """What an unclean election may have lost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    FIRST_BATCH_FIELD_NUMBER: _builtins.int
+    LAST_BATCH_FIELD_NUMBER: _builtins.int
+    VERIFIED_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    first_offset: _builtins.int
+    end_offset: _builtins.int
+    """behind the last one; absent until a producer has said what the source has committed"""
+    rows: _builtins.int
+    first_batch: _builtins.int
+    last_batch: _builtins.int
+    """0 = not known yet"""
+    @_builtins.property
+    def verified(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """consumer groups whose targets were compared and repaired since"""
+
+    def __init__(
+        self,
+        *,
+        term: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        end_offset: _builtins.int | None = ...,
+        rows: _builtins.int = ...,
+        first_batch: _builtins.int = ...,
+        last_batch: _builtins.int = ...,
+        verified: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset", "first_batch", b"first_batch", "first_offset", b"first_offset", "last_batch", b"last_batch", "rows", b"rows", "term", b"term", "verified", b"verified"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
+    _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+
+Global___LossWindow: _TypeAlias = LossWindow  # noqa: Y015
 
 @_typing.final
 class ReplicaStatus(_message.Message):

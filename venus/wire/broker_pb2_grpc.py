@@ -417,6 +417,11 @@ class AdminStub:
                 request_serializer=venus_dot_wire_dot_broker__pb2.ForgetBusinessRequest.SerializeToString,
                 response_deserializer=venus_dot_wire_dot_broker__pb2.Empty.FromString,
                 _registered_method=True)
+        self.CloseLosses = channel.unary_unary(
+                '/venus.wire.Admin/CloseLosses',
+                request_serializer=venus_dot_wire_dot_broker__pb2.CloseLossesRequest.SerializeToString,
+                response_deserializer=venus_dot_wire_dot_broker__pb2.CloseLossesAnswer.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -449,6 +454,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CloseLosses(self, request, context):
+        """a comparison has found and repaired what was lost
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -471,6 +483,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ForgetBusiness,
                     request_deserializer=venus_dot_wire_dot_broker__pb2.ForgetBusinessRequest.FromString,
                     response_serializer=venus_dot_wire_dot_broker__pb2.Empty.SerializeToString,
+            ),
+            'CloseLosses': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseLosses,
+                    request_deserializer=venus_dot_wire_dot_broker__pb2.CloseLossesRequest.FromString,
+                    response_serializer=venus_dot_wire_dot_broker__pb2.CloseLossesAnswer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -581,6 +598,33 @@ class Admin:
             '/venus.wire.Admin/ForgetBusiness',
             venus_dot_wire_dot_broker__pb2.ForgetBusinessRequest.SerializeToString,
             venus_dot_wire_dot_broker__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseLosses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/venus.wire.Admin/CloseLosses',
+            venus_dot_wire_dot_broker__pb2.CloseLossesRequest.SerializeToString,
+            venus_dot_wire_dot_broker__pb2.CloseLossesAnswer.FromString,
             options,
             channel_credentials,
             insecure,

@@ -146,6 +146,8 @@ class AdminStub:
     """a consumer group that will not come back"""
     ForgetBusiness: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ForgetBusinessRequest, _broker_pb2.Empty]
     """with all it has; refused while anyone is connected"""
+    CloseLosses: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CloseLossesRequest, _broker_pb2.CloseLossesAnswer]
+    """a comparison has found and repaired what was lost"""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -157,6 +159,8 @@ class AdminAsyncStub(AdminStub):
     """a consumer group that will not come back"""
     ForgetBusiness: _aio.UnaryUnaryMultiCallable[_broker_pb2.ForgetBusinessRequest, _broker_pb2.Empty]  # type: ignore[assignment]
     """with all it has; refused while anyone is connected"""
+    CloseLosses: _aio.UnaryUnaryMultiCallable[_broker_pb2.CloseLossesRequest, _broker_pb2.CloseLossesAnswer]  # type: ignore[assignment]
+    """a comparison has found and repaired what was lost"""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -189,5 +193,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.Empty, _abc.Awaitable[_broker_pb2.Empty]]:
         """with all it has; refused while anyone is connected"""
+
+    @_abc_1.abstractmethod
+    def CloseLosses(
+        self,
+        request: _broker_pb2.CloseLossesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.CloseLossesAnswer, _abc.Awaitable[_broker_pb2.CloseLossesAnswer]]:
+        """a comparison has found and repaired what was lost"""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

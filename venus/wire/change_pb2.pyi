@@ -539,6 +539,7 @@ class BatchBody(_message.Message):
     CAPTURED_AT_US_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     batch_no: _builtins.int
     """dense per business"""
     first_sequence: _builtins.int
@@ -549,6 +550,10 @@ class BatchBody(_message.Message):
     """the last batch of its cut: the target may commit here"""
     captured_at_us: _builtins.int
     """when the cut's snapshot was opened, the source's clock, Unix microseconds"""
+    lost: _builtins.int
+    """Instead of changes: so many offsets are lost, because an unclean election chose a broker without them. The queue
+    passes over them, no offset is given twice. Made by the broker, never by a producer.
+    """
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableSchema]:
         """versions that this and later batches use"""
@@ -566,10 +571,11 @@ class BatchBody(_message.Message):
         captured_at_us: _builtins.int = ...,
         schemas: _abc.Iterable[Global___TableSchema] | None = ...,
         tables: _abc.Iterable[Global___TableChanges] | None = ...,
+        lost: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "captured_at_us", b"captured_at_us", "count", b"count", "cut", b"cut", "cut_end", b"cut_end", "first_sequence", b"first_sequence", "schemas", b"schemas", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "captured_at_us", b"captured_at_us", "count", b"count", "cut", b"cut", "cut_end", b"cut_end", "first_sequence", b"first_sequence", "lost", b"lost", "schemas", b"schemas", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 
 from venus.coordination import stored
 from venus.errors import ProtocolError
-from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.replication.records import Leadership, LiveBroker, LossWindow, Member, Policy
 
 KEY = "/venus/shop/businesses/main"
 A, B = Member(broker="a", store="sa"), Member(broker="b", store="sb")
 MAIN = Leadership(
     business="main", term=3, leader=A, in_sync=frozenset({A, B}), last_in_sync=frozenset({B}), replicas=("a", "b"),
-    policy=Policy.AVAILABILITY, min_in_sync=2, unclean_terms=(2,), version=9,
+    policy=Policy.AVAILABILITY, min_in_sync=2, unclean_terms=(2, 3), version=9,
+    losses=(
+        LossWindow(term=2, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15, verified=("main/x",)),
+        LossWindow(term=3, first_offset=30, first_batch=7),
+    ),
 )  # fmt: skip
 LIVING = LiveBroker(member=A, address="[::1]:7400", site="north", priority=-1, draining=True, version="0.2.0")
 
@@ -58,6 +62,12 @@ def test_what_was_stored_comes_back() -> None:
         ({"policy": []}, "its policy is unknown"),
         ({"min_in_sync": 0}, "min_in_sync is invalid"),
         ({"unclean_terms": [0]}, "an unclean term is invalid"),
+        ({"losses": [[0, 1, 2, 3, 4, 5, []]]}, "what an unclean election lost is invalid"),
+        ({"losses": [[2, 1, 2, 3, 4, []]]}, "what an unclean election lost is invalid"),
+        ({"losses": [[2, -1, 2, 3, 4, 5, []]]}, "what an unclean election lost is invalid"),
+        ({"losses": [[]]}, "what an unclean election lost is invalid"),
+        ({"losses": {}}, "a list is missing or has more than 1000 entries"),
+        ({"losses": [[2, 1, 2, 3, 4, 5, [7]]]}, "a group's name is invalid"),
     ],
 )
 def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, object], sentence: str) -> None:

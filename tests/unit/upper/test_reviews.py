@@ -46,6 +46,11 @@ def test_what_is_in_the_batch_table_is_committed_and_the_rest_rolled_back(
     assert [(half.batch_no, verdict) for half, verdict in given] == answers
 
 
+def test_a_broker_in_doubt_may_have_an_earlier_use_of_a_number() -> None:
+    given = judge(_halves(6, 7, 8), {**_table(6), **_table(7, digest=1), **_table(8)}, in_doubt=True)
+    assert [(half.batch_no, verdict) for half, verdict in given] == [(6, Verdict.COMMIT), (7, Verdict.ROLLBACK)]
+
+
 def test_another_batch_under_the_same_number_is_never_confirmed() -> None:
     with pytest.raises(Diverged, match="batch 7"):
         judge(_halves(7), _table(7, digest=1))

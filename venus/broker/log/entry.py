@@ -1,8 +1,8 @@
 """The entries of the replicated log: the only thing on disk that is not derived from something else.
 
 Everything that changes a business is an entry: half messages arrive as PREPARE, are decided by DECIDE; EPOCH fences
-older producers; CONSUMER says how far a group has come; TERM begins a leadership. Replaying them in order ends where
-the broker stands.
+older producers; CONSUMER says how far a group has come; TERM begins a leadership; LOST passes over what an unclean
+election has lost. Replaying them in order ends where the broker stands.
 
 An entry is sealed: the seal covers the header, the index and the digest of the body, so neither a flipped epoch nor
 an entry in the wrong place passes. Entries are shipped between brokers as the bytes that are stored.
@@ -36,6 +36,11 @@ class EntryKind(IntEnum):
     EPOCH = 3
     CONSUMER = 4
     TERM = 5
+    LOST = 6
+
+
+#: Their bodies are a BatchBody.
+WITH_ENVELOPE = frozenset({EntryKind.PREPARE, EntryKind.LOST})
 
 
 _KINDS = frozenset(EntryKind)
@@ -43,7 +48,7 @@ _KINDS = frozenset(EntryKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry; `body` is the producer's BatchBody for PREPARE, JSON for the others.
+    """One entry; `body` is the producer's BatchBody for PREPARE, the broker's for LOST, JSON for the others.
 
     `term` is the leadership in which it was appended, `epoch` the producer's, `digest` xxh3_64 of the body.
     """
@@ -62,7 +67,7 @@ class Entry:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The content of an entry that is not a PREPARE."""
+        """The content of an entry whose body is JSON."""
         found: dict[str, Any] = json.loads(self.body)
         return found
 

@@ -47,6 +47,7 @@ class Envelope:
     changes: tuple[SectionFigures, ...]
     schemas: tuple[change_pb2.TableSchema, ...]
     versions: frozenset[Version]  # of its sections
+    lost: int = 0  # offsets that it stands for, without changes
 
     @property
     def described(self) -> set[Version]:
@@ -66,6 +67,8 @@ def open_body(batch_no: int, body: bytes) -> Envelope:
         # The body hashes to its digest, so it is the number beside it that was damaged on the way.
         raise DigestMismatch(f"half message {batch_no} carries batch {message.batch_no}")
     limits.check(message, f"batch {batch_no}: ")
+    if message.lost:
+        raise ProtocolError(f"batch {batch_no} says that something is lost, which only the broker does")
     for table in message.tables:
         _check(batch_no, table)
     if sum(table.count for table in message.tables) != message.count:
@@ -107,6 +110,7 @@ def envelope(message: change_pb2.BatchBody) -> Envelope:
         changes=tuple(changes),
         schemas=tuple(_copy(schema) for schema in message.schemas),
         versions=frozenset([(table.table_id, table.schema_version) for table in message.tables]),
+        lost=message.lost,
     )
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from venus.broker.machine import loss
+from venus.broker.machine.loss import Loss
 from venus.broker.machine.sharing import Shared
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
@@ -90,6 +92,7 @@ class Half:
     nbytes: int = 0
     received_at_us: int = 0
     index: int = 0
+    lost: int = 0  # it stands for so many offsets that an unclean election has lost
 
     @property
     def last_sequence(self) -> int:
@@ -99,7 +102,7 @@ class Half:
     @property
     def offsets(self) -> int:
         """How many offsets it takes: an empty batch takes one, so that it has a place in the queue too."""
-        return max(self.count, 1)
+        return self.lost or max(self.count, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,7 @@ class State:
     next_offset: int = 0
     halves: Shared[Half] = field(default_factory=Shared)
     outcomes: tuple[Outcome, ...] = ()
+    losses: tuple[Loss, ...] = ()  # of unclean elections
 
     @property
     def end_batch(self) -> int:
@@ -222,8 +226,11 @@ def recorded(state: State, batch_no: int, digest: int, verdict: Verdict) -> Answ
 
 
 def check_producer(state: State, source_last_batch: int) -> None:
-    """Refuse a producer whose source has committed more than this broker ever got (rule 6)."""
-    if source_last_batch > state.end_batch:
+    """Refuse a producer whose source has committed more than this broker ever got (rule 6).
+
+    After an unclean election that is expected: the producer is asked what is missing.
+    """
+    if source_last_batch > state.end_batch and not loss.in_doubt(state.losses):
         raise Diverged(
             f"the source has committed batch {source_last_batch}, but this broker's newest is {state.end_batch}: "
             "it no longer has what it once acknowledged",
@@ -263,6 +270,7 @@ def persist(state: State, half: Half) -> State:
         next_offset=state.next_offset,
         halves=state.halves.followed_by(half),
         outcomes=state.outcomes,
+        losses=state.losses,
     )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from venus.broker.log.entry import Entry, EntryKind
-from venus.broker.machine import queue_index, records, retention
+from venus.broker.log.entry import WITH_ENVELOPE, Entry, EntryKind
+from venus.broker.machine import loss, queue_index, records, retention
 from venus.broker.machine.business import Business, Pending, TableFigures
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import Envelope, envelope, parse
@@ -55,7 +55,7 @@ def pend_rest(store: Store, business: Business) -> None:
 
 def pend(business: Business, index: int, entry: Entry) -> None:
     """Propose an entry that is in the log."""
-    content = envelope(parse(entry.body)) if entry.kind is EntryKind.PREPARE else None
+    content = envelope(parse(entry.body)) if entry.kind in WITH_ENVELOPE else None
     taken = step(business.proposed, index, entry, content)
     business.proposed = taken.after
     business.log.terms = business.log.terms.append(entry.term, index)
@@ -94,6 +94,8 @@ def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) 
             _decide(business, entry, taken, batch, applied)
         case EntryKind.CONSUMER:
             _consumer(business, pending, batch)
+        case EntryKind.LOST:
+            _pass_over(business, pending, taken, batch, applied)
         case EntryKind.EPOCH | EntryKind.TERM:
             pass  # the step is all there is
     log.applied = pending.index
@@ -112,7 +114,12 @@ def _decide(business: Business, entry: Entry, taken: Step, batch: Batch, applied
         business.count("rolled_back_rows", sum(h.count for h in taken.removed))
     else:
         for offset, found in taken.placed:
-            applied.placed.append(_place(business, offset, found, entry, batch))
+            content = business.envelopes[found.batch_no]
+            if not loss.in_doubt(taken.before.losses):
+                _begin_epoch(business, entry.epoch, offset)
+            applied.placed.append(_place(business, offset, found, entry, content, batch))
+            business.count("committed_rows", found.count)
+            business.count("committed_batches")
         business.count("commits")
         after = taken.after
         mark = Mark(at_us=entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
@@ -123,11 +130,27 @@ def _decide(business: Business, entry: Entry, taken: Step, batch: Batch, applied
         applied.settled.append(gone.batch_no)
 
 
-def _place(business: Business, offset: int, found: Half, entry: Entry, batch: Batch) -> queue_index.Placed:
-    content = business.envelopes[found.batch_no]
-    if entry.epoch > business.epoch_at_end:
+def _pass_over(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
+    """Give the offsets that are lost a place in the queue, so that readers pass over them."""
+    assert pending.content is not None
+    for offset, found in taken.placed:
+        applied.placed.append(_place(business, offset, found, pending.entry, pending.content, batch))
+        business.count("lost_rows", taken.after.last_sequence - taken.before.last_sequence)
+
+
+def _begin_epoch(business: Business, epoch: int, offset: int) -> None:
+    """Note where an epoch begins: consumers of older ones must have stopped there.
+
+    Not while it is in doubt what is missing, nor for that itself: a consumer may have applied it under older epochs.
+    """
+    if epoch > business.epoch_at_end:
         kept = [e for i, e in enumerate(business.epochs) if _still_needed(business, i)]
-        business.epochs = (*kept, (entry.epoch, offset))
+        business.epochs = (*kept, (epoch, offset))
+
+
+def _place(
+    business: Business, offset: int, found: Half, entry: Entry, content: Envelope, batch: Batch
+) -> queue_index.Placed:
     place = queue_index.Placed(
         base_offset=offset,
         index=found.index,
@@ -149,8 +172,6 @@ def _place(business: Business, offset: int, found: Half, entry: Entry, batch: Ba
     business.nbytes += found.nbytes
     business.committed_at_us = entry.at_us
     business.captured_at_us = content.captured_at_us
-    business.count("committed_rows", found.count)
-    business.count("committed_batches")
     _describe(business, offset, content, batch)
     return place
 

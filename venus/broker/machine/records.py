@@ -10,7 +10,7 @@ from typing import Any
 
 from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
-from venus.broker.machine import half
+from venus.broker.machine import half, loss
 from venus.broker.machine.business import Business, Materialised, TableFigures
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import envelope, parse
@@ -83,6 +83,7 @@ def _record(business: Business) -> dict[str, Any]:
         "captured_at_us": business.captured_at_us,
         "marks": [(m.at_us, m.sequence, m.next_offset) for m in business.marks],
         "counters": counters,
+        "losses": loss.encode(state.losses),
     }
 
 
@@ -125,6 +126,7 @@ def _restore(business: Business, record: dict[str, Any]) -> None:
         last_sequence=record["last_sequence"],
         next_offset=record["next_offset"],
         outcomes=outcomes,
+        losses=loss.decode(record.get("losses", ())),
     )
     business.log_start = record["log_start"]
     business.nbytes, business.nbytes_trimmed = record["nbytes"], record["nbytes_trimmed"]

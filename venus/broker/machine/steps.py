@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from venus.broker.log.entry import Entry, EntryKind
-from venus.broker.machine import half
+from venus.broker.machine import half, passing_over
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.half import Half, State
 from venus.model import Verdict
@@ -27,7 +27,7 @@ class Step:
 
 
 def step(state: State, index: int, entry: Entry, content: Envelope | None) -> Step:
-    """Take the step of one entry; `content` is the envelope of a PREPARE's body."""
+    """Take the step of one entry; `content` is the envelope of a PREPARE's or LOST's body."""
     match entry.kind:
         case EntryKind.PREPARE:
             assert content is not None, "a PREPARE has an envelope"
@@ -43,6 +43,12 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
         case EntryKind.EPOCH:
             record = entry.record
             return Step(before=state, after=half.raise_epoch(state, record["epoch"], record["producer"]))
+        case EntryKind.LOST:
+            assert content is not None, "a LOST has an envelope"
+            after, placed = passing_over.pass_over(state, _half(index, entry, content))
+            return Step(before=state, after=after, placed=placed)
+        case EntryKind.TERM if terms := entry.record.get("unclean"):
+            return Step(before=state, after=passing_over.doubt(state, terms))
         case EntryKind.CONSUMER | EntryKind.TERM:
             return Step(before=state, after=state)
 
@@ -56,4 +62,5 @@ def _half(index: int, entry: Entry, content: Envelope) -> Half:
         nbytes=len(entry.body),
         received_at_us=entry.at_us,
         index=index,
+        lost=content.lost,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from venus.broker.log.entry import Entry, EntryKind
+from venus.broker.log.entry import WITH_ENVELOPE, Entry
 from venus.broker.machine import described
 from venus.broker.machine.business import Business, Pending
 from venus.broker.machine.envelope import Envelope, envelope, parse
@@ -67,7 +67,7 @@ class Group:
     def follow(self, business: Business, entry: Entry, stored: bytes) -> None:
         """Append an entry of the leader's log as it is stored there."""
         index = business.log.end
-        content = envelope(parse(entry.body)) if entry.kind is EntryKind.PREPARE else None
+        content = envelope(parse(entry.body)) if entry.kind in WITH_ENVELOPE else None
         taken = step(business.proposed, index, entry, content)
         pending = Pending(index=index, entry=entry, content=content, step=taken, stored=stored, is_new=False)
         self._append(business, pending, durable=True)

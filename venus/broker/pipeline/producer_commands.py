@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from venus.broker.log.entry import Entry, EntryKind, note
-from venus.broker.machine import described, half
+from venus.broker.machine import described, half, loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import Envelope, open_body
 from venus.broker.machine.half import Action, Half
+from venus.broker.pipeline import missing
 from venus.broker.pipeline.group import Group
 from venus.broker.store.space import Space
 from venus.errors import IllegalTransition, ProtocolError
@@ -64,6 +65,9 @@ def init(
         business.proposed = business.applying = business.committed = raised
     else:
         _raise_epoch(group, business, epoch, producer, at_us)
+    in_doubt = loss.in_doubt(business.proposed.losses)
+    if in_doubt and source_last_batch > business.proposed.end_batch:
+        missing.roll_back_incomplete(group, business, epoch, at_us)
     state = business.proposed
     if state.halves:  # the answer asks about each of them: that is a review, and the first one after a restart
         business.count("reviews_sent", len(state.halves))
@@ -73,6 +77,7 @@ def init(
         last_sequence=state.last_sequence,
         next_offset=state.next_offset,
         undecided=[half_ref(business, found) for found in state.halves],
+        in_doubt=in_doubt,
     )
 
 
@@ -153,9 +158,9 @@ def operator_decide(
 
 def _require_described(business: Business, content: Envelope) -> None:
     """Refuse changes that nobody could ever read. Raises ProtocolError."""
-    missing = described.missing(business, content)
-    if missing:
-        table_id, version = min(missing)
+    unknown = described.missing(business, content)
+    if unknown:
+        table_id, version = min(unknown)
         raise ProtocolError(
             f"batch {content.batch_no} has changes of table {table_id} in version {version}, which neither it nor any "
             "batch before it describes",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.pipeline import producer_commands
+from venus.broker.pipeline import missing, producer_commands
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
@@ -72,6 +72,16 @@ class Producers:
         def work(group: Group) -> broker_pb2.Decided:
             self._space.check_decision()
             return producer_commands.decide(group, found, epoch, batch_no, digest, Verdict(verdict), self._clock_us())
+
+        return self._commits.submit(work, business=found)
+
+    def pass_over(self, business: str, said: broker_pb2.Committed) -> Future[broker_pb2.Decided]:
+        """Go on behind what the source has committed and this broker lacks, after an unclean election."""
+        found = self._catalogue.known(business)
+
+        def work(group: Group) -> broker_pb2.Decided:
+            self._space.check_decision()
+            return missing.pass_over(group, found, said, self._clock_us())
 
         return self._commits.submit(work, business=found)
 

@@ -31,11 +31,19 @@ def append_stored(group: Group, business: Business, first: int, values: Sequence
         group.follow(business, entry, value)
 
 
-def begin_term(group: Group, business: Business, term: int, leader: str, at_us: int) -> None:
-    """Append the entry that begins a leadership; whoever commits it commits everything before it."""
+def begin_term(
+    group: Group, business: Business, term: int, leader: str, at_us: int, *, doubted: Sequence[int] = ()
+) -> None:
+    """Append the entry that begins a leadership; whoever commits it commits everything before it.
+
+    `doubted` are terms of unclean elections of which nobody has said yet what they lost; it notes those that its log
+    does not have, so that the producer is asked.
+    """
     group.log_changed.add(business)
     if business.log.terms.newest >= term:
         return
     group.allow(business, term)
-    record = {"term": term, "leader": leader}
+    known = {loss.term for loss in business.proposed.losses}
+    unclean = [doubt for doubt in doubted if doubt not in known]
+    record = {"term": term, "leader": leader, **({"unclean": unclean} if unclean else {})}
     group.append(business, note(EntryKind.TERM, epoch=business.proposed.epoch, at_us=at_us, record=record))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from venus.broker.machine import loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
-from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed
+from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed, Unavailable
 from venus.wire import broker_pb2
 
 #: So many batches that do not concern the reader are passed over in one call.
@@ -43,10 +44,16 @@ def check(business: Business, offset: int, epoch: int) -> broker_pb2.Opened:
 
 
 def in_range(business: Business, offset: int) -> None:
-    """Raise OffsetTrimmed or OffsetDiverged if the queue does not have the offset."""
+    """Raise OffsetTrimmed or OffsetDiverged if the queue does not have the offset; Unavailable while that is open."""
     if offset < business.log_start:
         raise OffsetTrimmed(
             f"{business.name}: offset {offset} is gone, the queue starts at {business.log_start}", hint=_FULL_HINT
+        )
+    if offset > business.visible_offset and loss.in_doubt(business.committed.losses):
+        raise Unavailable(
+            f"{business.name}: offset {offset} may be lost, {business.visible_offset} is the next one here: an unclean "
+            "election, after which the producer has not said yet what the source has",
+            hint="`venus sync` tells it; then this goes on by itself",
         )
     if offset > business.visible_offset:
         raise OffsetDiverged(

@@ -73,7 +73,9 @@ class CoreLogs:
         def work(group: Group) -> None:
             standing = self._shared.standing(business)
             if standing.leads and standing.term == term:
-                replica_commands.begin_term(group, found, term, self._me, self._core.clock_us())
+                replica_commands.begin_term(
+                    group, found, term, self._me, self._core.clock_us(), doubted=standing.doubted
+                )
 
         self._submit(work)
 

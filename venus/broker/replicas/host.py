@@ -12,6 +12,7 @@ from functools import partial
 
 from venus.broker.replicas.brokers import Brokers
 from venus.broker.replicas.effects import Effects
+from venus.broker.replicas.losses import doubted
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
 from venus.broker.replicas.shared import ReplicatedLogs
@@ -79,6 +80,7 @@ class Host:
             leader=self.brokers.address(leader) if leader != self.me.member else "",
             high=replica.high,
             needed_from=needed_from(replica),
+            doubted=doubted(replica.known) if replica.known is not None else (),
         )
         before = self._shared.standing(business)
         self._shared.publish(business, standing)

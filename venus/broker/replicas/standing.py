@@ -18,3 +18,4 @@ class Standing:
     leader: str = ""
     high: int = 0
     needed_from: int = 2**63  # the first entry that a follower of this leader does not have
+    doubted: tuple[int, ...] = ()  # unclean terms of which nobody has said yet what they lost

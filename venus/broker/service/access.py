@@ -141,5 +141,7 @@ def _field(message: Message, path: str) -> str:
 
 def _plain(field: Any, value: Any) -> Any:
     """Return a field's value as people write it."""
+    if field.is_repeated:
+        return list(value)
     names = field.enum_type.values_by_number if field.enum_type is not None else {}
     return names[value].name if value in names else value

@@ -69,3 +69,12 @@ class Admin(broker_pb2_grpc.AdminServicer):
             self._service_status.forget(request.business)
             return broker_pb2.Empty()
         return None
+
+    async def CloseLosses(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.CloseLossesRequest, context: Context
+    ) -> broker_pb2.CloseLossesAnswer | None:
+        """Note that what unclean elections lost was found and repaired at a group's target."""
+        async with answering(context):
+            waiting = await self._gate.close_losses(request.business, request.group, list(request.terms))
+            return broker_pb2.CloseLossesAnswer(waiting_for=waiting)
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 
@@ -20,6 +21,9 @@ class Gate(Protocol):
     def forgetting(self, business: str) -> None:
         """Let a business be removed. Raises Refused."""
 
+    async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
+        """Note that a group's target was compared and repaired after unclean elections; return who still is to be."""
+
 
 class OpenGate:
     """Lets everybody in."""
@@ -35,3 +39,7 @@ class OpenGate:
 
     def forgetting(self, business: str) -> None:
         """Let a business be removed."""
+
+    async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
+        """Nothing is ever lost by a broker on its own."""
+        return []

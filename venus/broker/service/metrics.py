@@ -43,6 +43,12 @@ REPLICATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ReplicationStatus
     ("venus_log_end", "Index that the next entry of this broker's log gets", lambda r: r.log_end),
     ("venus_in_sync_replicas", "Replicas that have everything", lambda r: sum(x.in_sync for x in r.replicas)),
     ("venus_replicas", "Replicas that there shall be", lambda r: len(r.replicas)),
+    ("venus_loss_windows", "Unclean elections whose losses are not repaired", lambda r: len(r.losses)),
+    (
+        "venus_lost_changes",
+        "Changes in these windows, as far as they are measured",
+        lambda r: sum(x.rows for x in r.losses),
+    ),
     ("venus_writable", "1 if this broker takes writes for the business", lambda r: float(not r.refusal)),
 )
 

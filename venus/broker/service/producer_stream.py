@@ -129,6 +129,7 @@ class ProducerStream:
             while True:
                 self._take_halves(frame)
                 self._take_decisions(frame)
+                self._take_committed(frame)
                 if frame.HasField("report"):
                     self._service.service_status.reports.say(self.business, SOURCE, frame.report, now_us())
                 await self._service.unsaved.room()
@@ -222,6 +223,11 @@ class ProducerStream:
                 ),
                 self._decision_done,
             )
+
+    def _take_committed(self, frame: broker_pb2.ProducerFrame) -> None:
+        if frame.HasField("committed"):
+            self._newest = max(self._newest, frame.committed.last_batch)
+            self._hand_over(self._core.producers.pass_over(self.business, frame.committed), self._decision_done)
 
     def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None]) -> None:
         self._submitted += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from venus.broker.replicas.shared import ReplicatedLogs, refused
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.loss_windows import LossWindows
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.config import Cluster
 from venus.coordination.etcd import EtcdCoordinator
@@ -91,6 +93,7 @@ class Replication:
             post=self._bridge.post,
         )
         self.host.begun(told)
+        self.losses = LossWindows(core, self._shared, self.host, self.coordination)
         self.lines.host = self.host
         self.status = ReplicationStatus(
             settings.name, self.host, self._shared, self.coordination, self.installer.progress
@@ -125,6 +128,7 @@ class Replication:
             await asyncio.sleep(TICK_S)
             try:
                 self.host.tick()
+                self.losses.tick()
             except Exception:
                 logger.exception("the replicas failed to let time pass")
 
@@ -174,6 +178,10 @@ class Replication:
     def forgetting(self, business: str) -> None:
         """Refuse."""
         raise Refused(f"business {business!r} belongs to a cluster: a single broker cannot forget it")
+
+    async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
+        """Note that a group's target was compared and repaired; return the groups that still are to be."""
+        return await self.losses.close(business, group, terms)
 
     def _installs(self, business: str, error: VenusError) -> None:
         """End every stream of a business whose copy is replaced; from the installer's thread."""

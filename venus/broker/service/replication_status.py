@@ -9,7 +9,7 @@ from venus.broker.replicas.host import Host
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.replication import states
 from venus.replication.in_sync import Progress
-from venus.replication.records import Leadership, Member
+from venus.replication.records import Leadership, LossWindow, Member
 from venus.replication.replica import Replica
 from venus.wire import broker_pb2
 
@@ -54,6 +54,7 @@ class ReplicationStatus:
             found.leader, found.leader_address = known.leader.broker, self._host.brokers.address(known.leader)
         found.log_end, found.high, found.refusal = replica.position.end, standing.high, standing.refusal
         found.trouble = self._host.troubles.get(entry.business, "")
+        found.losses.extend(_window(window) for window in known.losses)
         followers = dict(leading.followers) if leading is not None else {}
         for name in known.replicas:
             found.replicas.append(self._replica(name, known, followers, replica))
@@ -61,6 +62,7 @@ class ReplicationStatus:
             mode, found.reason = states.mode(known, followers, replica.position.end)
             found.mode = mode.value
         entry.alarms.extend(alarms(found, leads=leading is not None))
+        entry.alarms.extend(lost(known))
 
     def _replica(
         self, name: str, known: Leadership, followers: dict[Member, Progress], replica: Replica
@@ -94,3 +96,25 @@ def alarms(found: broker_pb2.ReplicationStatus, *, leads: bool) -> list[str]:
         said += [f"its replica at broker {name} is gone" for name in gone]
         said += [f"its replica at broker {name} is not in sync" for name in late]
     return said
+
+
+def lost(known: Leadership) -> list[str]:
+    """Return what unclean elections may have lost, one sentence each, until that is closed."""
+    windows = {window.term: window for window in known.losses}
+    return [
+        f"the unclean election of term {term} may have lost "
+        f"{windows.get(term, 'changes that were acknowledged before it')}: `venus verify --repair` finds and ships them"
+        for term in known.unclean_terms
+    ]
+
+
+def _window(window: LossWindow) -> broker_pb2.LossWindow:
+    return broker_pb2.LossWindow(
+        term=window.term,
+        first_offset=window.first_offset,
+        end_offset=window.end_offset if window.measured else None,
+        rows=window.rows,
+        first_batch=window.first_batch,
+        last_batch=window.last_batch,
+        verified=window.verified,
+    )

@@ -33,6 +33,7 @@ COUNTERS = (
     "fenced",
     "refused",
     "expired_consumers",
+    "lost_rows",
 )
 
 

@@ -1,0 +1,63 @@
+"""Windows of unclean elections: which are open, and that a comparison with its repair closes them (VENUS 3.1).
+
+A row whose change was lost at the broker differs between source and full data, or between full data and target: where
+the target had it already, it may even be that source and target are equal and the full data is not. So all three are
+compared. What differs is shipped again; then all three are equal, and the broker is told so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from venus.adapters.verify.findings import Result
+from venus.adapters.verify.options import Options
+from venus.adapters.verify.repair import Repaired
+from venus.config import Settings
+from venus.rpc.address import broker_of
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What became of the windows that were open when a comparison began."""
+
+    terms: tuple[int, ...]
+    closed: bool = False
+    why: str = ""  # not closed
+
+
+def open_windows(settings: Settings) -> list[broker_pb2.LossWindow]:
+    """Return what unclean elections may have lost, as the leader knows it. Raises Unavailable."""
+    with Admin(broker_of(settings)) as admin:
+        business = settings.business.name
+        found = [entry for entry in admin.status(business).businesses if entry.business == business]
+    return [window for entry in found for window in entry.replication.losses]
+
+
+def close(settings: Settings, options: Options, result: Result, repaired: Repaired, terms: tuple[int, ...]) -> Closing:
+    """Tell the broker that source, full data and this target are equal again, if the comparison has shown it."""
+    why = _unproved(options, result, repaired)
+    if why:
+        return Closing(terms=terms, why=why)
+    with Admin(broker_of(settings)) as admin:
+        business = settings.business.name
+        waiting = admin.close_losses(business, f"{business}/{options.target}", terms)
+    if waiting:
+        return Closing(terms=terms, why=f"still to be compared and repaired: {', '.join(waiting)}")
+    return Closing(terms=terms, closed=True)
+
+
+def _unproved(options: Options, result: Result, repaired: Repaired) -> str:
+    """Return why a comparison does not show that everything is equal; empty = it does."""
+    if result.leg != "all":
+        return f"--leg {result.leg} does not compare source, full data and target with each other: use --leg all"
+    if options.tables or options.where or options.sample < 1.0:
+        return "only a part was compared"
+    if repaired.left:
+        return f"{len(repaired.left):,} rows are still wrong"
+    if result.undecided:
+        return f"{len(result.undecided):,} rows or tables could not be decided"
+    if any(table.cut_short for table in result.tables):
+        return "the comparison stopped at the limit of differences: run it again"
+    return ""

@@ -1,0 +1,190 @@
+"""`availability` from end to end: three broker processes, etcd, PostgreSQL under writers to PostgreSQL (VENUS 3.1).
+
+Two brokers are killed, the last one goes on alone, and is killed as well. One that lacks what was acknowledged
+meanwhile comes back: it leads, names what may be lost, and a repair brings source, target and all replicas together.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster
+from tests.support.brokers import BUSINESS, BrokerProcess, business_status, settings, wait_for
+from tests.support.etcd import EtcdCluster
+from tests.support.postgres import Server
+from tests.support.whole_way import WholeWay, run_at
+from tests.support.workload import item_step, writers
+from venus.cli.demo.servers import free_ports
+from venus.rpc.snapshots import Snapshots
+from venus.wire import broker_pb2
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
+SURE_S = 60.0
+CONFIGURATION = """\
+[source]
+url = "{source}"
+
+[targets.main]
+url = "{target}"
+
+[broker]
+addresses = {addresses}
+
+[cluster]
+name = "{cluster}"
+broker_id = "console"
+etcd = {etcd}
+"""
+
+
+class Place:
+    """Everything of one test."""
+
+    def __init__(self, folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> None:
+        self.folder = folder
+        self.source, self.target = server.create_database(), server.create_database()
+        self.ports = dict(zip("abc", free_ports(3), strict=True))
+        self.addresses = tuple(f"127.0.0.1:{port}" for port in self.ports.values())
+        run_at(self.source, "CREATE TABLE item (id int PRIMARY KEY, v text)")
+        self.cluster = BrokerCluster(folder, etcd, listen=self.ports, **cluster)
+        self.way = WholeWay(folder, self.source, self.target, addresses=self.addresses)
+        (folder / "venus.toml").write_text(
+            CONFIGURATION.format(
+                source=self.source,
+                target=self.target,
+                addresses=json.dumps(self.addresses),
+                cluster=self.cluster.name,
+                etcd=json.dumps(list(etcd.addresses)),
+            )
+        )
+
+    def venus(self, *arguments: str, code: int = 0) -> Any:
+        """Run a command and return its document."""
+        done = subprocess.run(
+            [sys.executable, "-m", "venus.cli", *arguments, "--json"],
+            cwd=self.folder, capture_output=True, text=True, timeout=SURE_S * 2,
+        )  # fmt: skip
+        assert done.returncode == code, f"{arguments} => {done.returncode}\n{done.stdout}{done.stderr}"
+        return json.loads(done.stdout) if done.stdout.strip() else {}
+
+    def status(self, name: str) -> broker_pb2.BusinessStatus:
+        return business_status(self.cluster.brokers[name].address)
+
+    def leader(self) -> str:
+        """Return who leads and can write, once somebody does."""
+
+        def found() -> str:
+            for name, broker in self.cluster.brokers.items():
+                if broker.process.poll() is None and self.status(name).replication.mode:
+                    return name if not self.status(name).replication.refusal else ""
+            return ""
+
+        return str(wait_for(found, SURE_S))
+
+    def in_sync(self, name: str) -> set[str]:
+        return {r.broker for r in self.status(name).replication.replicas if r.in_sync}
+
+    def full(self, name: str) -> Any:
+        """Return a broker's own account of its full data."""
+        with Snapshots(self.cluster.brokers[name].address) as snapshots:
+            return snapshots.totals(snapshots.open(BUSINESS).snapshot_id)
+
+    def log_of(self, name: str) -> broker_pb2.BusinessStatus:
+        """Return what a killed broker had, from a copy of its data that a broker on its own opens."""
+        copy = self.folder / f"{name}-copy"
+        shutil.copytree(self.folder / name, copy)
+        (copy / "cluster.json").unlink()
+        with BrokerProcess(settings(copy, free_bytes_min=0)) as alone:
+            return business_status(alone.address)
+
+
+@contextmanager
+def place(folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> Iterator[Place]:
+    made = Place(folder, server, etcd, **cluster)
+    with made.cluster:
+        try:
+            yield made
+        finally:
+            made.way.close()
+    server.drop_database(made.source)
+    server.drop_database(made.target)
+
+
+def alone_then_gone(at: Place) -> tuple[str, str, str]:
+    """Let the leader go on alone under writers, the target follow for a part of that, then kill it.
+
+    Return its name, that of the one who comes back first, and of the third.
+    """
+    way = at.way
+    way.install()
+    way.load()
+    way.start()
+    with writers(at.source, item_step, count=2):
+        time.sleep(1.0)
+    way.caught_up()
+    leader = at.leader()
+    wait_for(lambda: at.in_sync(leader) == set("abc"), SURE_S)
+    first, third = (name for name in "abc" if name != leader)
+    for name in (first, third):
+        at.cluster.brokers[name].kill()
+    wait_for(lambda: at.in_sync(leader) == {leader}, SURE_S)
+    with writers(at.source, item_step, count=2):
+        time.sleep(2.0)
+        way.stop("apply")  # the target has a part of what will be lost
+        time.sleep(1.0)
+    wait_for(lambda: not way.log_rows(), SURE_S)
+    wait_for(lambda: not at.status(leader).halves, SURE_S)
+    at.cluster.brokers[leader].kill()
+    return leader, first, third
+
+
+def rows(url: str) -> list[tuple[Any, ...]]:
+    return run_at(url, "SELECT id, v FROM item ORDER BY id")
+
+
+def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Server, etcd_server: EtcdCluster) -> None:
+    with place(tmp_path, postgres_server, etcd_server, policy="availability") as at:
+        leader, first, third = alone_then_gone(at)
+        had = at.log_of(leader)
+        at.cluster.start(first)
+        assert at.leader() == first
+        with writers(at.source, item_step, count=2, seed=2):
+            at.way.start("apply")
+            wait_for(lambda: at.status(first).replication.losses, SURE_S)
+            window = wait_for(lambda: [w for w in at.status(first).replication.losses if w.HasField("end_offset")])[0]
+            time.sleep(1.0)
+
+        # the window is what was acknowledged and is not there, one offset more for each batch that may be empty
+        batches = window.last_batch - window.first_batch + 1
+        assert window.last_batch == had.last_batch
+        assert window.end_offset - window.first_offset == window.rows + batches
+        assert had.next_offset - window.first_offset == window.rows > 0
+        (business,) = at.venus("cluster", "status", code=1)["businesses"]
+        assert business["unclean_terms"] == [window.term]
+        assert business["losses"][0]["changes"] == window.rows
+        (alarm,) = [a for a in at.status(first).alarms if "unclean election" in a]
+        assert f"offsets {window.first_offset} to {window.end_offset - 1}" in alarm
+
+        for name in (leader, third):
+            at.cluster.start(name)
+        wait_for(lambda: at.in_sync(first) == set("abc"), SURE_S)
+        at.way.caught_up()
+        assert at.venus("verify", "--leg", "all", code=1)["verdict"] == "different"
+        said = at.venus("verify", "--repair", "--wait-s", "60")
+        assert said["losses"]["closed"], said["losses"]
+        at.way.caught_up()
+        assert rows(at.source) == rows(at.target)
+        assert at.venus("verify", "--leg", "all")["verdict"] == "same"
+        wait_for(lambda: at.full("a") == at.full("b") == at.full("c"), SURE_S)
+        wait_for(lambda: not at.status(first).replication.losses)
+        assert at.venus("cluster", "status")["businesses"][0]["losses"] == []

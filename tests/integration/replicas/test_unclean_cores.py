@@ -1,0 +1,102 @@
+"""Unclean elections among brokers' cores in one process: what is missing is named and passed over, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Producer
+from tests.support.replicas import Cluster, Node
+from venus.broker.machine.loss import Loss
+from venus.broker.replicas.losses import recorded
+from venus.errors import Diverged, Unavailable
+from venus.replication.records import Leadership, Policy
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+
+def record_of(node: Node) -> Leadership:
+    known = node.host.replicas[BUSINESS].known
+    assert known is not None
+    return known
+
+
+def lagging(cluster: Cluster, lost: int, *, undecided: int = 0) -> tuple[Node, Producer]:
+    """Commit 10 rows everywhere and `lost` batches of 5 at the leader alone; kill it; return the next leader.
+
+    The next one was cut off before the lost batches, and before the decision of `undecided` half messages.
+    """
+    leader = cluster.create()
+    producer = Producer(leader.core)
+    producer.commit(engines.rows(0, 10))
+    cluster.settle()
+    cluster.nodes["c"].kill()
+    engines.wait_until(lambda: len(record_of(leader).in_sync) == 2)
+    halves = [producer.next_half(engines.rows(10 + 5 * n, 5)) for n in range(undecided)]
+    if halves:
+        producer.send(*halves)
+        cluster.settle()
+    follower = cluster.nodes["b"]
+    cluster.net.cut = {("b", "a"), ("a", "b")}
+    engines.wait_until(lambda: len(record_of(leader).in_sync) == 1)
+    if halves:
+        producer.decide(halves[-1])
+    for n in range(undecided, undecided + lost):
+        producer.commit(engines.rows(10 + 5 * n, 5))
+    leader.kill()
+    engines.wait_until(follower.leads)
+    return follower, producer
+
+
+def passed_over(node: Node, last_batch: int, next_sequence: int) -> tuple[Producer, broker_pb2.Decided]:
+    """Connect as the upper adapter does."""
+    producer = Producer(node.core, source_last_batch=last_batch)
+    assert producer.ack.in_doubt
+    return producer, said(node, producer, last_batch, next_sequence)
+
+
+def said(node: Node, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
+    """Say what the source has committed, and go on behind that."""
+    committed = broker_pb2.Committed(epoch=producer.epoch, last_batch=last_batch, next_sequence=next_sequence)
+    answer = node.core.producers.pass_over(BUSINESS, committed).result(engines.WAIT_S)
+    producer.batch_no, producer.sequence = max(last_batch, producer.batch_no), next_sequence - 1
+    return answer
+
+
+def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
+    with Cluster(tmp_path, policy=Policy.AVAILABILITY) as cluster:
+        node, before = lagging(cluster, 3)
+        business = node.core.catalogue.known(BUSINESS)
+        term = record_of(node).term
+        engines.wait_until(lambda: bool(business.committed.losses))
+        assert business.committed.losses == (Loss(term=term, first_offset=10, first_batch=2),)
+        with pytest.raises(Unavailable, match="offset 25 may be lost, 10 is the next one here"):
+            node.core.subscriptions.check_position(BUSINESS, 25, before.epoch)
+
+        producer, answer = passed_over(node, before.batch_no, before.sequence + 1)
+        assert (answer.batch_no, answer.next_offset) == (4, 10 + 15 + 3)  # one more for each batch: it may be empty
+        measured = Loss(term=term, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15)
+        assert business.committed.losses == (measured,)
+        assert node.core.subscriptions.check_position(BUSINESS, 25, before.epoch).next_offset == 28
+        with pytest.raises(Diverged, match="offset 29 is beyond the queue's end 28"):
+            node.core.subscriptions.check_position(BUSINESS, 29, before.epoch)
+        assert producer.commit(engines.rows(100, 2)).next_offset == 30
+        assert len(engines.full_data(node.core)) == 12
+
+        record = recorded(record_of(node), business.committed.losses)
+        assert record is not None
+        assert str(record.losses[0]) == "offsets 10 to 27 (15 changes in batches 2 to 4)"
+        for name in "ac":
+            cluster.net.cut = set()
+            cluster.start(name)
+        found = [engines.full_data(each.core) for each in settled(cluster)]
+        assert [len(rows) for rows in found] == [12] * 3
+        assert [each.core.catalogue.known(BUSINESS).committed.losses for each in cluster.living()] == [(measured,)] * 3
+
+
+def settled(cluster: Cluster) -> list[Node]:
+    cluster.settle()
+    return cluster.living()

@@ -1,0 +1,68 @@
+"""What unclean elections may have lost, in the record of its business: from the leader's log, until closed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from venus.broker.machine.loss import Loss
+from venus.replication.records import Leadership, LossWindow
+
+
+def doubted(known: Leadership) -> tuple[int, ...]:
+    """Return the unclean terms of which nobody has said yet what they lost."""
+    measured = {window.term for window in known.losses if window.measured}
+    return tuple(term for term in known.unclean_terms if term not in measured)
+
+
+def recorded(known: Leadership, losses: Iterable[Loss]) -> Leadership | None:
+    """Return the record with what the leader's log knows of open windows; None = it has that.
+
+    A window that turns out to be empty is closed: the source has nothing that the log does not have.
+    """
+    windows = {window.term: window for window in known.losses}
+    empty: set[int] = set()
+    for loss in losses:
+        before = windows.get(loss.term)
+        if loss.term not in known.unclean_terms or (before is not None and before.measured):
+            continue
+        windows[loss.term] = LossWindow(
+            term=loss.term,
+            first_offset=loss.first_offset,
+            end_offset=loss.end_offset,
+            first_batch=loss.first_batch,
+            last_batch=loss.last_batch,
+            rows=loss.rows,
+        )
+        if loss.measured and loss.end_offset == loss.first_offset:
+            empty.add(loss.term)
+    after = _without(replace(known, losses=tuple(windows[term] for term in sorted(windows))), empty)
+    return None if after == known else after
+
+
+def verified(known: Leadership, group: str, terms: Collection[int], groups: Collection[str]) -> Leadership:
+    """Return the record after a comparison of a group's target with source and full data, and its repair.
+
+    A window is closed once that was done for each of `groups`.
+    """
+    losses = tuple(
+        replace(window, verified=tuple(sorted({*window.verified, group})))
+        if window.term in terms and window.measured
+        else window
+        for window in known.losses
+    )
+    closed = {w.term for w in losses if w.term in terms and w.measured and not waiting_for(w, groups)}
+    return _without(replace(known, losses=losses), closed)
+
+
+def waiting_for(window: LossWindow, groups: Iterable[str]) -> list[str]:
+    """Return the groups whose targets are still to be compared."""
+    return sorted(set(groups) - set(window.verified))
+
+
+def _without(known: Leadership, terms: Collection[int]) -> Leadership:
+    return replace(
+        known,
+        losses=tuple(window for window in known.losses if window.term not in terms),
+        unclean_terms=tuple(term for term in known.unclean_terms if term not in terms),
+    )

@@ -1,0 +1,87 @@
+"""What unclean elections may have lost stays in the records of the businesses that this broker leads, until closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+
+from venus.broker.core import Core
+from venus.broker.machine.business import Business
+from venus.broker.replicas import losses
+from venus.broker.replicas.host import Host
+from venus.broker.replicas.ports import Coordination
+from venus.broker.replicas.shared import ReplicatedLogs, refused
+from venus.errors import Refused, Unavailable
+from venus.replication.records import Leadership
+
+logger = logging.getLogger(__name__)
+
+#: Between two tries to change the record of a business.
+SWAP_EVERY_S = 0.5
+CLOSE_WAIT_S = 10.0
+LOOK_EVERY_S = 0.05
+
+
+class LossWindows:
+    """In the host's loop."""
+
+    def __init__(self, core: Core, shared: ReplicatedLogs, host: Host, coordination: Coordination) -> None:
+        self._core, self._shared, self._host, self._coordination = core, shared, host, coordination
+        self._swapped_at: dict[str, float] = {}
+        self._shown: dict[str, Leadership] = {}
+
+    def tick(self) -> None:
+        """Bring the records up to what the logs say."""
+        for name, replica in self._host.replicas.items():
+            known = replica.known
+            if not replica.leads or known is None or not known.unclean_terms:
+                continue
+            after = losses.recorded(known, self._core.catalogue.known(name).committed.losses)
+            if after is not None:
+                self._swap(known, after)
+
+    def _swap(self, known: Leadership, after: Leadership) -> None:
+        now = time.monotonic()
+        if now < self._swapped_at.get(known.business, 0.0) + SWAP_EVERY_S:
+            return
+        self._swapped_at[known.business] = now
+        for window in after.losses:
+            if window not in known.losses:
+                logger.error(
+                    "%s: the unclean election of term %d may have lost %s", known.business, window.term, window
+                )
+        for term in set(known.unclean_terms) - set(after.unclean_terms):
+            logger.warning("%s: what the unclean election of term %d may have lost is closed", known.business, term)
+        self._coordination.swap(known, after)
+
+    async def close(self, business: str, group: str, terms: Collection[int]) -> list[str]:
+        """Note that a group's target equals source and full data; return the groups that are still to be compared.
+
+        Raises NotLeader, Unavailable; Refused while the producer has not said what is missing.
+        """
+        end = time.monotonic() + CLOSE_WAIT_S
+        while time.monotonic() < end:
+            replica = self._host.replicas.get(business)
+            if replica is None or not replica.leads or replica.known is None:
+                raise refused(business, self._shared.standing(business))
+            known = replica.known
+            if open_terms := set(terms) & set(losses.doubted(known)):
+                raise Refused(
+                    f"{business}: what the unclean election of term {min(open_terms)} lost is not known yet",
+                    hint="`venus sync` tells it; then compare again",
+                )
+            groups = _groups(self._core.catalogue.known(business))
+            after = losses.verified(known, group, terms, groups)
+            if after == known:
+                return sorted({g for w in known.losses if w.term in terms for g in losses.waiting_for(w, groups)})
+            self._swap(known, after)
+            await asyncio.sleep(LOOK_EVERY_S)
+        raise Unavailable(f"{business}: the coordinator did not take the change within {CLOSE_WAIT_S:g} s")
+
+
+def _groups(business: Business) -> list[str]:
+    """Return the groups that have targets; transient readers have none."""
+    with business.lock:
+        return sorted(business.consumers)
