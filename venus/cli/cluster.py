@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: An election of etcd's own is waited for.
 ETCD_TIMEOUT_S = 5.0
 
-app = Commands(help="The brokers of a cluster: status.")
+app = Commands(help="The brokers of a cluster: status, policies.")
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def status(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption 
     run = Invocation.of(ctx, config, as_json)
     with coordinator_of(run.settings) as coordinator:
         living, leaderships = coordinator.brokers(), coordinator.leaderships()
-    found = problems(leaderships, living)
+        found = [*coordinator.invalid, *problems(leaderships, living)]
     healthy = bool(living) and not found
     document = {
         "cluster": run.settings.cluster.name,
@@ -71,6 +71,45 @@ def status(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption 
     shown = shown if living else ["no broker is alive", *shown[1:]]
     run.out.answer(document, *shown, *([""] if found else []), *[f"! {line}" for line in found])
     return 0 if healthy else 1
+
+
+@app.command()
+def policy(
+    ctx: typer.Context,
+    business: Annotated[str, typer.Argument(metavar="BUSINESS", help="As `venus cluster status` lists it.")],
+    wanted: Annotated[str, typer.Argument(metavar="consistency|availability", help="What it does from now on.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Say what a business does when too few of its replicas are there; its brokers obey within a second.
+
+    Under `consistency` writes are refused until enough replicas are in sync. Under `availability` whoever lives goes
+    on; what may be lost by that is named until `venus verify --repair` closes it.
+    """
+    from venus.coordination.policies import switch
+    from venus.replication.records import Policy
+    from venus.suggest import nearest
+
+    run = Invocation.of(ctx, config, as_json)
+    if wanted not in list(Policy):
+        known = [each.value for each in Policy]
+        raise ConfigError(f"{wanted}: invalid policy{nearest(wanted, known)}", hint=f"one of {', '.join(known)}")
+    with coordinator_of(run.settings) as coordinator:
+        before, after = switch(coordinator, business, Policy(wanted), run.settings.cluster.min_in_sync)
+    same = before == after
+    needed = f"{after.min_in_sync} replica{'s' if after.min_in_sync > 1 else ''} in sync for a write"
+    said = f"{business} {'has' if same else 'now has'} the policy {after.policy.value}: it needs {needed}"
+    document = {
+        "business": business,
+        "policy": after.policy.value,
+        "min_in_sync": after.min_in_sync,
+        "was": {"policy": before.policy.value, "min_in_sync": before.min_in_sync},
+        "changed": not same,
+    }
+    short = len(after.in_sync) < after.min_in_sync
+    waiting = f"! {len(after.in_sync)} of them {'are' if len(after.in_sync) != 1 else 'is'} there: writes are refused"
+    run.out.answer(document, said, *([f"{waiting} until more have caught up"] if short else []))
+    return 0
 
 
 def _broker(broker: LiveBroker) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from typing import TypeVar
 from urllib.parse import quote
 
 from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, LeaseEnded, Stored
@@ -27,6 +28,8 @@ from venus.coordination.stored import (
 )
 from venus.errors import ProtocolError, Unavailable
 from venus.replication.records import Leadership, LiveBroker
+
+T = TypeVar("T")
 
 LEASE_S = 3.0
 #: How often `register` looks again when somebody else was faster.
@@ -46,6 +49,7 @@ class EtcdCoordinator:
         self._lock = threading.Lock()  # one `register`, `refresh` or `leave` at a time
         self._lease = 0
         self._registered = ""
+        self._invalid: dict[str, tuple[str, ...]] = {}  # by kind
 
     # -- brokers -------------------------------------------------------------------------------------------------
 
@@ -95,13 +99,13 @@ class EtcdCoordinator:
 
     def brokers(self) -> tuple[LiveBroker, ...]:
         """Return the brokers whose leases have not ended."""
-        return tuple(decode_broker(found.key, found.value) for found in self._client.list(f"{self._root}brokers/"))
+        return self._readable("brokers", lambda found: decode_broker(found.key, found.value))
 
     # -- businesses ----------------------------------------------------------------------------------------------
 
     def leaderships(self) -> tuple[Leadership, ...]:
         """Return every business of the cluster."""
-        return tuple(map(self._leadership, self._client.list(f"{self._root}businesses/")))
+        return self._readable("businesses", self._leadership)
 
     def read(self, business: str) -> Leadership | None:
         """Return one business; None = there is none of this name."""
@@ -144,6 +148,23 @@ class EtcdCoordinator:
         return leadership
 
     # -- the cluster ---------------------------------------------------------------------------------------------
+
+    @property
+    def invalid(self) -> tuple[str, ...]:
+        """What is wrong with records that could not be used when they were listed last, one sentence each."""
+        return tuple(line for _, lines in sorted(self._invalid.items()) for line in lines)
+
+    def _readable(self, kind: str, read: Callable[[Stored], T]) -> tuple[T, ...]:
+        """Read every record of a kind; one that is invalid costs itself and is remembered."""
+        usable: list[T] = []
+        invalid: list[str] = []
+        for found in self._client.list(f"{self._root}{kind}/"):
+            try:
+                usable.append(read(found))
+            except ProtocolError as error:
+                invalid.append(f"{error}; {error.hint}")
+        self._invalid[kind] = tuple(invalid)
+        return tuple(usable)
 
     def identity(self, *, create: bool) -> str | None:
         """Return the id that the cluster was given once; None = there is none and none is to be created."""

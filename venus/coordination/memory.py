@@ -57,6 +57,8 @@ class MemoryCoordinator:
         self._lease_s = lease_s
         self._registered = ""
         self._watchers: list[Callable[[], None]] = []
+        #: Records that cannot be used; a test says so.
+        self.invalid: tuple[str, ...] = ()
         #: Set by a test: nobody answers.
         self.away = False
         #: Set by a test: the next write happens, its answer is lost.

@@ -35,6 +35,10 @@ class Coordinator(Protocol):
     def leaderships(self) -> tuple[Leadership, ...]:
         """Return every business of the cluster."""
 
+    @property
+    def invalid(self) -> tuple[str, ...]:
+        """What is wrong with records that could not be used when they were listed last: each costs itself alone."""
+
     def read(self, business: str) -> Leadership | None:
         """Return one business; None = the cluster does not know it."""
 

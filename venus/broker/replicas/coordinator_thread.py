@@ -36,7 +36,10 @@ class Told(Protocol):
 
 
 class CoordinatorThread:
-    """A `Coordination`. `unreachable` says why the coordinator does not answer, empty = it does."""
+    """A `Coordination`. `unreachable` says why the coordinator does not answer, empty = it does.
+
+    `invalid` names records that cannot be used.
+    """
 
     def __init__(self, coordinator: Coordinator, *, lease_s: float, monotonic: Callable[[], float], post: Post) -> None:
         self._coordinator = coordinator
@@ -52,6 +55,7 @@ class CoordinatorThread:
         self._stopping = False
         self._refreshed_at = self._read_at = float("-inf")
         self.unreachable = ""
+        self.invalid: tuple[str, ...] = ()
         self._thread = threading.Thread(target=self._run, name="venus-coordinator", daemon=True)
 
     def start(self, told: Told, me: LiveBroker) -> None:
@@ -173,7 +177,13 @@ class CoordinatorThread:
 
     def _read(self) -> None:
         leaderships, brokers = self._coordinator.leaderships(), self._coordinator.brokers()
+        self._note_invalid(self._coordinator.invalid)
         self._tell(lambda told: told.seen(leaderships, brokers))
+
+    def _note_invalid(self, invalid: tuple[str, ...]) -> None:
+        for line in set(invalid) - set(self.invalid):
+            logger.error("the coordinator: %s", line)
+        self.invalid = invalid
 
     def _tell(self, say: Callable[[Told], None]) -> None:
         told = self._told

@@ -34,6 +34,9 @@ class ReplicationStatus:
         status.cluster, status.broker_id = self._name, self._host.me.member.broker
         if self._coordination.unreachable:
             status.alarms.append(f"the coordinator does not answer: {self._coordination.unreachable}")
+        status.alarms.extend(
+            f"a record of the coordinator cannot be used: {line}" for line in self._coordination.invalid
+        )
         for business, records in dict(self._installed).items():  # it is not among the others until its copy is whole
             why = self._host.troubles.get(business, "it was interrupted")
             status.alarms.append(f"{business} is being installed again: {why}; {records:,} records have come")

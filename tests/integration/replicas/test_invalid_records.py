@@ -1,0 +1,55 @@
+"""A record of the coordinator that cannot be used costs itself alone, and is named wherever somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers import wait_for
+from tests.support.etcd import EtcdCluster
+from venus.coordination.etcd import EtcdCoordinator
+from venus.coordination.etcd_client import EtcdClient
+from venus.rpc.admin import Admin
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def client(etcd_server: EtcdCluster) -> Iterator[EtcdClient]:
+    with closing(EtcdClient(etcd_server.addresses)) as made:
+        yield made
+
+
+def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdCluster, client: EtcdClient) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(1)
+        root = f"/venus/{cluster.name}/"
+        assert client.swap(f"{root}brokers/bent", 0, b"{").done
+        assert client.swap(f"{root}businesses/bent", 0, b'{"format": 9}').done
+        with closing(EtcdCoordinator(etcd_server.addresses, cluster.name)) as coordinator:
+            assert [broker.member.broker for broker in coordinator.brokers()] == ["a", "b", "c"]
+            assert [found.business for found in coordinator.leaderships()] == ["main"]
+            broker, business = coordinator.invalid
+        assert broker.startswith(f"{root}brokers/bent cannot be used: it is not JSON; let every broker have")
+        assert business.startswith(f"{root}businesses/bent cannot be used: a newer VENUS has written it (format 9)")
+
+        address = cluster.brokers[writer.leader].address
+
+        def alarms() -> list[str]:
+            with Admin(address) as admin:
+                return [a for a in admin.status().alarms if a.startswith("a record of the coordinator cannot be used")]
+
+        assert len(wait_for(lambda: len(alarms()) == 2 and alarms())) == 2
+        cluster.brokers[writer.leader].kill()  # an election reads who lives
+        writer.write(2)
+        address = cluster.brokers[writer.leader].address
+        for kind in ("brokers", "businesses"):
+            found = client.read(f"{root}{kind}/bent")
+            assert found is not None
+            assert client.swap(found.key, found.revision, None).done
+        wait_for(lambda: not alarms())

@@ -1,0 +1,69 @@
+"""`venus cluster policy` while brokers are at work: refusal under consistency, whoever lives under availability."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers import business_status, wait_for
+from tests.support.etcd import EtcdCluster
+
+pytestmark = pytest.mark.integration
+ROWS = 10
+
+
+def policy(cluster: BrokerCluster, *arguments: str, code: int = 0) -> Any:
+    config = cluster.folder / "venus.toml"
+    addresses = json.dumps(list(cluster.etcd.addresses))
+    config.write_text(f'[cluster]\nname = "{cluster.name}"\nbroker_id = "x"\netcd = {addresses}\n')
+    command = [sys.executable, "-m", "venus.cli", "cluster", "policy", *arguments, "-c", str(config), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_policy_of_a_business_is_changed_while_it_is_in_use(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(2, ROWS)
+        leader = cluster.brokers[writer.leader].address
+
+        def replication() -> Any:
+            return business_status(leader).replication
+
+        wait_for(lambda: replication().mode == "sync")
+        for name in set("abc") - {writer.leader}:
+            cluster.brokers[name].kill()
+        wait_for(lambda: replication().refusal == "1 of 3 replicas are in sync, 2 are needed")
+
+        assert policy(cluster, "main", "availability") == {
+            "business": "main", "policy": "availability", "min_in_sync": 1, "changed": True,
+            "was": {"policy": "consistency", "min_in_sync": 2},
+        }  # fmt: skip
+        wait_for(lambda: not replication().refusal)
+        writer.go_on()
+        writer.write(3, ROWS)
+        assert replication().policy == "availability"
+
+        assert policy(cluster, "main", "consistency")["changed"]
+        wait_for(lambda: replication().refusal == "1 of 3 replicas are in sync, 2 are needed")
+        assert not policy(cluster, "main", "consistency")["changed"]
+        cluster.start(next(iter(set("abc") - {writer.leader})))
+        writer.write(1, ROWS)
+        assert writer.acknowledged == 6
+        assert list(replication().losses) == []
+
+
+def test_what_is_misspelt_is_one_line(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server, "a", replicas=1) as cluster:
+        Writer(cluster).write(1, ROWS)
+        said = policy(cluster, "main", "availabilty", code=2)["error"]
+        assert said["message"] == "availabilty: invalid policy (did you mean availability?)"
+        said = policy(cluster, "mian", "availability", code=2)["error"]
+        assert said["message"] == "the cluster has no business 'mian' (did you mean main?)"
