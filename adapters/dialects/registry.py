@@ -1,7 +1,7 @@
 """Which databases can be a source, by the scheme of their URL.
 
-Adding one = a folder with a module `source` that has `open_source(settings)`, one line here, and a pass through the
-conformance suite. A driver is imported only when its database is asked for.
+Adding one = a folder with a module `source` that has `open_source(settings)` and a module `survey` (surveying.py), one
+line here, and a pass through the conformance suite. A driver is imported only when its database is asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from venus.adapters.dialects.contract import InstallStep, Option, Source
+from venus.adapters.dialects.surveying import Asked, Survey, Surveyor
 from venus.config import Settings
 from venus.errors import ConfigError
 
@@ -52,15 +53,7 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
             raise ConfigError(f"{option} is not there for {dialect}", hint=f"it is for {_with(Option.TYPE_MAP)}")
     if settings.source.columns != type(settings.source.columns)() and Option.COLUMNS not in options_of(dialect):
         raise ConfigError(f"[source.columns] is not there for {dialect}", hint=f"it is for {_with(Option.COLUMNS)}")
-    try:
-        module = cast(_SourceModule, import_module(f"venus.adapters.dialects.{dialect}.source"))
-    except ModuleNotFoundError as e:
-        if e.name is None or e.name.startswith("venus"):
-            raise
-        raise ConfigError(
-            f"[source] url: the driver {e.name} is not installed", hint=f"pip install 'venus-cdc[{dialect}]'"
-        ) from e
-    source = module.open_source(settings)
+    source = cast(_SourceModule, _module(dialect, "source")).open_source(settings)
     if type_map:
         try:
             cast(_Asked, source).ask(type_map, settings.source.tables, settings.source.exclude)
@@ -68,6 +61,23 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
             source.close()
             raise
     return source
+
+
+def survey(settings: Settings, asked: Asked) -> Survey:
+    """Look at the source that `[source] url` names, before or after an installation. Reads only."""
+    dialect = dialect_of(settings.source.url.get_secret_value())
+    return cast(Surveyor, _module(dialect, "survey")).survey(settings, asked)
+
+
+def _module(dialect: str, name: str) -> object:
+    try:
+        return import_module(f"venus.adapters.dialects.{dialect}.{name}")
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.startswith("venus"):
+            raise
+        raise ConfigError(
+            f"[source] url: the driver {e.name} is not installed", hint=f"pip install 'venus-cdc[{dialect}]'"
+        ) from e
 
 
 def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:

@@ -10,8 +10,8 @@ import typer
 from venus.cli.commands import Commands
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import seconds_shown
 from venus.errors import ConfigError
+from venus.figures import seconds_shown
 from venus.suggest import nearest
 
 if TYPE_CHECKING:

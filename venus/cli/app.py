@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from venus.cli import alarms, certs, forget, halves, install, load, quarantine, show, status, sync, tables, verify
+from venus.cli import (
+    alarms,
+    assess,
+    certs,
+    forget,
+    halves,
+    install,
+    load,
+    quarantine,
+    show,
+    status,
+    sync,
+    tables,
+    verify,
+)
 from venus.cli import broker as broker_command
 from venus.cli import cluster as cluster_command
 from venus.cli import cutover as cutover_command
@@ -46,6 +60,7 @@ def venus(
 
 
 app.command("demo", rich_help_panel=TRY)(demo_command.demo)
+app.command("assess", rich_help_panel=PREPARE)(assess.assess)
 app.command("check", rich_help_panel=PREPARE)(install.check)
 app.command("install-triggers", rich_help_panel=PREPARE)(install.install_triggers)
 app.command("uninstall-triggers", rich_help_panel=PREPARE)(install.uninstall_triggers)

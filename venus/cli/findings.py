@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from venus.cli.grid import table
-from venus.cli.output import seconds_shown
+from venus.figures import seconds_shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -183,24 +183,6 @@ class Steps:
             self._bar.stop()
 
 
-def bytes_shown(count: int) -> str:
-    """Return 12.3 MiB for 12900000."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def seconds_shown(seconds: float) -> str:
-    """Return 0.4 s, 12 s, 3 min, 2.5 h, 4 d."""
-    for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / divisor:.{1 if seconds / divisor < 10 else 0}f} {unit}"
-    return f"{seconds / 86400:.0f} d"
-
-
 def plain(value: Any) -> Any:
     """Return what JSON can hold of a dataclass, path, enum, bytes or array."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

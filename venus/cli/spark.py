@@ -12,8 +12,8 @@ import typer
 from venus.cli.commands import Commands
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import bytes_shown, seconds_shown
 from venus.errors import ConfigError
+from venus.figures import bytes_shown, seconds_shown
 
 if TYPE_CHECKING:
     from venus.config import Settings

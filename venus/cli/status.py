@@ -10,7 +10,7 @@ import typer
 
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import bytes_shown, seconds_shown
+from venus.figures import bytes_shown, seconds_shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

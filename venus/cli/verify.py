@@ -16,9 +16,9 @@ import typer
 from venus.cli.engine import EngineOption, require_engine
 from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, tables_shown, verdict_line, verdict_word
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import seconds_shown
 from venus.cli.quarantine import only_target
 from venus.errors import ConfigError, Unavailable, VenusError
+from venus.figures import seconds_shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -63,7 +63,7 @@ def test_the_policy_of_a_business_is_changed_while_it_is_in_use(tmp_path: Path, 
 def test_what_is_misspelt_is_one_line(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, "a", replicas=1) as cluster:
         Writer(cluster).write(1, ROWS)
-        said = policy(cluster, "main", "availabilty", code=2)["error"]
-        assert said["message"] == "availabilty: invalid policy (did you mean availability?)"
+        said = policy(cluster, "main", "availabilitty", code=2)["error"]
+        assert said["message"] == "availabilitty: invalid policy (did you mean availability?)"
         said = policy(cluster, "mian", "availability", code=2)["error"]
         assert said["message"] == "the cluster has no business 'mian' (did you mean main?)"

@@ -17,8 +17,8 @@ from venus.cli.demo.damage import found_and_repaired
 from venus.cli.demo.servers import Commands, DemoFailed, Postgres, free_ports, listening, peak_rss_bytes, wait_for
 from venus.cli.demo.shop import Workload, build
 from venus.cli.engine import spark_usable
-from venus.cli.output import bytes_shown
 from venus.config import Settings
+from venus.figures import bytes_shown
 
 #: How long people use the shop in each part of the story.
 BUSY_S = 3.0

@@ -1,0 +1,189 @@
+"""How long a fill and a cut-over take, what triggers cost, how much disk it needs: from a survey's figures. Pure.
+
+Every constant is measured by bench/forecast.py on its machine; `speed` says how many times as long the same work takes
+here. A table whose rows nobody knows is left out, and said to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.surveying import Pace, Size
+
+_HOUR_S = 3600.0
+_KIB = 1024.0
+
+#: Starting processes, reading dictionaries, the first and the last cut; then each table's own statements.
+FIXED_S = 2.5
+TABLE_S = 0.02
+#: Writing a row to a PostgreSQL target, with its key: a row, each value, each KiB.
+LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US = 1.5, 0.25, 6.0
+#: Reading and hashing a row on all three sides in a cut-over: a row, each value, each KiB.
+COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 6.0, 1.0, 12.0
+CUTOVER_FIXED_S = 3.0
+#: How long the source has to be at rest before a cut-over compares (`--quiet`).
+QUIET_S = 5.0
+#: What the broker keeps beside a row's own bytes: its place in the log and in the full data.
+BROKER_ROW_BYTES = 40
+#: In the log and in the full data, until every target has the log's.
+BROKER_COPIES = 2
+#: Of a table without a sample.
+ROW_BYTES_ASSUMED = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableForecast:
+    """What one table takes."""
+
+    row_bytes: float  # on its way, as text
+    read_s: float
+    load_s: float
+    compare_s: float
+    broker_bytes: int
+    changes_per_s: float | None
+    #: What the application's own transactions take longer, in milliseconds a second.
+    trigger_ms_per_s: float | None
+    #: What its log grows by in an hour in which nobody reads it.
+    log_bytes_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One figure of the forecast, and how it comes about."""
+
+    what: str
+    value: float
+    unit: str  # s, bytes, bytes/h, /s, ms/s
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What all tables take together."""
+
+    rows: int
+    fill_s: float
+    read_s: float
+    load_s: float
+    cutover_s: float
+    broker_bytes: int
+    changes_per_s: float | None
+    trigger_ms_per_s: float | None
+    log_bytes_per_hour: float | None
+    speed: float
+    lines: tuple[Line, ...] = ()
+
+
+def of_table(size: Size, columns: int, key_bytes: int, pace: Pace, speed: float) -> TableForecast | None:
+    """Return what a table takes; None if nobody knows how many rows it has."""
+    if size.rows is None:
+        return None
+    row_bytes = _row_bytes(size)
+    read_s = size.rows * _us(pace.row_us, pace.value_us, pace.kib_us, columns, row_bytes) * speed
+    if size.sample and size.sample.rows:  # over a slow line the sample knows better than any bench
+        read_s = max(read_s, _read_like(size))
+    per_s = size.changes / size.over_s if size.changes is not None and size.over_s > 0 else None
+    return TableForecast(
+        row_bytes=row_bytes,
+        read_s=read_s,
+        load_s=size.rows * _us(LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US, columns, row_bytes) * speed,
+        compare_s=size.rows * _us(COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US, columns, row_bytes) * speed,
+        broker_bytes=round(size.rows * (row_bytes + BROKER_ROW_BYTES) * BROKER_COPIES),
+        changes_per_s=per_s,
+        trigger_ms_per_s=None if per_s is None else per_s * pace.trigger_us / 1000,
+        log_bytes_per_hour=None if per_s is None else per_s * _HOUR_S * (pace.log_row_bytes + 2 * key_bytes),
+    )
+
+
+def _us(row: float, value: float, kib: float, columns: int, row_bytes: float) -> float:
+    """Return seconds a row."""
+    return (row + value * columns + kib * row_bytes / _KIB) / 1e6
+
+
+def _row_bytes(size: Size) -> float:
+    large = size.large_bytes / size.rows if size.rows else 0.0
+    if size.sample and size.sample.rows:
+        return size.sample.nbytes / size.sample.rows + large
+    return size.data_bytes / size.rows if size.data_bytes and size.rows else ROW_BYTES_ASSUMED
+
+
+def _read_like(size: Size) -> float:
+    """Return how long all rows take at the sample's rate; the first answer's way there and back counts once."""
+    assert size.sample is not None
+    assert size.rows is not None
+    return size.sample.seconds * size.rows / size.sample.rows if size.sample.rows >= _TELLING_ROWS else 0.0
+
+
+#: A smaller sample measures the query, not the rows.
+_TELLING_ROWS = 1_000
+
+
+def of_source(tables: Iterable[TableForecast], rows: int, speed: float) -> Forecast:
+    """Add the tables up."""
+    known = list(tables)
+    read_s, load_s = sum(t.read_s for t in known), sum(t.load_s for t in known)
+    fixed_s = (FIXED_S + TABLE_S * len(known)) * speed
+    compare_s = sum(t.compare_s for t in known)
+    forecast = Forecast(
+        rows=rows,
+        fill_s=fixed_s + read_s + load_s,
+        read_s=read_s,
+        load_s=load_s,
+        cutover_s=QUIET_S + CUTOVER_FIXED_S * speed + compare_s,
+        broker_bytes=sum(t.broker_bytes for t in known),
+        changes_per_s=_sum(t.changes_per_s for t in known),
+        trigger_ms_per_s=_sum(t.trigger_ms_per_s for t in known),
+        log_bytes_per_hour=_sum(t.log_bytes_per_hour for t in known),
+        speed=speed,
+    )
+    return _with_lines(forecast, fixed_s, compare_s, len(known))
+
+
+def _sum(figures: Iterable[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
+
+
+def _with_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Forecast:
+    speed = f"speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
+    lines = [
+        Line(
+            what="first fill and load (`venus migrate`)", value=f.fill_s, unit="s",
+            formula=f"start {fixed_s:.1f} s ({FIXED_S:g} s + {tables:,} tables x {TABLE_S:g} s) + reading"
+            f" {f.read_s:.1f} s + loading {f.load_s:.1f} s; {speed}",
+        ),
+        Line(
+            what="reading at the source", value=f.read_s, unit="s",
+            formula="sum of rows x the larger of (row + columns x value + KiB x kib) x speed and the sample's seconds a"
+            " row",
+        ),
+        Line(
+            what="loading one target", value=f.load_s, unit="s",
+            formula=f"sum of rows x ({LOAD_ROW_US:g} + {LOAD_VALUE_US:g} x columns + {LOAD_KIB_US:g} x KiB) us x speed",
+        ),
+        Line(
+            what="cut-over, the application at rest", value=f.cutover_s, unit="s",
+            formula=f"quiet {QUIET_S:g} s + {CUTOVER_FIXED_S:g} s x speed + comparing {compare_s:.1f} s: rows x"
+            f" ({COMPARE_ROW_US:g} + {COMPARE_VALUE_US:g} x columns + {COMPARE_KIB_US:g} x KiB) us x speed;"
+            " plus what capture and apply lag behind when it begins",
+        ),
+        Line(
+            what="disk of the broker", value=f.broker_bytes, unit="bytes",
+            formula=f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
+            " every target has it, once in the full data; plus what the slowest target lags behind",
+        ),
+    ]  # fmt: skip
+    lines += _rates(f)
+    return replace(f, lines=tuple(lines))
+
+
+def _rates(f: Forecast) -> list[Line]:
+    found = [
+        (f.changes_per_s, "changed rows", "/s", "the database's own counts, divided by the time they cover"),
+        (f.trigger_ms_per_s, "cost of the triggers", "ms/s",
+         "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second"),
+        (f.log_bytes_per_hour, "growth of the logs while nobody reads them", "bytes/h",
+         "changes/s x 3600 x (a log row + twice its key)"),
+    ]  # fmt: skip
+    return [Line(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in found if v is not None]

@@ -1,0 +1,162 @@
+"""The assessment as one HTML file that needs nothing else: to be mailed, printed, attached to a change request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from venus.adapters.assess.report import Assessed, Assessment
+from venus.errors import VenusError
+from venus.figures import bytes_shown, seconds_shown, unit_shown
+from venus.model import Finding, counted
+
+#: More than this makes a page that no browser opens; the rest is counted here, and in --json.
+SHOWN_MAX = 3_000
+_NONE = '<span class="soft">?</span>'
+
+
+def write_html(found: Assessment, file: Path) -> None:
+    """Write the report, replacing the file."""
+    try:
+        file.write_text(page(found), encoding="utf-8")
+    except OSError as error:
+        raise VenusError(f"--html {file}: {error.strerror or error}") from error
+
+
+def page(found: Assessment) -> str:
+    """Return the report."""
+    template = Template((files(__package__) / "assess.html").read_text(encoding="utf-8"))
+    blocking = [finding for finding in found.findings if finding.blocks]
+    return template.substitute(
+        server=escape(found.server), version=escape(found.version), taken_at=escape(found.taken_at),
+        tone="bad" if blocking else "good", verdict=escape(verdict(found)), cards=_cards(found),
+        tables=_tables(found), blocking=_blocking(found, blocking), not_carried=_not_carried(found),
+        formulas=_grid(("figure", "value", "formula"), [], (
+            f'<tr><td>{escape(line.what)}</td><td class="number">{unit_shown(line.value, line.unit)}</td>'
+            f'<td class="soft">{escape(line.formula)}</td></tr>' for line in found.forecast.lines
+        )),
+        unknown=_listing("What could not be known", map(escape, found.unknown)),
+        notes=_listing("Worth knowing", (_said(f) for f in found.findings if not f.blocks)),
+    )  # fmt: skip
+
+
+def verdict(found: Assessment) -> str:
+    """Return the sentence that many read alone."""
+    carried, all_, blocking = len(found.carried), len(found.tables), sum(f.blocks for f in found.findings)
+    if not all_:
+        return "No table matches the patterns of the configuration."
+    tables = f"{carried:,} of {counted(all_, 'table')} can be carried as they are"
+    return (
+        f"{tables}; {counted(blocking, 'finding')} to be settled first." if blocking else f"{tables}: nothing blocks."
+    )
+
+
+def _cards(found: Assessment) -> str:
+    f = found.forecast
+    figures = [
+        (f"{f.rows:,}", "rows to carry"),
+        (seconds_shown(f.fill_s), "first fill and load of one target, while the application runs"),
+        (seconds_shown(f.cutover_s), "cut-over with the application at rest"),
+        (bytes_shown(f.broker_bytes), "disk of the broker"),
+        (_or_unknown(f.changes_per_s, "/s"), "changed rows"),
+        (_or_unknown(f.trigger_ms_per_s, "ms/s"), "cost of the triggers, spread over the application"),
+        (_or_unknown(f.log_bytes_per_hour, "bytes/h"), "growth of the logs while VENUS is away"),
+    ]
+    return "".join(f'<div class="card"><b>{value}</b><span>{escape(what)}</span></div>' for value, what in figures)
+
+
+def _or_unknown(value: float | None, unit: str) -> str:
+    return "unknown" if value is None else unit_shown(value, unit)
+
+
+def _tables(found: Assessment) -> str:
+    largest = max((t.size.rows or 0 for t in found.tables), default=0) or 1
+    columns = ("table", "", "rows", "data", "indexes", "columns", "changes", "triggers", "fill")
+    ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
+    grid = _grid(columns, columns[2:], (_table(t, largest) for t in ordered[:SHOWN_MAX]))
+    more = len(ordered) - SHOWN_MAX
+    return grid + (f"<p>{more:,} more are not shown here; --json has them.</p>" if more > 0 else "")
+
+
+def _table(t: Assessed, largest: int) -> str:
+    f, size = t.forecast, t.size
+    rows = _NONE if size.rows is None else f"{'' if size.counted else '≈ '}{size.rows:,}"
+    numbers = (
+        rows, _bytes(size.data_bytes), _bytes(size.index_bytes), f"{t.columns:,}" if t.columns else _NONE,
+        _figure(f.changes_per_s if f else None, "/s"), _figure(f.trigger_ms_per_s if f else None, "ms/s"),
+        seconds_shown(f.read_s + f.load_s) if f else _NONE,
+    )  # fmt: skip
+    types = ", ".join(f"{name}{f' x{count}' if count > 1 else ''}" for name, count in t.types.items())
+    said = "".join(f'<div class="soft">{escape(text)}</div>' for text in (types, *t.refused, *t.left_out) if text)
+    share = f'<div class="share" style="width:{100 * (size.rows or 0) / largest:.1f}%"></div>'
+    pill = '<span class="pill bad">refused</span>' if t.refused else '<span class="pill good">carried</span>'
+    cells = "".join(f'<td class="number">{number}</td>' for number in numbers)
+    return f'<tr><td class="name">{escape(size.qualified)}{share}{said}</td><td>{pill}</td>{cells}</tr>'
+
+
+def _bytes(count: int | None) -> str:
+    return _NONE if count is None else bytes_shown(count)
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return _NONE if value is None else unit_shown(value, unit)
+
+
+def _blocking(found: Assessment, blocking: list[Finding]) -> str:
+    if not blocking:
+        return ""
+    rows = (
+        f'<tr><td class="name">{escape(f.where)}</td><td>{escape(f.message)}</td>'
+        f'<td class="soft">{escape(f.remedy)}</td></tr>'
+        for f in blocking[:SHOWN_MAX]
+    )
+    scripts = f"<h3>As a script for the DBA (--script FILE)</h3><pre>{escape(found.script)}</pre>"
+    if found.exclusion:
+        scripts += f"<h3>Or without these tables: venus.toml</h3><pre>{escape(found.exclusion)}</pre>"
+    grid = _grid(("where", "what", "way out"), [], rows)
+    return f'<section><h2>What stands in the way</h2><div class="scroll">{grid}</div>{scripts}</section>'
+
+
+def _not_carried(found: Assessment) -> str:
+    kinds = {f"{kind}": names for kind, names in found.kinds.items()}
+    chips = "".join(
+        f"<details><summary>{counted(len(names), escape(kind))}</summary>{_list(map(escape, names))}</details>"
+        for kind, names in kinds.items()
+    )
+    sequences = [n.name or f"{n.table}.{n.column}" for n in found.numberings]
+    if sequences:
+        chips += (
+            f"<details><summary>{counted(len(sequences), 'sequence')}</summary>{_list(map(escape, sequences))}"
+            '<p class="soft">Values travel with their rows. A cut-over sets each counter past the highest number used'
+            " and past what the source has handed out; numbers that were drawn and never used stay gaps.</p></details>"
+        )
+    if not chips:
+        return ""
+    said = "VENUS carries tables and their rows. What else there is has to be brought to the target by its own means:"
+    return f'<section><h2>Not carried</h2><p>{said}</p><div class="kinds">{chips}</div></section>'
+
+
+def _said(finding: Finding) -> str:
+    way = f' <span class="soft">{escape(finding.remedy)}</span>' if finding.remedy else ""
+    return f"<b>{escape(finding.where)}</b>: {escape(finding.message)}{way}"
+
+
+def _listing(title: str, items: Iterable[str]) -> str:
+    """Return a section of sentences that are HTML already; nothing if there are none."""
+    made = list(items)
+    return f"<section><h2>{title}</h2>{_list(made)}</section>" if made else ""
+
+
+def _list(items: Iterable[str]) -> str:
+    made = list(items)
+    more = f"<li>... and {len(made) - SHOWN_MAX:,} more</li>" if len(made) > SHOWN_MAX else ""
+    return f"<ul>{''.join(f'<li>{item}</li>' for item in made[:SHOWN_MAX])}{more}</ul>"
+
+
+def _grid(columns: tuple[str, ...], numeric: Iterable[str], rows: Iterable[str]) -> str:
+    right = set(numeric)
+    head = "".join(f"<th{' class=number' if name in right else ''}>{escape(name)}</th>" for name in columns)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

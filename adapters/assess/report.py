@@ -1,0 +1,172 @@
+"""What an assessment says, put together; and as a document for machines. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+from venus.adapters.assess.forecast import Forecast, TableForecast, of_source, of_table
+from venus.adapters.assess.script import exclusion, script
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.surveying import Size, Survey
+from venus.model import Column, Finding, Kind, TableSchema
+
+FORMAT = "venus-assessment/1"
+#: Of a key column whose length its type does not say.
+_KEY_COLUMN_BYTES = 12
+_LENGTH_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessed:
+    """One table."""
+
+    size: Size
+    columns: int
+    #: Declared types, with how many columns have each.
+    types: Mapping[str, int]
+    #: Why it is not carried; empty = it is.
+    refused: tuple[str, ...]
+    #: What of it is not carried though the table is: checks, indexes, defaults, columns.
+    left_out: tuple[str, ...]
+    forecast: TableForecast | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """Everything."""
+
+    server: str
+    version: str  # VENUS's own
+    taken_at: str
+    tables: tuple[Assessed, ...]
+    findings: tuple[Finding, ...]
+    numberings: tuple[Numbering, ...]
+    others: tuple[OtherObject, ...]
+    unknown: tuple[str, ...]
+    forecast: Forecast
+    #: What gets refused tables and missing privileges out of the way, for the database's own client.
+    script: str = ""
+    #: The same without a DBA: lines for the configuration.
+    exclusion: str = field(default="")
+
+    @property
+    def carried(self) -> tuple[Assessed, ...]:
+        """The tables that VENUS carries as they are."""
+        return tuple(t for t in self.tables if not t.refused)
+
+    @property
+    def refused(self) -> tuple[Assessed, ...]:
+        """The tables that it refuses."""
+        return tuple(t for t in self.tables if t.refused)
+
+    @property
+    def kinds(self) -> Mapping[str, list[str]]:
+        """What is not carried, by kind."""
+        found: dict[str, list[str]] = {}
+        for other in self.others:
+            found.setdefault(other.kind, []).append(other.name)
+        return dict(sorted(found.items()))
+
+
+def assessment(
+    survey: Survey, schemas: Seq[TableSchema], findings: Seq[Finding], *, speed: float, version: str, taken_at: str,
+    transactional: bool,
+) -> Assessment:  # fmt: skip
+    """Put together what the dialect's survey, its dictionary and its check have found."""
+    by_name = {schema.qualified: schema for schema in schemas}
+    blocking = [finding for finding in findings if finding.blocks]
+    tables = []
+    for size in survey.sizes:
+        refused = tuple(dict.fromkeys(f.message for f in blocking if _is_about(f, size.qualified)))
+        tables.append(_assessed(size, by_name.get(size.qualified), refused, survey, speed))
+    carried = [t for t in tables if not t.refused]
+    unknown = list(survey.unknown)
+    if nameless := [t.size.qualified for t in carried if t.forecast is None]:
+        unknown.append(f"the forecast leaves out {', '.join(nameless)}: nobody knows how many rows they have")
+    forecasts = [t.forecast for t in carried if t.forecast]
+    return Assessment(
+        server=survey.server, version=version, taken_at=taken_at, tables=tuple(tables), findings=tuple(findings),
+        numberings=survey.numberings, others=survey.others, unknown=tuple(unknown),
+        forecast=of_source(forecasts, sum(t.size.rows or 0 for t in carried), speed),
+        script=script(findings, transactional=transactional),
+        exclusion=exclusion([t.size.qualified for t in tables if t.refused]),
+    )  # fmt: skip
+
+
+def _is_about(finding: Finding, table: str) -> bool:
+    return finding.where == table or finding.where.startswith(f"{table}.")
+
+
+def _assessed(
+    size: Size, schema: TableSchema | None, refused: tuple[str, ...], survey: Survey, speed: float
+) -> Assessed:
+    if schema is None:
+        reasons = refused or ("it is not among the tables that can be captured: see the findings",)
+        return Assessed(size=size, columns=0, types={}, refused=reasons, left_out=(), forecast=None)
+    return Assessed(
+        size=size,
+        columns=len(schema.columns),
+        types=dict(Counter(column.source_type.lower() for column in schema.columns).most_common()),
+        refused=refused,
+        left_out=tuple(f"{left.what} {left.name}".rstrip() + f": {left.reason}" for left in schema.left_out),
+        forecast=of_table(size, len(schema.columns), _key_bytes(schema), survey.pace, speed),
+    )
+
+
+def _key_bytes(schema: TableSchema) -> int:
+    """Return about how many bytes a key has."""
+    return sum(_column_bytes(column) for column in schema.columns if column.name in schema.key)
+
+
+def _column_bytes(column: Column) -> int:
+    if column.type.kind in (Kind.TEXT, Kind.CHAR) and column.type.length:
+        return min(column.type.length, _LENGTH_MAX) // 2 or 1
+    return 16 if column.type.kind is Kind.UUID else _KEY_COLUMN_BYTES
+
+
+def document(found: Assessment) -> dict[str, Any]:
+    """Return everything for machines; figures that nobody knows are null."""
+    f = found.forecast
+    return {
+        "format": FORMAT, "server": found.server, "version": found.version, "taken_at": found.taken_at,
+        "tables": [_table_document(t) for t in found.tables],
+        "carried": len(found.carried), "refused": len(found.refused),
+        "findings": [
+            {"where": x.where, "message": x.message, "way_out": x.remedy, "blocks": x.blocks,
+             "statements": list(x.script)} for x in found.findings
+        ],
+        "script": found.script, "exclude": found.exclusion,
+        "not_carried": {
+            "sequences": [
+                {"name": n.name, "table": n.table, "column": n.column, "next": n.next_value}
+                for n in found.numberings
+            ],
+            "objects": found.kinds,
+        },
+        "forecast": {
+            "rows": f.rows, "fill_seconds": f.fill_s, "read_seconds": f.read_s, "load_seconds": f.load_s,
+            "cutover_seconds": f.cutover_s, "broker_bytes": f.broker_bytes, "changes_per_s": f.changes_per_s,
+            "trigger_ms_per_s": f.trigger_ms_per_s, "log_bytes_per_hour": f.log_bytes_per_hour, "speed": f.speed,
+            "formulas": {line.what: line.formula for line in f.lines},
+        },
+        "unknown": list(found.unknown),
+    }  # fmt: skip
+
+
+def _table_document(t: Assessed) -> dict[str, Any]:
+    forecast = t.forecast
+    return {
+        "table": t.size.qualified, "carried": not t.refused, "refused": list(t.refused), "rows": t.size.rows,
+        "rows_counted": t.size.counted, "data_bytes": t.size.data_bytes, "index_bytes": t.size.index_bytes,
+        "columns": t.columns, "types": dict(t.types), "left_out": list(t.left_out),
+        "row_bytes": forecast.row_bytes if forecast else None,
+        "changes_per_s": forecast.changes_per_s if forecast else None,
+        "trigger_ms_per_s": forecast.trigger_ms_per_s if forecast else None,
+        "log_bytes_per_hour": forecast.log_bytes_per_hour if forecast else None,
+        "fill_seconds": forecast.read_s + forecast.load_s if forecast else None,
+        "broker_bytes": forecast.broker_bytes if forecast else None,
+    }  # fmt: skip

@@ -1,0 +1,28 @@
+-- What `venus assess` asks of a MariaDB or MySQL server. Everything here only reads.
+
+-- sizes --
+-- InnoDB estimates the rows from a few pages; MySQL keeps these figures for up to a day.
+SELECT t.table_name, coalesce(t.table_rows, 0), coalesce(t.data_length, 0), coalesce(t.index_length, 0)
+  FROM information_schema.tables t WHERE t.table_schema = {database} AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
+
+-- server --
+SELECT version(), @@global.performance_schema
+
+-- uptime --
+SHOW GLOBAL STATUS LIKE 'Uptime'
+
+-- counted_by_performance_schema --
+SELECT object_name, count_insert + count_update + count_delete
+  FROM performance_schema.table_io_waits_summary_by_table WHERE object_schema = {database} AND object_type = 'TABLE'
+
+-- counted_by_userstat --
+SELECT table_name, rows_changed FROM information_schema.table_statistics WHERE table_schema = {database}
+
+-- userstat --
+SELECT variable_value FROM information_schema.global_variables WHERE variable_name = 'USERSTAT'
+
+-- count --
+SELECT count(*) FROM {table}
+
+-- sample --
+SELECT * FROM {table} LIMIT {rows}

@@ -1,0 +1,166 @@
+"""`venus assess` at an Oracle: optimizer statistics, what has changed since, segments, a small sample. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from venus.adapters.dialects.contract import SchemaChanged
+from venus.adapters.dialects.oracle import structure
+from venus.adapters.dialects.oracle.columns import Columns
+from venus.adapters.dialects.oracle.connection import Row, Session, driver_of
+from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen
+from venus.adapters.dialects.oracle.names import quoted
+from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.types import LONGS
+from venus.adapters.dialects.oracle.versions import version_of
+from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first, weighed
+from venus.config import Settings
+from venus.errors import ConfigError, SourceError
+
+#: Of the stand-in (docs/oracle/EVIDENCE.md): no Oracle was measured.
+PACE = Pace(row_us=4.0, value_us=0.8, kib_us=4.0, trigger_us=20.0, log_row_bytes=60)
+NO_ORACLE_MEASURED = "pace of reading and cost of triggers: measured on a stand-in for Oracle, not on an Oracle"
+_FETCH_ROWS = 500
+#: Tables with so many times the rows of a sample are sampled from all of their blocks.
+_SPREAD = 20
+
+
+def survey(settings: Settings, asked: Asked) -> Survey:
+    """Look at the database that the settings name."""
+    driver, options = driver_of(settings.source.url.get_secret_value())
+    with closing(Session(driver)) as session:
+        text = str(session.row(statement("dictionary", "version"))[0])
+        version = version_of(text)
+        if version is None:
+            raise ConfigError(f"source {driver.place}: Oracle {text} is older than 11.2")
+        user = str(session.row(statement("dictionary", "session"))[0])
+        dictionary = Dictionary(session, version, user, options.schemas)
+        dictionary.type_map = settings.source.type_map
+        dictionary.columns = Columns(settings.source.columns.include, settings.source.columns.exclude)
+        listed = chosen(dictionary.listed(), asked.include, asked.exclude)
+        figures = {owner: _figures(session, owner, user) for owner in dictionary.schemas}
+        sizes = [_size(at, figures[at.owner]) for at in listed]
+        if asked.count_rows:
+            sizes = [_counted(session, at, size) for at, size in zip(listed, sizes, strict=True)]
+        return Survey(
+            server=str(session.row(statement("survey", "banner"))[0]),
+            pace=PACE,
+            sizes=tuple(_sampled(session, dictionary, listed, sizes, Sampler(asked))),
+            numberings=tuple(
+                structure.numberings(session, dictionary.schemas, dictionary.structures, dictionary.is_own)
+            ),
+            others=tuple(structure.others(session, dictionary.schemas, dictionary.is_own)),
+            unknown=tuple(_unknown(sizes, figures, user)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What the dictionary says of a schema, by table."""
+
+    statistics: Mapping[str, Row]
+    changes: Mapping[str, tuple[int, int, int]]
+    #: By (table, TABLE, INDEX or LOB); None where this user may not see them.
+    segments: Mapping[tuple[str, str], int] | None = field(default=None)
+
+
+def _figures(session: Session, owner: str, user: str) -> _Figures:
+    binds = {"owner": owner}
+    statistics = {str(r[0]): r[1:] for r in session.rows(statement("survey", "sizes"), binds)}
+    changes = {
+        str(name): (int(inserts or 0), int(updates or 0), int(deletes or 0))
+        for name, inserts, updates, deletes in session.rows(statement("survey", "modifications"), binds)
+    }
+    return _Figures(statistics, changes, _segments(session, owner, user))
+
+
+def _segments(session: Session, owner: str, user: str) -> Mapping[tuple[str, str], int] | None:
+    """Ask the view of all segments, which needs a grant, then that of one's own."""
+    for view in ("segments_of_anybody", *(["segments_of_own"] if owner == user else [])):
+        text = statement("survey", "segments", segments=statement("survey", view))
+        try:
+            return {(str(t), str(kind)): int(n) for t, kind, n in session.rows(text, {"owner": owner})}
+        except (SourceError, SchemaChanged):
+            session.rollback()
+    return None
+
+
+def _size(at: Listed, figures: _Figures) -> Size:
+    rows, age_s = figures.statistics.get(at.name, (None, None))
+    changes = figures.changes.get(at.name, (0, 0, 0))
+    segments = figures.segments
+    large = segments.get((at.name, "LOB"), 0) if segments is not None else 0
+    return Size(
+        namespace=at.owner,
+        name=at.name,
+        rows=None if rows is None else max(0, int(rows) + changes[0] - changes[2]),
+        counted=False,
+        data_bytes=None if segments is None else segments.get((at.name, "TABLE"), 0) + large,
+        index_bytes=None if segments is None else segments.get((at.name, "INDEX"), 0),
+        large_bytes=large,
+        changes=None if age_s is None else sum(changes),
+        over_s=float(age_s or 0),
+    )
+
+
+def _counted(session: Session, at: Listed, size: Size) -> Size:
+    table = f"{quoted(at.owner)}.{quoted(at.name)}"
+    try:
+        rows = int(session.row(statement("survey", "count", table=table))[0])
+    except (SourceError, SchemaChanged):  # what may not be read is among the findings of the check
+        return size
+    return replace(size, rows=rows, counted=True)
+
+
+def _sampled(
+    session: Session, dictionary: Dictionary, listed: Seq[Listed], sizes: Seq[Size], sampler: Sampler
+) -> list[Size]:
+    places = {f"{at.owner}.{at.name}": at for at in listed}
+    found = {}
+    for size in largest_first(sizes):
+        found[size.qualified] = size
+        text = _sample(dictionary.table(places[size.qualified]), size.rows)
+        if not text:
+            continue
+        try:
+            sample = sampler.take(lambda text=text: weighed(_stream(session, text)))  # type: ignore[misc]
+            found[size.qualified] = replace(size, sample=sample)
+        except (SourceError, SchemaChanged):  # what may not be read is among the findings of the check
+            session.rollback()
+    return [found[size.qualified] for size in sizes]
+
+
+def _sample(table: Table, rows: int | None) -> str:
+    """Return the query, as a fill selects; without large values, whose bytes are those of their segments."""
+    columns = [
+        f"{reading.expression(quoted(name))} AS C{number}"
+        for number, (name, reading) in enumerate(table.readings.items())
+        if not reading.mapping.located and reading.declared.data_type not in LONGS
+    ]
+    if not columns:
+        return ""
+    share = 100 * SAMPLE_ROWS / rows if rows else 100
+    spread = f" SAMPLE BLOCK ({share:.6f})" if share < 100 / _SPREAD else ""
+    return statement(
+        "survey", "sample", columns=", ".join(columns), table=table.keyed.sql, sample=spread, rows=str(SAMPLE_ROWS)
+    )
+
+
+def _stream(session: Session, text: str) -> Iterator[Row]:
+    for piece in session.stream(text, None, _FETCH_ROWS):
+        yield from piece
+
+
+def _unknown(sizes: Seq[Size], figures: Mapping[str, _Figures], user: str) -> Iterator[str]:
+    yield NO_ORACLE_MEASURED
+    for owner, found in figures.items():
+        if found.segments is None:
+            yield f"size of the tables of {owner}: GRANT SELECT ON DBA_SEGMENTS TO {quoted(user)};"
+    bare = [size for size in sizes if size.changes is None]
+    if bare:
+        names = ", ".join(size.qualified for size in bare[:5]) + (" ..." if len(bare) > 5 else "")
+        gather = f"EXEC DBMS_STATS.GATHER_TABLE_STATS('{bare[0].namespace}', '{bare[0].name}')"
+        yield f"rows and change rate of {names}: no statistics; {gather}, or `venus assess --count-rows` for the rows"

@@ -1,0 +1,116 @@
+"""`venus assess` at a PostgreSQL database: its own statistics, and a sample by COPY, as a fill reads it. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from venus.adapters.dialects.postgresql import dictionary, structure
+from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.dictionary import Table
+from venus.adapters.dialects.postgresql.statements import statement
+from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first
+from venus.config import Settings
+from venus.errors import SourceError
+
+PACE = Pace(row_us=1.0, value_us=0.15, kib_us=3.0, trigger_us=4.0, log_row_bytes=90)
+#: Tables with so many times the rows of a sample are sampled from all of their blocks.
+_SPREAD = 20
+
+
+def survey(settings: Settings, asked: Asked) -> Survey:
+    """Look at the database that the settings name, in one read-only snapshot."""
+    url = settings.source.url.get_secret_value()
+    with closing(Connection(url, application="venus assess")) as connection, connection.reading():
+        rows = dictionary.listed(dictionary.all_tables(connection), asked.include, asked.exclude)
+        tables = dictionary.read(connection, rows)
+        version, over_s, since_reset, counts = connection.row(statement("survey", "server"))
+        sizes = _sizes(connection, tables, float(over_s), counts=bool(counts))
+        if asked.count_rows:
+            sizes = [_counted(connection, table, size) for table, size in zip(tables, sizes, strict=True)]
+        namespaces = sorted({t.namespace for t in tables})
+        return Survey(
+            server=f"PostgreSQL {version}",
+            pace=PACE,
+            sizes=tuple(_sampled(connection, tables, sizes, Sampler(asked))),
+            numberings=tuple(structure.numberings(connection, namespaces)),
+            others=tuple(structure.others(connection, namespaces)),
+            unknown=tuple(_unknown(sizes, since_reset=bool(since_reset), counts=bool(counts))),
+        )
+
+
+def _sizes(connection: Connection, tables: Seq[Table], over_s: float, *, counts: bool) -> list[Size]:
+    found = {r[0]: r[1:] for r in connection.rows(statement("survey", "sizes"), {"tables": [t.oid for t in tables]})}
+    sizes = []
+    for table in tables:
+        rows, known, data, indexes, changes = found[table.oid]
+        sizes.append(
+            Size(
+                namespace=table.namespace, name=table.name, rows=max(0, round(rows)) if known else None, counted=False,
+                data_bytes=int(data), index_bytes=int(indexes), changes=int(changes) if counts else None, over_s=over_s,
+            )
+        )  # fmt: skip
+    return sizes
+
+
+def _counted(connection: Connection, table: Table, size: Size) -> Size:
+    if table.kind == "f":
+        return size
+    return replace(size, rows=int(connection.row(statement("survey", "count", table=table.from_sql))[0]), counted=True)
+
+
+@dataclass(slots=True)
+class _Weight:
+    """What COPY writes into: a line for each row, whatever its values hold."""
+
+    rows: int = 0
+    nbytes: int = 0
+
+    def write(self, data: bytes, /) -> int:
+        self.rows += data.count(b"\n")
+        self.nbytes += len(data)
+        return len(data)
+
+
+def _sampled(connection: Connection, tables: Seq[Table], sizes: Seq[Size], sampler: Sampler) -> list[Size]:
+    """Sample the tables whose rows this role may read; what it may not is among the findings of the check."""
+    by_name = {(t.namespace, t.name): t for t in tables}
+    found = {}
+    for size in largest_first(sizes):
+        table = by_name[size.namespace, size.name]
+        found[size.qualified] = size if table.kind == "f" else _sample(connection, table, size, sampler)
+    return [found[size.qualified] for size in sizes]
+
+
+def _sample(connection: Connection, table: Table, size: Size, sampler: Sampler) -> Size:
+    share = 100 * SAMPLE_ROWS / size.rows if size.rows else 100
+    spread = f" TABLESAMPLE SYSTEM ({share:.6f})" if share < 100 / _SPREAD else ""
+    text = statement("survey", "sample", table=table.from_sql, sample=spread, rows=str(SAMPLE_ROWS))
+
+    def read() -> tuple[int, int]:
+        weight = _Weight()
+        connection.copy_out(text, weight)
+        return weight.rows, weight.nbytes
+
+    connection.run("SAVEPOINT sample")
+    try:
+        return replace(size, sample=sampler.take(read))
+    except SourceError:
+        connection.run("ROLLBACK TO SAVEPOINT sample")
+        return size
+
+
+def _unknown(sizes: Seq[Size], *, since_reset: bool, counts: bool) -> list[str]:
+    found = []
+    if nameless := [size.qualified for size in sizes if size.rows is None]:
+        names = ", ".join(nameless[:5]) + (" ..." if len(nameless) > 5 else "")
+        found.append(f"rows of {names}: never analysed; run ANALYZE, or `venus assess --count-rows`")
+    if not counts:
+        found.append("change rate: track_counts is off")
+    elif not since_reset:
+        found.append(
+            "change rate: the server does not say since when it counts; since its start is assumed, so the rate may be"
+            " lower than shown"
+        )
+    return found

@@ -1,0 +1,300 @@
+"""What `venus assess` forecasts, and what then happens: the constants of its forecast come from here.
+
+    python -m bench.forecast [--only sqlite postgresql mysql oracle] [--narrow 100000] [--wide 20000] [--pace]
+
+One table of 4 columns, one of 20; each is assessed, filled, loaded into an embedded PostgreSQL and rehearsed for a
+cut-over. The oracle is the stand-in (MariaDB in Oracle mode). `--pace` measures no more than the reading of a fill and
+the triggers, each in processor time where that is possible: it says the same on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg2
+
+from tests.support.mariadb import ORACLE_MODE, running_mariadb
+from tests.support.oracle_driver import python_path
+from tests.support.oracle_standin import SCHEMA, StandIn
+from tests.support.pipeline import Pipeline
+from tests.support.postgres import Server, libpq, running_server
+from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.registry import open_source
+from venus.config import Settings
+from venus.model import BatchNo, BatchRecord, Epoch, Sequence
+
+#: So many one-row statements in one transaction, with and without triggers.
+CHANGES = 5_000
+#: The quickest of them counts.
+TRIES = 3
+TYPES = {
+    "sqlite": ("INTEGER", "VARCHAR(80)", "DECIMAL(14,2)"),
+    "postgresql": ("integer", "varchar(80)", "numeric(14,2)"),
+    "mysql": ("int", "varchar(80)", "decimal(14,2)"),
+    "oracle": ("NUMBER(9)", "VARCHAR2(80)", "NUMBER(14,2)"),
+}
+LOG_BYTES = {
+    "sqlite": "SELECT sum(pgsize) FROM dbstat WHERE name GLOB 'venus_l_*'",
+    "postgresql": "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c"
+    " WHERE c.relnamespace = 'venus'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^l_'",
+    "mysql": "SELECT sum(data_length + index_length) FROM information_schema.tables WHERE table_name LIKE 'venus!_l!_%' ESCAPE '!'",  # noqa: E501
+    "oracle": "SELECT sum(data_length + index_length) FROM information_schema.tables WHERE table_name LIKE 'VENUS!_L!_%' ESCAPE '!'",  # noqa: E501
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A source, and how to connect to it as the application does."""
+
+    kind: str
+    url: str
+    connect: Callable[[], Any]
+    mark: str  # of a bind
+    environ: dict[str, str]
+
+
+@contextmanager
+def place(kind: str, folder: Path, server: Server) -> Iterator[Place]:
+    """Make an empty source."""
+    with ExitStack() as stack:
+        if kind == "sqlite":
+            file = folder / "source.db"
+            with closing(sqlite3.connect(file)) as made:
+                made.execute("PRAGMA journal_mode = WAL")
+            yield Place(kind, f"sqlite:///{file}", lambda: sqlite3.connect(file), "?", {})
+        elif kind == "postgresql":
+            url = server.create_database()
+            yield Place(kind, url, lambda: psycopg2.connect(libpq(url)), "%s", {})
+        elif kind == "mysql":
+            maria = stack.enter_context(running_mariadb())
+            maria.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+            url = f"mysql+pymysql://root@127.0.0.1:{maria.port}/shop"
+            yield Place(kind, url, lambda: maria.connect("shop"), "%s", {})
+        else:
+            maria = stack.enter_context(running_mariadb(ORACLE_MODE))
+            StandIn(maria).prepare()
+            url = f"oracle+cx_oracle://root@127.0.0.1:{maria.port}/?service_name=SCHOOL"
+            environ = {"PYTHONPATH": python_path(folder / "driver")}
+            yield Place(kind, url, lambda: maria.connect(SCHEMA), "%s", environ)
+
+
+def fill(at: Place, columns: int, rows: int) -> None:
+    """Make the table."""
+    number, text, money = TYPES[at.kind]
+    types = [number, *(text if n % 3 == 0 else number if n % 3 == 1 else money for n in range(columns - 1))]
+    upper = at.kind == "oracle"
+    quote = '"{}"' if upper else "{}"
+    names = [quote.format(name.upper() if upper else name) for name in ["id", *(f"c{n}" for n in range(columns - 1))]]
+    body = ", ".join(f"{name} {type_} NOT NULL" for name, type_ in zip(names, types, strict=True))
+    table = quote.format("T" if upper else "t")
+    with closing(at.connect()) as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"CREATE TABLE {table} ({body}, PRIMARY KEY ({names[0]}))")
+        marks = ", ".join([at.mark] * columns)
+        for first in range(0, rows, 5_000):
+            made = [
+                (row, *(f"text number {n} of row {row:09}" if n % 3 == 0 else row * n % 999_983 if n % 3 == 1
+                        else f"{row * 7 % 100_000}.{n:02}" for n in range(columns - 1)))
+                for row in range(first, min(first + 5_000, rows))
+            ]  # fmt: skip
+            if at.kind == "postgresql":  # its executemany takes a trip for each row
+                values = b", ".join(cursor.mogrify(f"({marks})", row) for row in made)
+                cursor.execute(b"INSERT INTO t VALUES " + values)
+            else:
+                cursor.executemany(f"INSERT INTO {table} VALUES ({marks})", made)
+        connection.commit()
+        if at.kind == "postgresql":
+            connection.autocommit = True
+            cursor.execute("ANALYZE")
+        elif at.kind != "sqlite":
+            cursor.execute(f"ANALYZE TABLE {table}")
+
+
+def change(at: Place) -> float:
+    """Return the microseconds of one changed row, in a transaction of many statements."""
+    upper = at.kind == "oracle"
+    text = 'UPDATE "T" SET "C1" = "C1" + 1 WHERE "ID" = ' if upper else "UPDATE t SET c1 = c1 + 1 WHERE id = "
+    with closing(at.connect()) as connection:
+        cursor = connection.cursor()
+        cursor.execute(text + "0")  # what the first statement has to load is not its own
+        started = time.perf_counter()
+        for row in range(CHANGES):
+            cursor.execute(text + str(row))
+        took = time.perf_counter() - started
+        connection.commit()
+    return took / CHANGES * 1e6
+
+
+def asked(at: Place, query: str) -> int:
+    """Return one number."""
+    with closing(at.connect()) as connection:
+        cursor = connection.cursor()
+        cursor.execute(query)
+        return int(cursor.fetchone()[0] or 0)
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files below a folder; files may go meanwhile."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(Path(root) / name).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def one(kind: str, columns: int, rows: int, server: Server, *, pace_only: bool) -> dict[str, Any]:
+    """Assess, fill, load, rehearse."""
+    with tempfile.TemporaryDirectory() as name, place(kind, Path(name), server) as at:
+        fill(at, columns, rows)
+        if pace_only:
+            return pace(at, at.environ)
+        folder = Path(name) / "run"
+        folder.mkdir()
+        pipeline = Pipeline(folder=folder, source=at.url, targets={"main": server.create_database()})
+        pipeline.environ = at.environ
+        pipeline.configure()
+        try:
+            return measured(pipeline, at, server)
+        finally:
+            pipeline.close()
+
+
+def processors(pipeline: Pipeline, server: Server) -> float:
+    """Return the seconds that commands, broker, sync and the embedded server have computed so far."""
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = own.ru_utime + own.ru_stime
+    postmaster = psutil.Process(int(server.pg.get_postmaster_info().pid))
+    running = [psutil.Process(process.pid) for process in pipeline.running.values()]
+    for process in (*running, postmaster, *postmaster.children()):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        ended = times.children_user + times.children_system if process == postmaster else 0.0
+        seconds += times.user + times.system + ended
+    return seconds
+
+
+def pace(at: Place, environ: dict[str, str]) -> dict[str, float]:
+    """Return what one row of a fill costs the adapter, in microseconds of its own processor time."""
+    for name, value in environ.items():
+        if name == "PYTHONPATH":
+            sys.path[:0] = value.split(":")
+    source = open_source(Settings.model_validate({"source": {"url": at.url}}))
+    try:
+        bare_us = min(change(at) for _ in range(TRIES))
+        source.install(["*"], [])
+        captured_us = min(change(at) for _ in range(TRIES))
+        epoch = Epoch(source.state().epoch + 1)
+        state = source.raise_epoch(epoch)
+        rows, seconds = read_all(source, epoch, int(state.last_batch) + 1, int(state.next_sequence))
+    finally:
+        source.close()
+        sys.modules.pop("cx_Oracle", None)
+    return {
+        "rows": rows, "read us": seconds / rows * 1e6, "trigger us": captured_us - bare_us,
+        "log row bytes": asked(at, LOG_BYTES[at.kind]) / CHANGES / TRIES,
+    }  # fmt: skip
+
+
+def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[int, float]:
+    """Read what is due, cut by cut, as capture does."""
+    rows, seconds = 0, 0.0
+    while due := [t.fill for t in source.registered() if not t.fill.done]:
+        cut = source.open_cut(due)
+        if cut is None:
+            break
+        sections = list(cut.sections(rows_max=5_000, bytes_max=1 << 20))
+        started = time.process_time()
+        after = []
+        for fill_state in due:
+            found, state = cut.fill_chunk(fill_state, rows_max=20_000, bytes_max=1 << 20)
+            sections += found
+            after.append(state)
+            rows += sum(section.count for section in found)
+        seconds += time.process_time() - started
+        count = sum(section.count for section in sections)
+        record = BatchRecord(
+            batch_no=BatchNo(batch), epoch=epoch, first_sequence=Sequence(sequence),
+            last_sequence=Sequence(sequence + count - 1), digest=batch,
+        )  # fmt: skip
+        cut.commit(epoch, [record], after, BatchNo(0))
+        batch, sequence = batch + 1, sequence + count
+    return rows, seconds
+
+
+def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
+    """Return the forecast beside what happened; what happened also as the time of all processors."""
+    found = pipeline.ask("assess")["forecast"]
+    bare_us = change(at)
+    pipeline.ask("install-triggers")
+    captured_us = change(at)
+    log_bytes = asked(at, LOG_BYTES[at.kind])
+    pipeline.start_broker()
+    busy, started = processors(pipeline, server), time.monotonic()
+    loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
+    whole_s = time.monotonic() - started
+    migrate_cpu_s = processors(pipeline, server) - busy
+    disk = size_of(pipeline.folder / "data")
+    pipeline.start("sync", "sync", "--target", "main")
+    pipeline.caught_up("main")
+    busy, started = processors(pipeline, server), time.monotonic()
+    pipeline.ask("cutover", "--target", "main", "--rehearse")
+    cutover_s = time.monotonic() - started
+    cutover_cpu_s = processors(pipeline, server) - busy
+    read_s, load_s = loaded["first_fill_seconds"], loaded["seconds"]
+    return {
+        "rows": loaded["rows"], "speed": found["speed"],
+        "read s": (found["read_seconds"], read_s),
+        "load s": (found["load_seconds"], load_s),
+        "whole s": (found["fill_seconds"], whole_s), "of all processors": migrate_cpu_s,
+        "cut-over s": (found["cutover_seconds"], cutover_s), "of all processors, cut-over": cutover_cpu_s,
+        "broker MiB": (found["broker_bytes"] / 2**20, disk / 2**20),
+        "trigger us": captured_us - bare_us,
+        "log row bytes": log_bytes / CHANGES,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(TYPES), default=list(TYPES))
+    parser.add_argument("--narrow", type=int, default=100_000)
+    parser.add_argument("--wide", type=int, default=20_000)
+    parser.add_argument("--pace", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home, running_server(Path(home)) as server:
+        for kind in options.only:
+            for columns, rows in ((4, 1_000), (4, options.narrow), (20, options.wide)):
+                found = one(kind, columns, rows, server, pace_only=options.pace)
+                print(kind, columns, "columns", shown(found), flush=True)
+
+
+def shown(found: dict[str, Any]) -> str:
+    """Return figures in one line."""
+    parts = (
+        f"{name} {value}" if isinstance(value, int) else f"{name} {_figures(value)}" for name, value in found.items()
+    )
+    return "; ".join(parts)
+
+
+def _figures(value: Any) -> str:
+    return " / ".join(f"{v:.3g}" for v in (value if isinstance(value, tuple) else (value,)))
+
+
+if __name__ == "__main__":
+    main()

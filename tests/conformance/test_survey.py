@@ -1,0 +1,166 @@
+"""What a survey finds of each dialect before anything is installed, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.place_oracle import StandInPlace
+from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
+from tests.support.oracle_driver import driver_folder
+from venus.adapters.assess.html import page
+from venus.adapters.assess.report import Assessment
+from venus.adapters.assess.run import assess
+from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.registry import open_source, survey
+from venus.adapters.dialects.surveying import Asked, Size, Survey
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+ROWS = 300
+
+
+@pytest.fixture
+def settings(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """Return what names the place."""
+    if isinstance(place, StandInPlace):
+        monkeypatch.syspath_prepend(driver_folder(tmp_path / "driver"))
+        monkeypatch.delitem(sys.modules, "cx_Oracle", raising=False)
+        url = f"oracle+cx_oracle://root@127.0.0.1:{place.standin.server.port}/?service_name=SCHOOL"
+    elif isinstance(place, SqlitePlace):
+        url = f"sqlite:///{place.path}"
+    else:
+        assert isinstance(place, MariaPlace | PostgresPlace)
+        url = place.url
+    yield Settings.model_validate({"source": {"url": url}})
+    sys.modules.pop("cx_Oracle", None)
+
+
+@pytest.fixture
+def shop(place: Place, app: Application) -> Application:
+    """Make one table that can be carried, one that cannot, and a view."""
+    types = place.types
+    do(app, f"CREATE TABLE item (id {types['int']} NOT NULL PRIMARY KEY, name {types['text']})")
+    do(app, f"CREATE TABLE bare (v {types['int']})", "CREATE VIEW shown AS SELECT id FROM item")
+    for number in range(ROWS):
+        app.execute("INSERT INTO item VALUES (?, ?)", number, f"item number {number}")
+    app.commit()
+    if isinstance(place, StandInPlace):
+        for table in ("item", "bare"):
+            place.standin.server.execute(f"ANALYZE TABLE `{table}`", "APP")
+            analyzed = f"INSERT INTO ANALYZED VALUES ('{table}', NOW() - INTERVAL 3600 SECOND)"
+            place.standin.server.execute(analyzed, "DICTIONARY")
+        place.standin.server.execute(
+            "INSERT INTO ALL_TAB_MODIFICATIONS VALUES ('APP', 'item', NULL, 5, 10, 3), ('APP', 'item', 'P1', 5, 10, 3)",
+            "DICTIONARY",
+        )
+    if isinstance(place, MariaPlace):
+        do(app, "ANALYZE TABLE item")
+    if isinstance(place, PostgresPlace):
+        do(app, "ANALYZE")
+    return app
+
+
+def surveyed(settings: Settings, *, count_rows: bool = False, sample_s: float = 20.0) -> Survey:
+    return survey(settings, Asked(include=["*"], exclude=[], count_rows=count_rows, sample_s=sample_s))
+
+
+def of(found: Survey, name: str) -> Size:
+    return next(size for size in found.sizes if size.name == name)
+
+
+def assessed(settings: Settings, source: Source) -> Assessment:
+    return assess(settings, source, count_rows=True, version="0.1", taken_at="2026-11-22")
+
+
+def test_rows_are_counted_when_that_is_asked_for(shop: Application, settings: Settings) -> None:
+    item = of(surveyed(settings, count_rows=True), "item")
+
+    assert (item.rows, item.counted) == (ROWS, True)
+
+
+def test_statistics_are_near_enough(shop: Application, settings: Settings) -> None:
+    item = of(surveyed(settings), "item")
+
+    assert item.rows is not None
+    assert ROWS * 0.8 < item.rows < ROWS * 1.2
+
+
+def test_sizes_and_samples(place: Place, shop: Application, settings: Settings) -> None:
+    found = surveyed(settings)
+    item = of(found, "item")
+
+    assert {size.name for size in found.sizes} == {"item", "bare"}
+    assert item.data_bytes is not None
+    assert item.data_bytes >= ROWS
+    assert item.sample is not None
+    assert item.sample.rows == ROWS
+    # on the Oracle the text is a CLOB, which no sample reads
+    per_row = item.sample.nbytes / ROWS
+    assert (3 <= per_row <= 6) if isinstance(place, StandInPlace) else (15 <= per_row <= 30)
+
+
+def test_a_survey_that_has_no_time_left_takes_no_sample(shop: Application, settings: Settings) -> None:
+    assert [size.sample for size in surveyed(settings, sample_s=0.0).sizes] == [None, None]
+
+
+def test_what_is_not_carried_is_listed(shop: Application, settings: Settings) -> None:
+    assert any(other.kind == "view" and other.name.endswith("shown") for other in surveyed(settings).others)
+
+
+def test_changes_are_counted_or_said_to_be_unknown(place: Place, shop: Application, settings: Settings) -> None:
+    if isinstance(place, PostgresPlace):
+        shop.close()  # a session tells what it has done at its end, or after a while
+        deadline = time.monotonic() + 30
+        while of(surveyed(settings), "item").changes != ROWS:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert of(surveyed(settings), "item").over_s > 0
+    elif isinstance(place, StandInPlace):
+        item = of(surveyed(settings), "item")
+        assert item.changes == 18
+        assert 3590 < item.over_s < 3700
+    else:
+        found = surveyed(settings)
+        assert of(found, "item").changes is None
+        assert any(text.startswith("change rate: ") for text in found.unknown)
+
+
+def test_an_assessment_names_the_refused_table_and_offers_a_way_out(
+    shop: Application, settings: Settings, source: Source
+) -> None:
+    found = assessed(settings, source)
+
+    assert [t.size.name for t in found.refused] == ["bare"]
+    assert [t.size.name for t in found.carried] == ["item"]
+    assert found.forecast.rows == ROWS
+    assert "bare" in found.script
+    assert found.exclusion.startswith("[source]\nexclude = [\n")
+    shown = page(found)
+    assert "bare" in shown
+    assert "$" not in shown.replace("ORA$BASE", "")
+
+
+def test_without_the_refused_tables_nothing_blocks(shop: Application, settings: Settings) -> None:
+    with_exclusion = settings.model_copy(update={"source": settings.source.model_copy(update={"exclude": ["bare"]})})
+    source = open_source(with_exclusion)
+    try:
+        found = assessed(with_exclusion, source)
+    finally:
+        source.close()
+
+    assert (found.script, found.exclusion, found.refused) == ("", "", ())
+
+
+def test_nothing_is_left_behind(place: Place, shop: Application, settings: Settings, source: Source) -> None:
+    before = place.dump()
+
+    assessed(settings, source)
+
+    assert place.dump() == before
+    assert shop.execute("SELECT count(*) FROM item") == [(ROWS,)]

@@ -1,0 +1,114 @@
+"""What an assessment says of tables that are carried and refused, as a document and as a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from venus.adapters.assess.html import page, verdict
+from venus.adapters.assess.report import Assessment, assessment, document
+from venus.adapters.dialects.contract import Numbering, OtherObject
+from venus.adapters.dialects.surveying import Pace, Size, Survey
+from venus.model import Column, Finding, Kind, LogicalType, TableSchema
+
+PACE = Pace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
+SURVEY = Survey(
+    server="Some DB 1.0",
+    pace=PACE,
+    sizes=(
+        Size(namespace="app", name="good", rows=10, counted=True),
+        Size(namespace="app", name="bad", rows=5, counted=False),
+        Size(namespace="app", name="bad_too", rows=None, counted=False),
+        Size(namespace="app", name="goodness", rows=None, counted=False),
+    ),
+    numberings=(Numbering(namespace="app", next_value=11, table="good", column="id"),),
+    others=(OtherObject(kind="view", name="app.v"), OtherObject(kind="job", name="app.j")),
+    unknown=("size of nothing",),
+)
+FINDINGS = (
+    Finding(where="app.bad", message="no key", remedy="exclude the table", blocks=True),
+    Finding(where="app.bad_too.shape", message="cannot be carried", blocks=True),
+    Finding(where="app.good", message="worth knowing"),
+    Finding(where="privileges", message="not granted", remedy="GRANT A TO B;", blocks=True),
+)
+
+
+def schema(name: str) -> TableSchema:
+    column = Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8), source_type="BIGINT")
+    return TableSchema(table_id=0, version=1, namespace="app", name=name, columns=(column,), key=("id",))
+
+
+def made(survey: Survey = SURVEY, findings: tuple[Finding, ...] = FINDINGS) -> Assessment:
+    schemas = [schema("good"), schema("goodness")]
+    return assessment(survey, schemas, findings, speed=1.0, version="1", taken_at="now", transactional=False)
+
+
+def test_findings_about_a_table_or_its_columns_refuse_it_and_no_other() -> None:
+    found = made()
+
+    assert {t.size.name: t.refused for t in found.refused} == {
+        "bad": ("no key",),
+        "bad_too": ("cannot be carried",),
+    }
+    assert [t.size.name for t in found.carried] == ["good", "goodness"]
+    assert verdict(found) == "2 of 4 tables can be carried as they are; 3 findings to be settled first."
+
+
+def test_a_table_without_a_known_size_is_named_and_not_in_the_forecast() -> None:
+    found = made()
+
+    assert found.forecast.rows == 10
+    assert any("leaves out app.goodness" in text for text in found.unknown)
+
+
+def test_a_table_that_the_dialect_does_not_offer_is_refused_even_without_a_finding() -> None:
+    found = made(findings=())
+
+    assert {t.size.name for t in found.refused} == {"bad", "bad_too"}
+    assert all(t.refused[0] for t in found.refused)
+
+
+def test_the_document_is_json_and_says_what_is_not_carried() -> None:
+    found = json.loads(json.dumps(document(made())))
+
+    assert found["format"] == "venus-assessment/1"
+    assert found["not_carried"]["objects"] == {"job": ["app.j"], "view": ["app.v"]}
+    assert found["not_carried"]["sequences"][0]["column"] == "id"
+    assert found["tables"][0]["types"] == {"bigint": 1}
+    assert found["forecast"]["formulas"]
+
+
+class _Links(HTMLParser):
+    """Collects what a browser would fetch, and checks that elements are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
+    evil = replace(SURVEY, sizes=(Size(namespace="app", name="<script>alert(1)</script>", rows=1, counted=True),))
+    shown = page(made(evil, (Finding(where="<b>", message="<i>", remedy="<u>", blocks=True),)))
+    parser = _Links()
+    parser.feed(shown)
+
+    assert parser.fetched == []
+    assert parser.open == []
+    assert "<script" not in shown
+    assert "url(" not in shown
+    assert re.search(r"\$\w", shown) is None
+
+
+def test_a_page_without_any_table_says_so() -> None:
+    assert "No table matches" in page(made(replace(SURVEY, sizes=()), ()))

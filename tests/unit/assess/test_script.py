@@ -1,0 +1,75 @@
+"""The way out as a script: what can be run stands there as a statement, everything else is a remark."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from venus.adapters.assess.script import exclusion, is_statement, script
+from venus.model import Finding
+
+
+def finding(remedy: str = "", **more: object) -> Finding:
+    return Finding(where="app.t", message="a reason", remedy=remedy, blocks=True, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "runs"),
+    [
+        ('GRANT CREATE TABLE TO "VENUS";', True),
+        ("GRANT SELECT ON a TO v; GRANT SELECT ON b TO v;", True),
+        ("ALTER TABLE ... ENGINE=InnoDB, or exclude the table", False),
+        ("ALTER USER ... QUOTA UNLIMITED ON ...;", False),
+        ("exclude the table", False),
+        ("GRANT SELECT ON a TO v; or exclude it", False),
+        ("", False),
+    ],
+)
+def test_what_can_be_run_as_it_stands(remedy: str, runs: bool) -> None:
+    assert is_statement(remedy) == runs
+
+
+def statements(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("--")]
+
+
+def test_statements_are_statements_and_the_rest_is_remarks() -> None:
+    found = script(
+        [
+            finding("GRANT A TO B;"),
+            finding("exclude the table"),
+            finding("or another key", script=("ALTER TABLE t ADD k int",)),
+            Finding(where="x", message="a note", remedy="GRANT C TO D;"),
+        ],
+        transactional=False,
+    )
+
+    assert statements(found) == ["GRANT A TO B;", "ALTER TABLE t ADD k int;"]
+    assert "-- way out: exclude the table" in found
+    assert "-- or: or another key" in found
+
+
+def test_ddl_in_transactions_is_put_into_one() -> None:
+    found = script([finding(script=("ALTER TABLE t ADD k int",))], transactional=True)
+
+    assert statements(found) == ["BEGIN;", "ALTER TABLE t ADD k int;", "COMMIT;"]
+
+
+def test_a_name_with_a_line_break_ends_no_remark() -> None:
+    odd = Finding(
+        where="app.t\nDROP TABLE t;", message="x\nDROP TABLE u;", remedy="exclude\nDROP TABLE v;", blocks=True
+    )
+
+    assert statements(script([odd], transactional=False)) == []
+
+
+def test_nothing_blocks_and_there_is_no_script() -> None:
+    assert script([Finding(where="x", message="a note")], transactional=True) == ""
+
+
+def test_excluded_tables_are_lines_of_the_configuration() -> None:
+    names = ["app.t", 'app.od"d\\ name', "app.line\nbreak", "app.größe"]
+
+    assert tomllib.loads(exclusion(names))["source"]["exclude"] == names
+    assert exclusion([]) == ""

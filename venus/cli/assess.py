@@ -1,0 +1,123 @@
+"""`venus assess`: what a source has, what VENUS carries of it, what that takes; before anything is installed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from venus.cli.grid import table
+from venus.cli.install import check_patterns, opened_source
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.errors import VenusError
+from venus.figures import bytes_shown, seconds_shown, unit_shown
+from venus.model import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from venus.adapters.assess.report import Assessed, Assessment
+
+#: Lines of tables on a terminal; the rest is counted, and complete with --json and --html.
+SHOWN_MAX = 40
+NAMES_MAX = 6
+
+
+def assess(
+    ctx: typer.Context,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a report as one HTML file.")
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option("--script", metavar="FILE", help="Also write the statements that settle what blocks, for a DBA."),
+    ] = None,
+    count_rows: Annotated[
+        bool, typer.Option("--count-rows", help="Count the rows of every table instead of believing statistics.")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Report what the source has, what VENUS carries of it, and how long fill and cut-over will take. Reads only.
+
+    Needs only [source] of the configuration, and nothing installed anywhere. Besides the dictionary and the statistics
+    it reads up to 2,000 rows of each table. Run it where the broker and the adapters will run: the forecast measures
+    this machine.
+    """
+    import venus
+    from venus.adapters.assess.html import write_html
+    from venus.adapters.assess.report import document
+    from venus.adapters.assess.run import assess as made
+
+    run = Invocation.of(ctx, config, as_json)
+    settings = run.settings
+    with opened_source(settings) as source:
+        check_patterns(settings, source)
+        taken_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        found = made(settings, source, count_rows=count_rows, version=venus.__version__, taken_at=taken_at)
+    if html is not None:
+        write_html(found, html)
+    if script is not None:
+        write_script(found, script)
+    run.out.answer(document(found), *shown(found))
+    return 0
+
+
+def write_script(found: Assessment, file: Path) -> None:
+    """Write the statements, replacing the file."""
+    try:
+        file.write_text(found.script or "-- nothing blocks\n", encoding="utf-8")
+    except OSError as error:
+        raise VenusError(f"--script {file}: {error.strerror or error}") from error
+
+
+def shown(found: Assessment) -> list[RenderableType]:
+    """Return the report for a terminal."""
+    from venus.adapters.assess.html import verdict
+
+    lines: list[RenderableType] = [f"{found.server}, assessed on {found.taken_at}", ""]
+    ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
+    if ordered:
+        columns = ("table", "", "rows", "data", "indexes", "changes", "triggers", "fill", "refused because")
+        lines.append(table(*columns, rows=[_row(t) for t in ordered[:SHOWN_MAX]]))
+    if len(ordered) > SHOWN_MAX:
+        lines.append(f"... and {len(ordered) - SHOWN_MAX:,} more: --json, --html FILE")
+    lines += ["", *_not_carried(found), *(f"not known: {text}" for text in found.unknown), ""]
+    lines.append(
+        table("forecast", "", rows=[(line.what, unit_shown(line.value, line.unit)) for line in found.forecast.lines])
+    )
+    lines += ["", verdict(found)]
+    if any(finding.blocks for finding in found.findings):
+        lines.append("`venus check` lists the findings, `venus assess --script FILE` writes the way out for a DBA")
+    return lines
+
+
+def _row(t: Assessed) -> tuple[object, ...]:
+    f, size = t.forecast, t.size
+    return (
+        size.qualified,
+        "refused" if t.refused else "carried",
+        None if size.rows is None else f"{'' if size.counted else '~'}{size.rows:,}",
+        None if size.data_bytes is None else bytes_shown(size.data_bytes),
+        None if size.index_bytes is None else bytes_shown(size.index_bytes),
+        None if f is None or f.changes_per_s is None else unit_shown(f.changes_per_s, "/s"),
+        None if f is None or f.trigger_ms_per_s is None else unit_shown(f.trigger_ms_per_s, "ms/s"),
+        seconds_shown(f.read_s + f.load_s) if f else None,
+        "; ".join(t.refused),
+    )
+
+
+def _not_carried(found: Assessment) -> list[str]:
+    kinds = dict(found.kinds)
+    lines = [f"not carried: {counted(len(names), kind)} ({_some(names)})" for kind, names in kinds.items()]
+    if found.numberings:
+        names = [n.name or f"{n.table}.{n.column}" for n in found.numberings]
+        gaps = f"not carried: gaps of {counted(len(names), 'sequence')} ({_some(names)})"
+        lines.append(f"{gaps}; a cut-over sets each past its rows")
+    return lines
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_MAX]) + (" ..." if len(names) > NAMES_MAX else "")

@@ -1,0 +1,31 @@
+"""Figures for people: 12 MiB, 3 min, 0.4 changes/s. Pure."""
+
+from __future__ import annotations
+
+
+def bytes_shown(count: float) -> str:
+    """Return 12.3 MiB for 12900000."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def seconds_shown(seconds: float) -> str:
+    """Return 0.4 s, 12 s, 3 min, 2.5 h, 4 d."""
+    for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.{1 if seconds / divisor < 10 else 0}f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def unit_shown(value: float, unit: str) -> str:
+    """Return a figure of a forecast with its unit."""
+    if unit == "s":
+        return seconds_shown(value)
+    if unit in ("bytes", "bytes/h"):
+        return bytes_shown(value) + unit.removeprefix("bytes")
+    shown = f"{value:,.{0 if value >= 100 or value == 0 else 1 if value >= 1 else 2}f}"
+    return f"{shown}{unit}" if unit.startswith("/") else f"{shown} {unit}"
