@@ -27,10 +27,17 @@ from venus.errors import ConfigError, Unproven, VenusError
 from venus.security.handshake import HttpContext
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-#: The page is one file: nothing is loaded from anywhere else.
+#: Nothing is loaded from anywhere else, nothing in the page itself is code, and no other page may frame it.
 PAGE_HEADERS = HEADERS | {
-    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; "
-    "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+#: What the page consists of, in the folder `page`.
+PARTS = {
+    "page.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    **dict.fromkeys(("page.js", "business.js", "charts.js", "show.js"), "text/javascript"),
 }
 STOP_TIMEOUT_S = 2
 #: A browser asks for a name, which may be any, and a password, which is the token.
@@ -45,13 +52,16 @@ class Pages:
     def __init__(self, bridge: LoopBridge, service_status: ServiceStatus, health: Health, access: Access) -> None:
         self._bridge, self._service_status, self._health = bridge, service_status, health
         self.access = access
-        self._page = resources.files("venus.broker.service").joinpath("status.html").read_text("utf-8")
+        folder = resources.files("venus.broker.service").joinpath("page")
+        self._page = folder.joinpath("index.html").read_text("utf-8")
+        self._parts = {name: folder.joinpath(name).read_bytes() for name in PARTS}
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
         return Starlette(
             routes=[
                 Route("/", self._for_viewers(self.page)),
+                Route("/page/{name}", self._for_viewers(self.part)),
                 Route("/status.json", self._for_viewers(self.status)),
                 Route("/history.json", self._for_viewers(self.history)),
                 Route("/metrics", self._for_viewers(self.metrics)),
@@ -77,6 +87,13 @@ class Pages:
     async def page(self, _: Request) -> Response:
         """Return the status page."""
         return HTMLResponse(self._page, headers=PAGE_HEADERS)
+
+    async def part(self, request: Request) -> Response:
+        """Return a file that the page consists of."""
+        name = request.path_params["name"]
+        if name not in PARTS:
+            return PlainTextResponse("there is no such file\n", status_code=404, headers=HEADERS)
+        return Response(self._parts[name], media_type=PARTS[name], headers=PAGE_HEADERS)
 
     async def status(self, _: Request) -> Response:
         """Return the status as JSON: the Admin service's message, by protobuf's JSON mapping."""

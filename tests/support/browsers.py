@@ -1,0 +1,72 @@
+"""A real browser: Debian's Chromium, driven by Playwright's own driver, which a wheel brings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@dataclass
+class Watched:
+    """A page with everything that it complained of and asked for."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def note(self, message: ConsoleMessage) -> None:
+        """Keep what the browser's console says."""
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def ask(self, request: Request) -> None:
+        """Keep what was asked for."""
+        self.asked.append(request.url)
+
+    def alarms(self) -> list[str]:
+        """Return the texts of the alarms that are shown."""
+        return self.page.locator(".alarms .text").all_inner_texts()
+
+
+def executable() -> str:
+    """Return the browser, or skip: the machine of a developer may have none; CI installs it."""
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        assert not os.environ.get("CI"), "CI has a browser: see .ci/run"
+        pytest.skip("no Chromium: apt-get install chromium")
+    return found
+
+
+@contextmanager
+def running() -> Iterator[Browser]:
+    """Start a browser: a second or two, so one for all tests of a file."""
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False) -> Iterator[Watched]:
+    """Open a page, 900 pixels high."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light")
+    watched = Watched(page)
+    page.on("console", watched.note)
+    page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+    page.on("request", watched.ask)
+    try:
+        page.goto(url)
+        page.wait_for_selector("main > *")
+        yield watched
+    finally:
+        page.close()

@@ -1,0 +1,128 @@
+// One business: the way of a row as a picture, its charts, its tables.
+import { chart } from "./charts.js";
+import { age, ago, bytes, el, num, rate, sheet, span } from "./show.js";
+
+// States in which a table moves by itself; a state without an entry needs somebody.
+const MOVES = {ACTIVE: "follows", CATCHUP: "catches up", LOADING: "is loaded", RESYNCING: "is resynced"};
+const short = (group, business) => group.startsWith(business + "/") ? group.slice(business.length + 1) : group;
+
+function hop(title, state, tone, rows) {
+  return el("section", {class: `hop is-${tone}`, "aria-label": title},
+    el("h3", null, title, el("span", {class: tone}, state)),
+    el("dl", null, rows.filter(row => row).flatMap(([name, value, of]) => [el("dt", null, name), el("dd", {class: of}, value)])));
+}
+const last = values => values && values.length ? values[values.length - 1] : null;
+
+export class Business {
+  constructor(found, status, history) {
+    this.b = found; this.s = status; this.times = history.times;
+    this.series = history.series.filter(one => one.business === found.business);
+    this.raised = (status.raised || []).filter(alarm => alarm.business === found.business);
+  }
+  values(figure, group = "") {
+    const found = this.series.find(one => one.figure === figure && one.group === group);
+    return found ? found.values : [];
+  }
+  // The state of a hop and its tone, with the number of alarms that stand there.
+  judged(concerns, state, tone) {
+    const alarms = this.raised.filter(concerns).length;
+    return alarms ? [`${state} · ${alarms} ${alarms === 1 ? "alarm" : "alarms"}`, "bad"] : [state, tone];
+  }
+  source() {
+    const b = this.b, paused = b.source && b.source.report.paused;
+    const follower = b.replication && !b.replication.mode;
+    if (follower) return hop("Source", "at the leader", "warn", [["Producer", "speaks with " + (b.replication.leader || "nobody")]]);
+    const state = paused ? "paused" : b.producer ? "captured" : "nobody captures";
+    return hop("Source", ...this.judged(alarm => alarm.hop === "source", state, b.producer && !paused ? "good" : "warn"), [
+      ["Rows in", rate(last(this.values("in_per_s")))],
+      ["Captured", Number(b.last_captured_at_us) ? ago(b.last_captured_at_us) + " ago" : "never"],
+      b.halves.length ? ["Undecided", num(b.halves.length) + " half messages", "warn"] : null,
+      ["Producer", b.producer || "not connected", b.producer ? "" : "warn"],
+    ]);
+  }
+  broker() {
+    const b = this.b, r = b.replication, behind = BigInt(b.next_offset) - BigInt(b.materialised_offset);
+    const state = !r ? "serves" : r.mode ? "leads, " + r.mode : r.leader ? "follows " + r.leader : "nobody leads";
+    const plain = !r ? "good" : r.mode === "sync" || (!r.mode && r.leader) ? "good" : r.leader ? "warn" : "bad";
+    return hop(this.s.broker_id ? "Broker " + this.s.broker_id : "Broker", ...this.judged(alarm => alarm.hop === "broker", state, plain), [
+      ["Next offset", num(b.next_offset)],
+      ["Full data", behind > 0n ? num(behind) + " changes behind" : "up to date", behind > 0n ? "warn" : ""],
+      ["Log", bytes(b.log_bytes)],
+      r ? ["Term", num(r.term)] : null,
+      r ? ["Writes here", r.refusal ? "refused: " + r.refusal : "taken", r.refusal && r.mode ? "bad" : ""] : null,
+      Number(b.held_bytes) ? ["Held", bytes(b.held_bytes), "warn"] : null,
+      ["Read as a whole", Number(b.last_scrub_at_us) ? ago(b.last_scrub_at_us) + " ago" : "not yet"],
+    ]);
+  }
+  target(c) {
+    const name = short(c.group, this.b.business), paused = c.reported && c.reported.report.paused;
+    const late = Number(c.backlog_rows) && Number(c.oldest_unacknowledged_us) ? age(c.oldest_unacknowledged_us) : 0;
+    const concerns = alarm => alarm.hop === "target" && alarm.text.includes(`target ${name}:`);
+    const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : "up to date") : "away for " + ago(c.updated_at_us);
+    return hop("Target " + name, ...this.judged(concerns, state, c.connected && !paused && late <= 60 ? "good" : "warn"), [
+      ["Rows out", rate(last(this.values("out_per_s", c.group)))],
+      ["Backlog", num(c.backlog_rows) + (Number(c.backlog_rows) ? ", " + bytes(c.backlog_bytes) : "")],
+      Number(c.held_bytes) ? ["Kept for held tables", bytes(c.held_bytes), "warn"] : null,
+      Number(c.unaccounted_rows) ? ["Unaccounted for", num(c.unaccounted_rows), "bad"] : null,
+    ]);
+  }
+  charts() {
+    const groups = this.b.consumers.map(c => [short(c.group, this.b.business), c.group]);
+    const each = figure => groups.map(([name, group]) => [name, this.values(figure, group)]).filter(([, values]) => values.length);
+    return [
+      chart("Rows per second", this.times, [["in", this.values("in_per_s")], ...each("out_per_s")], rate),
+      chart("Lag", this.times, [["source", this.values("capture_lag_s")], ...each("lag_s")], span),
+      chart("Backlog in rows", this.times, each("backlog_rows"), value => num(Math.round(value))),
+    ].filter(made => made);
+  }
+  tableState(table) {
+    const places = [["source", this.b.source], ...this.b.consumers.map(c => [short(c.group, this.b.business), c.reported])];
+    const said = places.flatMap(([place, reported]) => reported ? reported.report.tables
+      .filter(t => t.table_id === table.table_id)
+      .map(t => [place, t, Number(reported.unknown_since_us) ? ", " + ago(reported.unknown_since_us) + " ago" : ""]) : []);
+    if (!said.length) {
+      const nobody = places.every(([, reported]) => !reported);
+      return [el("span", {class: nobody ? "soft" : "good"}, nobody ? "not reported yet" : "follows"), nobody ? 1 : 0];
+    }
+    const bad = said.some(([, t]) => !MOVES[t.state] || Number(t.quarantined));
+    return [el("div", null, said.map(([place, t, old]) => el("div", {class: MOVES[t.state] && !Number(t.quarantined) ? "warn" : "bad"},
+      (MOVES[t.state] || t.state) + " at " + place + (Number(t.quarantined) ? ", " + num(t.quarantined) + " rows in quarantine" : "") + old +
+      (t.reason ? ": " + t.reason : "")))), bad ? 3 : 2];
+  }
+  tables() {
+    const rows = this.b.tables.map(t => [t, ...this.tableState(t)]);
+    rows.sort((x, y) => y[2] - x[2]);
+    return sheet("Tables", ["Table", "State", ">Changes", ">Last sequence"],
+      rows.map(([t, state]) => [t.namespace + "." + t.name, state, num(t.committed_changes), num(t.last_sequence)]), "No table yet.");
+  }
+  replicas() {
+    const r = this.b.replication;
+    if (!r) return [];
+    return sheet("Brokers of this business", ["Broker", "Address", "State", ">Entries behind"], r.replicas.map(x => [
+      x.broker + (x.broker === r.leader ? " (leads)" : ""), x.address || "–",
+      el("span", {class: !x.alive ? "bad" : x.in_sync ? "good" : "warn"}, !x.alive ? "gone" : x.in_sync ? "in sync" : "not in sync"),
+      x.behind === undefined ? "–" : num(x.behind)]), "None.");
+  }
+  render() {
+    const b = this.b;
+    return el("section", {"aria-label": "Business " + b.business},
+      el("h2", null, "Business " + b.business),
+      el("ul", {class: "path"},
+        el("li", null, this.source()), el("li", null, this.broker()),
+        el("li", null, el("div", {class: "targets"}, b.consumers.length ? b.consumers.map(c => this.target(c))
+          : hop("Target", "none", "warn", [["Next", "venus migrate"]])))),
+      el("div", {class: "charts"}, this.charts()),
+      this.replicas(),
+      b.halves.length ? sheet("Half messages without a decision", ["Batch", ">Rows", ">Bytes", ">Age", ">Reviews"],
+        b.halves.map(h => [num(h.batch_no), num(h.count), bytes(h.bytes), ago(h.received_at_us), num(h.reviews)]), "None.") : null,
+      this.tables(),
+      b.leases.length ? sheet("Snapshots in use", ["Holder", ">Offset", ">Kept for"],
+        b.leases.map(l => [l.holder || "no name", num(l.offset), span(l.left_s)]), "None.") : null,
+      el("details", null, el("summary", null, "Counters and positions"),
+        sheet("Positions", ["Name", ">Value"], [["epoch", num(b.epoch)], ["last batch", num(b.last_batch)], ["last sequence", num(b.last_sequence)],
+          ["log starts at offset", num(b.log_start)], ["full data up to offset", num(b.materialised_offset)],
+          ...b.consumers.map(c => ["acknowledged by " + c.group, num(c.acknowledged)])], ""),
+        sheet("Counters", ["Name", ">Value"],
+          Object.entries(b.counters).sort().map(([name, value]) => [name.replaceAll("_", " "), num(value)]), "Nothing counted yet.")));
+  }
+}
