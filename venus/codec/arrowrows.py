@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from venus.codec.arrowtypes import column_type
-from venus.codec.copytext import read_keys, read_others
+from venus.codec.copytext import read_keys, read_others, read_stored
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.codec.rowbytes import Found
+from venus.codec.stored import HEAD_BYTES, StoredRows
 from venus.errors import ConfigError, UnsupportedType
 from venus.model import Column, Kind, TableSchema
 
@@ -66,11 +67,11 @@ class Shape:
 
     def arrays(self, record_ids: Packed, rows: Packed, version: TableSchema) -> list[pa.Array]:
         """Return the values of rows that were written in `version`. Raises Misfit."""
-        cells = _Cells(record_ids, rows, Layout.of(version))
+        cells = ColumnValues.of(record_ids, rows, Layout.of(version))
         dropped = version.version > self.schema.version  # a column that is not there has been, and is no more
         return [self._array(cells, c, t, dropped=dropped) for c, t in zip(self.columns, self.types, strict=True)]
 
-    def _array(self, cells: _Cells, column: Column, wanted: pa.DataType, *, dropped: bool) -> pa.Array:
+    def _array(self, cells: ColumnValues, column: Column, wanted: pa.DataType, *, dropped: bool) -> pa.Array:
         raw = cells.column(column.number)
         if raw is None:
             return pa.nulls(cells.rows, wanted) if dropped else default_of(column, wanted, cells.rows)
@@ -80,15 +81,25 @@ class Shape:
             raise Misfit(self.schema.qualified, column.name, _first_misfit(raw, column, wanted), wanted) from None
 
 
-class _Cells:
-    """The values of some rows, to be taken out column by column."""
+class ColumnValues:
+    """The values of some rows of one version, to be taken out column by column."""
 
-    def __init__(self, record_ids: Packed, rows: Packed, layout: Layout) -> None:
-        self.rows = len(record_ids)
-        keys, others = read_keys(record_ids, layout), read_others(rows, len(record_ids), layout)
-        self._places = {n: (keys, i) for i, n in enumerate(layout.numbers[: layout.key_count])}
-        self._places |= {n: (others, i) for i, n in enumerate(layout.numbers[layout.key_count :])}
+    def __init__(self, rows: int, parts: Seq[tuple[Found, Seq[int]]]) -> None:
+        self.rows = rows
+        self._places = {number: (found, i) for found, numbers in parts for i, number in enumerate(numbers)}
         self._pieces: dict[int, pa.Array] = {}
+
+    @classmethod
+    def of(cls, record_ids: Packed, rows: Packed, layout: Layout) -> ColumnValues:
+        """Take rows in two parts, as batches have them."""
+        keys, others = read_keys(record_ids, layout), read_others(rows, len(record_ids), layout)
+        first = layout.key_count
+        return cls(len(record_ids), [(keys, layout.numbers[:first]), (others, layout.numbers[first:])])
+
+    @classmethod
+    def of_stored(cls, rows: StoredRows, layout: Layout) -> ColumnValues:
+        """Take rows of the full data where they lie."""
+        return cls(len(rows), [(read_stored(rows.packed, layout, head=HEAD_BYTES), layout.numbers)])
 
     def column(self, number: int) -> pa.Array | None:
         """Return the values of a column as bytes, None if this version has no such column."""

@@ -103,9 +103,7 @@ def to_copy(record_ids: Packed, rows: Packed, layout: Layout) -> bytes:
 
 def messages_to_copy(messages: Packed, layout: Layout, *, head: int) -> bytes:
     """Return COPY lines of whole rows, each a head of so many bytes, its record_id and its other columns."""
-    found = read(messages, layout.tags, f"rows of {layout.place}", head=head)
-    check_nulls(found.present, np.zeros(len(messages), dtype=np.bool_), layout)
-    return _lines((found,), layout)
+    return _lines((read_stored(messages, layout, head=head),), layout)
 
 
 def keys_to_copy(record_ids: Packed, layout: Layout) -> bytes:
@@ -125,6 +123,13 @@ def read_others(rows: Packed, expected: int, layout: Layout) -> Found:
     if len(rows) != expected:
         raise ProtocolError(f"{layout.place}: {expected} record ids and {len(rows)} rows")
     return read(rows, layout.tags[layout.key_count :], f"rows of {layout.place}")
+
+
+def read_stored(messages: Packed, layout: Layout, *, head: int) -> Found:
+    """Return where the values of whole rows are, each a head of so many bytes, its record_id and its other columns."""
+    found = read(messages, layout.tags, f"rows of {layout.place}", head=head)
+    check_nulls(found.present, np.zeros(len(messages), dtype=np.bool_), layout)
+    return found
 
 
 def _lines(found: tuple[Found, ...], layout: Layout) -> bytes:

@@ -1,0 +1,46 @@
+"""PostgreSQL's own WHERE says of every row and every predicate what VENUS says."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import psycopg2
+import pytest
+
+from tests.support.postgres import libpq
+from tests.support.predicates import SAMPLES, SCHEMA, packed, random_predicate, random_row
+from venus.codec.filtering import inside_of
+from venus.predicates.ranges import compiled
+from venus.predicates.syntax import PredicateRefused
+
+pytestmark = pytest.mark.integration
+
+
+def test_where_answers_the_same(database: str) -> None:
+    rng = random.Random(8)
+    rows = [random_row(n, rng) for n in range(500)]
+    record_ids, values = packed(rows)
+    connection = psycopg2.connect(libpq(database))
+    cursor = connection.cursor()
+    columns = ", ".join(f"{s.name} {s.sql_type}" for s in SAMPLES)
+    cursor.execute(f"SET TIME ZONE 'UTC'; CREATE TABLE things (id bigint, {columns})")
+    cursor.executemany(f"INSERT INTO things VALUES (%s{', %s' * len(SAMPLES)})", rows)
+    empty = 0
+    for _ in range(1500):
+        text = random_predicate(rng)
+        cursor.execute(f"SELECT id FROM things WHERE {text}")
+        wanted = {n for (n,) in cursor.fetchall()}
+        try:
+            predicate = compiled(text, SCHEMA)
+        except PredicateRefused:
+            assert not wanted, text
+            empty += 1
+            continue
+        found = set(np.flatnonzero(inside_of(predicate, record_ids, values, SCHEMA)).tolist())
+        assert found == wanted, text
+        if rng.random() < 0.2:
+            cursor.execute(f"SELECT id FROM things WHERE {predicate.canonical}")
+            assert {n for (n,) in cursor.fetchall()} == wanted, predicate.canonical
+    assert 0 < empty < 300
+    connection.close()

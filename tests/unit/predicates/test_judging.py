@@ -1,0 +1,210 @@
+"""Which rows are in: whole batches against one value at a time, and against SQLite's own WHERE."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.support.predicates import SAMPLES, SCHEMA, STRANGE, Row, packed, random_predicate, random_row
+from venus.adapters.under.fold import Rows
+from venus.adapters.under.judging import judged
+from venus.codec.chunk import FullRows
+from venus.codec.filtering import full_inside, inside_of
+from venus.codec.headed import put_together
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.codec.stored import HEAD_BYTES, StoredRows, heads_of
+from venus.model import Column, Kind, LogicalType, TableSchema
+from venus.predicates.judging import within
+from venus.predicates.ranges import Predicate, compiled
+from venus.predicates.syntax import PredicateRefused, Term, parse
+
+#: Compared by SQLite as by us: integers, and text by its bytes.
+_ALIKE = tuple(s for s in SAMPLES if s.name in ("region", "number", "mark", "day", "clock"))
+
+
+def some_predicate(rng: random.Random, samples: Any = SAMPLES) -> tuple[str, Predicate]:
+    while True:
+        text = random_predicate(rng, samples)
+        try:
+            return text, compiled(text, SCHEMA)
+        except PredicateRefused:
+            continue
+
+
+def comparable(name: str, value: Any) -> Any:
+    """Return a value as Python orders it; written apart from the product's way."""
+    match name:
+        case "amount" | "free" | "number":
+            return Decimal(value)
+        case "ratio":
+            return float(value)
+        case "code":
+            return value.rstrip(" ")
+        case "day" | "placed" | "seen":
+            return datetime.fromisoformat(value.removesuffix("+00").replace("+00:00", ""))
+        case "clock":
+            return datetime.fromisoformat(f"2000-01-01 {value}")
+        case "good":
+            return {"t": True, "f": False}.get(value, value)
+    return [ord(c) for c in value]
+
+
+def term_holds(term: Term, row: dict[str, Any]) -> bool:
+    name = term.column.lower()
+    value = row[name]
+    if term.sign in ("null", "not null"):
+        return (value is None) == (term.sign == "null")
+    if value is None:
+        return False
+    mine = comparable(name, value)
+    others = [comparable(name, v.value) for v in term.values]
+    match term.sign:
+        case "=" | "in":
+            return mine in others
+        case "<":
+            return bool(mine < others[0])
+        case "<=":
+            return bool(mine <= others[0])
+        case ">":
+            return bool(mine > others[0])
+    return bool(mine >= others[0])
+
+
+def ordinary_row(number: int, rng: random.Random) -> Row:
+    """Return a row without what Python's types cannot hold."""
+    row = random_row(number, rng)
+    odd = {name: set(values) for name, values in STRANGE.items()}
+    names = ["id", *(s.name for s in SAMPLES)]
+    return tuple(None if value in odd.get(name, ()) else value for name, value in zip(names, row, strict=True))
+
+
+def test_batches_are_judged_as_single_rows_are() -> None:
+    rng = random.Random(3)
+    rows = [ordinary_row(n, rng) for n in range(200)]
+    record_ids, values = packed(rows)
+    names = ["id", *(s.name for s in SAMPLES)]
+    as_dicts = [dict(zip(names, row, strict=True)) for row in rows]
+    for _ in range(200):
+        text, predicate = some_predicate(rng)
+        found = inside_of(predicate, record_ids, values, SCHEMA).tolist()
+        assert found == [all(term_holds(t, row) for t in parse(text)) for row in as_dicts], text
+
+
+def test_sqlite_answers_the_same() -> None:
+    rng = random.Random(4)
+    rows = [random_row(n, rng) for n in range(300)]
+    record_ids, values = packed(rows)
+    connection = sqlite3.connect(":memory:")
+    names = [s.name for s in SAMPLES]
+    connection.execute(f"CREATE TABLE things (id, {', '.join(names)})")
+    numbers = [[int(v) if n in ("id", "number") and v is not None else v
+                for n, v in zip(["id", *names], row, strict=True)] for row in rows]  # fmt: skip
+    connection.executemany(f"INSERT INTO things VALUES (?{', ?' * len(names)})", numbers)
+    # what PostgreSQL writes beyond the year 9999 is no date of SQLite
+    connection.execute("DELETE FROM things WHERE day IN ('infinity', '-infinity', '0044-03-15 BC', '10000-01-01')")
+    kept = {n for (n,) in connection.execute("SELECT id FROM things")}
+    for _ in range(400):
+        text, predicate = some_predicate(rng, _ALIKE)
+        found = inside_of(predicate, record_ids, values, SCHEMA)
+        wanted = {n for (n,) in connection.execute(f"SELECT id FROM things WHERE {text}")}
+        assert set(np.flatnonzero(found).tolist()) & kept == wanted, text
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "inside", "outside"),
+    [
+        (Kind.DECIMAL, "x > 100", ["100.0000000000000000000000001", "NaN", "Infinity"], ["100", "100.00", "-Infinity"]),
+        (Kind.DECIMAL, "x = 9007199254740993", ["9007199254740993", "9007199254740993.0"], ["9007199254740992"]),
+        (Kind.DECIMAL, "x < 1", ["-Infinity", "0.99", "-" + "9" * 400], ["NaN", "Infinity", "1", "9" * 400]),
+        (Kind.INT, "x >= 99.5", ["100"], ["99"]),
+        (Kind.INT, "x <= 9223372036854775806", ["9223372036854775806"], ["9223372036854775807"]),
+        (Kind.FLOAT, "x >= 0.3", ["0.3", "0.30000000000000004", "NaN", "Infinity"], ["0.29999999999999993"]),
+        (Kind.TEXT, "x > '\ue000'", ["\U00010000"], ["\ue000", "z", ""]),
+        (Kind.TEXT, "x = 'EU'", ["EU"], ["eu", "EU ", ""]),
+        (Kind.CHAR, "x = 'a'", ["a", "a   "], ["A", " a"]),
+        (Kind.BYTES, "x >= x'00ff'", [b"\x00\xff", b"\x01"], [b"", b"\x00\xfe\xff"]),
+        (Kind.DATE, "x < '2026-01-01'", ["2025-12-31", "0044-03-15 BC", "-infinity"],
+         ["2026-01-01", "10000-01-01", "infinity"]),
+        (Kind.TIMESTAMP, "x <= '2026-01-01'", ["2026-01-01 00:00:00", "2026-01-01", "0044-03-15 12:00:00 BC"],
+         ["2026-01-01 00:00:00.000001", "12026-01-01 00:00:00"]),
+        (Kind.TIMESTAMPTZ, "x = '2026-01-01 01:00+01'", ["2026-01-01 00:00:00+00", "2026-01-01 00:00:00.000+00"],
+         ["2026-01-01 01:00:00+00"]),
+        (Kind.TIME, "x > '12:00'", ["12:00:00.1", "24:00:00"], ["12:00:00", "12:00:00.000"]),
+        (Kind.BOOL, "x = true", ["t"], ["f"]),
+    ],
+)  # fmt: skip
+def test_the_edges_of_each_type(kind: Kind, text: str, inside: list[Any], outside: list[Any]) -> None:
+    logical = LogicalType(kind=kind, length=8)
+    column = Column(name="x", number=2, type=logical)
+    schema = TableSchema(table_id=1, version=1, namespace="public", name="t", columns=(column,), key=("x",))
+    values = [v.encode() if isinstance(v, str) else v for v in (*inside, *outside, None)]
+
+    found = within(compiled(text, schema).ranges[0], pa.array(values, pa.large_binary()))
+
+    assert found.tolist() == [True] * len(inside) + [False] * (len(outside) + 1)
+
+
+def test_a_row_that_is_outside_goes_on_as_its_key() -> None:
+    rng = random.Random(5)
+    rows = [random_row(n, rng) for n in range(50)]
+    record_ids, values = packed(rows)
+    deleted = np.array([n % 7 == 0 for n in range(50)])
+    parts = [b"" if gone else row for row, gone in zip(values.split(), deleted.tolist(), strict=True)]
+    changes = Rows(
+        record_ids=record_ids, rows=Packed.of(parts), is_deleted=deleted, offsets=np.arange(50, dtype=np.int64)
+    )
+    predicate = compiled("number >= 0", SCHEMA)
+    wanted = inside_of(predicate, record_ids, values, SCHEMA) & ~deleted
+
+    found = judged(changes, predicate, SCHEMA)
+
+    assert found.is_deleted.tolist() == (~wanted).tolist()
+    assert found.record_ids.split() == record_ids.split()
+    assert found.rows.split() == [row if inside else b"" for row, inside in zip(parts, wanted.tolist(), strict=True)]
+    assert found.offsets.tolist() == list(range(50))
+    assert judged(changes, None, SCHEMA) is changes
+
+
+def stored(rows: list[Row], schema: TableSchema) -> FullRows:
+    record_ids, values = packed(rows, schema)
+    heads = heads_of(1, schema.version, np.zeros(len(rows), dtype=np.bool_), record_ids.sizes.astype(np.int64))
+    octets = heads.view(np.uint8).reshape(len(rows), HEAD_BYTES)
+    whole = put_together(octets, record_ids, values)
+    return FullRows(table_id=1, schema_version=schema.version, stored=StoredRows(Packed.of(whole)))
+
+
+def test_the_full_data_are_judged_alike() -> None:
+    rng = random.Random(6)
+    rows = [random_row(n, rng) for n in range(100)]
+    full = stored(rows, SCHEMA)
+    for _ in range(50):
+        _, predicate = some_predicate(rng)
+        found = full_inside(predicate, full, SCHEMA)
+        wanted = inside_of(predicate, *packed(rows), SCHEMA)
+        assert found.stored.packed.split() == [r for r, w in zip(full.stored.packed.split(), wanted, strict=True) if w]
+
+
+def test_a_row_from_before_the_column_has_its_default() -> None:
+    id_, old = SCHEMA.columns[0], TableSchema(
+        table_id=1, version=1, namespace="public", name="t", columns=(SCHEMA.columns[0],), key=("id",)
+    )  # fmt: skip
+    new = TableSchema(
+        table_id=1, version=2, namespace="public", name="t", key=("id",),
+        columns=(id_, Column(name="level", number=9, type=LogicalType(kind=Kind.INT, length=4), default_sql="5"),
+                 Column(name="note", number=10, type=LogicalType(kind=Kind.TEXT))),
+    )  # fmt: skip
+    rows: list[Row] = [("1",), ("2",)]
+
+    assert len(full_inside(compiled("level = 5", new), stored(rows, old), old)) == 2
+    assert len(full_inside(compiled("level > 5", new), stored(rows, old), old)) == 0
+    assert len(full_inside(compiled("note is null", new), stored(rows, old), old)) == 2
+    assert Layout.of(old).key_count == 1

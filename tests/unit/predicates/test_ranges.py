@@ -1,0 +1,64 @@
+"""The canonical form: one for all texts that mean the same, itself a text of the same meaning."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.predicates import SCHEMA, random_predicate
+from venus.predicates.ranges import compiled, same
+from venus.predicates.syntax import PredicateRefused, parse, written
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("REGION='EU'  AND (amount between 1 and 5.50) and 3 < Amount",
+         "\"amount\" > 3 and \"amount\" <= 5.5 and \"region\" = 'EU'"),
+        ("number in (3, 2, 1, 3) and number > 1", '"number" in (2, 3)'),
+        ("amount >= 5 and amount <= 5.0", '"amount" = 5'),
+        ("amount > 1 and amount >= 1 and amount > 0", '"amount" > 1'),
+        ("amount is not null and amount < +1e3", '"amount" < 1000'),
+        ("amount is not null", '"amount" is not null'),
+        ("amount > -0.0", '"amount" > 0'),
+        ("seen >= timestamptz '2026-01-01T02:00+02:00'", "\"seen\" >= '2026-01-01 00:00:00+00'"),
+        ("placed = '2026-01-01'", "\"placed\" = '2026-01-01 00:00:00'"),
+        ("clock < '12:30:00.500'", "\"clock\" < '12:30:00.5'"),
+        ("mark = 'A0000000000000000000000000000000'", "\"mark\" = 'a0000000-0000-0000-0000-000000000000'"),
+        ("code = 'a '", "\"code\" = 'a'"),
+        ("good = true", '"good" = true'),
+        ("region = 'it''s'", "\"region\" = 'it''s'"),
+    ],
+)  # fmt: skip
+def test_has_one_way_of_writing(text: str, canonical: str) -> None:
+    found = compiled(text, SCHEMA)
+
+    assert found.canonical == canonical
+    assert compiled(found.canonical, SCHEMA).digest == found.digest
+    assert same(text, canonical, [SCHEMA])
+
+
+def test_the_canonical_form_means_itself() -> None:
+    rng = random.Random(12)
+    refused = 0
+    for _ in range(800):
+        text = random_predicate(rng)
+        try:
+            found = compiled(text, SCHEMA)
+        except PredicateRefused:
+            refused += 1
+            continue
+        assert compiled(found.canonical, SCHEMA) == found
+        assert compiled(written(parse(text)), SCHEMA) == found
+    assert refused < 200
+
+
+def test_other_ranges_have_other_names() -> None:
+    texts = ["amount > 1", "amount >= 1", "amount = 1", "amount < 1", "free > 1", "amount > 1 and free > 1"]
+
+    assert len({compiled(text, SCHEMA).digest for text in texts}) == len(texts)
+    assert not same("amount > 1", "amount >= 1", [SCHEMA])
+    assert not same("amount > 1", "", [SCHEMA])
+    assert not same("gone > 1", "amount > 1", [SCHEMA])
+    assert same("gone > 1", "gone > 1", [SCHEMA])

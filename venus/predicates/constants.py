@@ -1,0 +1,195 @@
+"""Constants as values of a column's type: what they are compared by, and how they are written. Pure.
+
+Text is compared by code point, whatever the collation of the column is; moments with a time zone in UTC; numbers
+exactly. A constant that no such comparison can be exact with is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from venus.model import Column, Kind, OwnType, TableSchema
+from venus.predicates.syntax import Constant, Form, PredicateRefused
+from venus.suggest import nearest
+
+#: Oracle has no empty text: it is NULL there.
+_WITHOUT_EMPTY_TEXT = ("oracle",)
+_MOMENT = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)(?:[ T](?P<time>\d\d:\d\d(?::\d\d)?)(?:\.(?P<fraction>\d{1,9}))?"
+    r"(?P<zone>Z|[-+]\d\d(?::?\d\d)?)?)?"
+)
+_TIME = re.compile(r"(?P<time>\d\d:\d\d(?::\d\d)?)(?:\.(?P<fraction>\d{1,9}))?")
+
+
+class Sort(Enum):
+    """How values are compared."""
+
+    NUMBER = "number"
+    FLOAT = "floating-point number"
+    TEXT = "text"
+    PADDED = "text whose blanks at the end do not count"
+    BYTES = "bytes"
+    BOOL = "boolean"
+    LABEL = "label of an enum"
+    DATE = "date"
+    TIME = "time of day"
+    MOMENT = "date and time"
+    MOMENT_TZ = "date and time with a zone"
+    UUID = "UUID"
+
+
+_SORTS = {
+    Kind.INT: Sort.NUMBER,
+    Kind.DECIMAL: Sort.NUMBER,
+    Kind.TEXT: Sort.TEXT,
+    Kind.CHAR: Sort.PADDED,
+    Kind.BYTES: Sort.BYTES,
+    Kind.BOOL: Sort.BOOL,
+    Kind.DATE: Sort.DATE,
+    Kind.TIME: Sort.TIME,
+    Kind.TIMESTAMP: Sort.MOMENT,
+    Kind.TIMESTAMPTZ: Sort.MOMENT_TZ,
+    Kind.UUID: Sort.UUID,
+}
+#: They have no order, or none that two databases share.
+UNORDERED = (Sort.BOOL, Sort.LABEL)
+_FORMS = {
+    Sort.NUMBER: (Form.NUMBER, "a number, like 100"),
+    Sort.FLOAT: (Form.NUMBER, "a number, like 0.5"),
+    Sort.BYTES: (Form.BYTES, "bytes, like x'00ff'"),
+    Sort.BOOL: (Form.BOOL, "true or false"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A constant of a column: `key` is what is compared, `sql` how it is written."""
+
+    key: Any
+    sql: str
+
+
+def own_type(schema: TableSchema, column: Column) -> OwnType | None:
+    """Return the enum that a column is of."""
+    return next((t for t in schema.types if t.labels and t.spelled == column.source_type), None)
+
+
+def sort_of(schema: TableSchema, column: Column) -> Sort | None:
+    """Return how a column's values are compared; None = they cannot be, exactly."""
+    kind = column.type.kind
+    if kind is Kind.FLOAT:
+        return Sort.FLOAT if column.type.length == 8 else None  # four bytes: databases widen them differently
+    if kind is Kind.NATIVE and own_type(schema, column) is not None:
+        return Sort.LABEL
+    return _SORTS.get(kind)
+
+
+def value_of(constant: Constant, schema: TableSchema, column: Column, sort: Sort) -> Value:
+    """Return a constant as a value of the column. Raises PredicateRefused."""
+    form, wanted = _FORMS.get(sort, (Form.TEXT, "text in single quotes"))
+    if constant.form is not form:
+        raise _refused(constant, f"{column.name} is compared as {sort.value}: write {wanted}")
+    match sort:
+        case Sort.NUMBER:
+            return Value(constant.value, _number(constant))
+        case Sort.FLOAT:
+            return Value(_float(constant), _number(constant))
+        case Sort.BYTES:
+            return Value(constant.value, constant.sql)
+        case Sort.BOOL:
+            return Value(b"t" if constant.value else b"f", constant.sql)
+    text = str(constant.value)
+    if "\0" in text:
+        raise _refused(constant, "no text has a zero character")
+    key = _key(constant, text, schema, column, sort)
+    zone = "+00" if sort is Sort.MOMENT_TZ else ""
+    return Value(key.encode(), "'" + key.replace("'", "''") + zone + "'")
+
+
+def _key(constant: Constant, text: str, schema: TableSchema, column: Column, sort: Sort) -> str:
+    match sort:
+        case Sort.TEXT | Sort.PADDED:
+            if not text and schema.source_dialect in _WITHOUT_EMPTY_TEXT:
+                raise _refused(constant, "the source has no empty text, it is NULL there: write IS NULL")
+            return text.rstrip(" ") if sort is Sort.PADDED else text
+        case Sort.LABEL:
+            return _label(constant, text, schema, column)
+        case Sort.UUID:
+            try:
+                return str(UUID(text))
+            except ValueError:
+                raise _refused(constant, f"{text!r} is no UUID") from None
+        case Sort.TIME:
+            return _time(constant, text)
+    return _moment(constant, text, sort)
+
+
+def _refused(constant: Constant, what: str) -> PredicateRefused:
+    return PredicateRefused(f"character {constant.at}: {what}")
+
+
+def _number(constant: Constant) -> str:
+    """Return a number as it is written, without needless zeros."""
+    assert isinstance(constant.value, Decimal)
+    text = f"{constant.value:f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text in ("-0", "") else text.removeprefix("+")
+
+
+def _float(constant: Constant) -> float:
+    assert isinstance(constant.value, Decimal)
+    found = float(constant.value)
+    if found in (float("inf"), float("-inf")):
+        raise _refused(constant, f"{constant.sql[:40]} is beyond what eight bytes hold")
+    return found
+
+
+def _label(constant: Constant, text: str, schema: TableSchema, column: Column) -> str:
+    found = own_type(schema, column)
+    assert found is not None
+    if text not in found.labels:
+        raise _refused(constant, f"{text!r} is no label of {found.name}{nearest(text, found.labels)}")
+    return text
+
+
+def _time(constant: Constant, text: str) -> str:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise _refused(constant, f"{text!r} is no time of day, like '17:30:00'")
+    return _checked(constant, "2000-01-01", found)[11:]
+
+
+def _moment(constant: Constant, text: str, sort: Sort) -> str:
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        raise _refused(constant, f"{text!r} is no date of the years 0001 to 9999, like '2026-01-31'")
+    if sort is Sort.DATE:
+        if found["time"]:
+            raise _refused(constant, f"{text!r} has a time of day, which a date is not compared with")
+        return _checked(constant, found["day"], found)[:10]
+    if sort is Sort.MOMENT:
+        if found["zone"]:
+            raise _refused(constant, f"{text!r} has a time zone, and the column has none")
+        return _checked(constant, found["day"], found)
+    if not found["zone"]:
+        raise _refused(constant, f"{text!r} has no time zone, like '2026-01-31 00:00:00+00'")
+    return _checked(constant, found["day"], found, found["zone"])
+
+
+def _checked(constant: Constant, day: str, found: re.Match[str], zone: str = "") -> str:
+    """Return a moment as values are normalised: seconds, no zeros at the end of the fraction, UTC."""
+    time = found["time"] or "00:00:00"
+    time += ":00" if len(time) == len("00:00") else ""
+    try:
+        moment = datetime.fromisoformat(f"{day}T{time}{zone}")
+        moment = moment.astimezone(UTC) if zone else moment
+    except (ValueError, OverflowError):
+        raise _refused(constant, f"{constant.value!r} is no date or time that there is") from None
+    fraction = (found["fraction"] or "").rstrip("0")
+    return f"{moment:%H:%M:%S}".join((f"{moment.year:04}-{moment:%m-%d} ", "")) + (f".{fraction}" if fraction else "")

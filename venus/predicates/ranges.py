@@ -1,0 +1,178 @@
+"""A predicate over one table: a range for each column that it names, in one canonical form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import xxhash
+
+from venus.model import Column, TableSchema
+from venus.predicates.constants import UNORDERED, Sort, Value, sort_of, value_of
+from venus.predicates.syntax import PredicateRefused, Term, parse, quoted
+from venus.suggest import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a range."""
+
+    value: Value
+    inclusive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """What one column may hold. `values` None = everything between the bounds; NULL is never in, unless `null`."""
+
+    column: Column
+    sort: Sort | None
+    low: Bound | None = None
+    high: Bound | None = None
+    values: tuple[Value, ...] | None = None
+    null: bool = False
+
+    @property
+    def sql(self) -> str:
+        """The range in SQL."""
+        name = quoted(self.column.name)
+        if self.null:
+            return f"{name} is null"
+        if self.values is not None:
+            if len(self.values) == 1:
+                return f"{name} = {self.values[0].sql}"
+            return f"{name} in ({', '.join(v.sql for v in self.values)})"
+        ends = [(self.low, ">"), (self.high, "<")]
+        found = [f"{name} {sign}{'=' * b.inclusive} {b.value.sql}" for b, sign in ends if b is not None]
+        return " and ".join(found) or f"{name} is not null"
+
+    def holds(self, key: Any) -> bool:
+        """Whether a value that is not NULL is in it."""
+        if self.null:
+            return False
+        if self.values is not None:
+            return any(key == v.key for v in self.values)
+        return (
+            self.low is None or key > self.low.value.key or (self.low.inclusive and key == self.low.value.key)
+        ) and (self.high is None or key < self.high.value.key or (self.high.inclusive and key == self.high.value.key))
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """The rows of one table that a target gets: those that are in every range."""
+
+    schema: TableSchema
+    ranges: tuple[Range, ...]
+
+    @cached_property
+    def canonical(self) -> str:
+        """The one way of writing it: two texts that mean the same ranges have the same."""
+        return " and ".join(r.sql for r in self.ranges)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name of the canonical form, in hexadecimal."""
+        return f"{xxhash.xxh3_64_intdigest(self.canonical.encode()):016x}"
+
+
+def compiled(text: str, schema: TableSchema) -> Predicate:
+    """Return a predicate's text as ranges over a table's columns. Raises PredicateRefused."""
+    found: dict[str, Range] = {}
+    for term in parse(text):
+        column = _column(term, schema)
+        narrowed = _narrowed(found.get(column.name), term, column, schema)
+        if narrowed is None:
+            raise PredicateRefused(
+                f"character {term.at}: no value of {column.name} meets this and what stands before it"
+            )
+        found[column.name] = narrowed
+    return Predicate(schema, tuple(found[name] for name in sorted(found)))
+
+
+def columns_named(text: str) -> tuple[str, ...]:
+    """Return the columns that a predicate's text names, as it writes them."""
+    return tuple(dict.fromkeys(term.column for term in parse(text)))
+
+
+def _column(term: Term, schema: TableSchema) -> Column:
+    by_name = {c.name: c for c in schema.columns}
+    if term.column in by_name:
+        return by_name[term.column]
+    alike = [c for c in schema.columns if not term.quoted and c.name.lower() == term.column.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    what = "more than one column" if alike else "no column"
+    near = " or ".join(quoted(c.name) for c in alike)
+    hint = f"write {near}" if alike else f"its columns: {', '.join(by_name)}"
+    raise PredicateRefused(
+        f"character {term.at}: {schema.qualified} has {what} {term.column}"
+        f"{'' if alike else nearest(term.column, by_name)}", hint=hint
+    )  # fmt: skip
+
+
+def _narrowed(known: Range | None, term: Term, column: Column, schema: TableSchema) -> Range | None:
+    """Return what is in the known range and in the term; None = nothing is."""
+    sort = sort_of(schema, column)
+    if term.sign == "null":
+        return Range(column=column, sort=sort, null=True) if known is None or known.null else None
+    if known is not None and known.null:
+        return None
+    known = known or Range(column=column, sort=sort)
+    if term.sign == "not null":
+        return known
+    if sort is None:
+        raise PredicateRefused(
+            f"character {term.at}: {column.name} is {column.source_type or column.type.kind.name.lower()}, which "
+            "databases do not compare alike", hint=f"possible are {column.name} IS NULL and IS NOT NULL",
+        )  # fmt: skip
+    if term.sign not in ("=", "in") and sort in UNORDERED:
+        raise PredicateRefused(f"character {term.at}: {column.name} is a {sort.value}, which has no order: use = or IN")
+    values = [value_of(constant, schema, column, sort) for constant in term.values]
+    if term.sign in ("=", "in"):
+        return _among(known, values)
+    return _between(known, term.sign, values[0])
+
+
+def _among(known: Range, values: Iterable[Value]) -> Range | None:
+    distinct = {value.key: value for value in values}
+    kept = tuple(distinct[key] for key in sorted(distinct) if known.holds(key))
+    return replace(known, low=None, high=None, values=kept) if kept else None
+
+
+def _between(known: Range, sign: str, value: Value) -> Range | None:
+    bound = Bound(value, inclusive=sign.endswith("="))
+    if known.values is not None:
+        low, high = (bound, None) if sign[0] == ">" else (None, bound)
+        end = Range(column=known.column, sort=known.sort, low=low, high=high)
+        kept = tuple(v for v in known.values if end.holds(v.key))
+        return replace(known, values=kept) if kept else None
+    if sign[0] == ">":
+        bound = bound if known.low is None else max(known.low, bound, key=lambda b: (b.value.key, not b.inclusive))
+        return _settled(replace(known, low=bound))
+    bound = bound if known.high is None else min(known.high, bound, key=lambda b: (b.value.key, b.inclusive))
+    return _settled(replace(known, high=bound))
+
+
+def _settled(found: Range) -> Range | None:
+    """Return a range with two ends as a value where they meet, None where they have passed each other."""
+    low, high = found.low, found.high
+    if low is None or high is None or low.value.key < high.value.key:
+        return found
+    if low.value.key == high.value.key and low.inclusive and high.inclusive:
+        return replace(found, low=None, high=None, values=(low.value,))
+    return None
+
+
+def same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
+    """Whether two texts mean the same rows by any version of a table; empty = every row."""
+    if one == other:
+        return True
+    for schema in schemas if one and other else ():
+        try:
+            return compiled(one, schema).canonical == compiled(other, schema).canonical
+        except PredicateRefused:
+            continue
+    return False

@@ -1,0 +1,323 @@
+"""A predicate's text and what it says, before anything is known of the table. Pure.
+
+    region = 'EU' and amount >= 100 and placed between date '2026-01-01' and date '2026-12-31'
+
+Terms joined by AND; a term is a range of one column: =, <, <=, >, >=, BETWEEN, IN, IS NULL, IS NOT NULL. Everything
+else is refused with its place in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+
+from venus.errors import ConfigError
+
+TEXT_CHARS_MAX = 10_000
+VALUES_MAX = 1000
+DIGITS_MAX = 300
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<text>'(?:[^']|'')*') | (?P<bytes>[xX]'(?:[^']|'')*') | (?P<quoted>"(?:[^"]|"")+")
+        | (?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))
+        | (?P<word>[^\W\d][\w$\#]*) | (?P<sign><=|>=|<>|!=|::|\|\||[-+*/%=<>(),.;^&|!~?:@\[\]{}])
+        | (?P<end>$) | (?P<odd>.)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_POSSIBLE = "possible are =, <, <=, >, >=, BETWEEN, IN (...), IS NULL and IS NOT NULL of single columns, joined by AND"
+_COMPARISONS = ("=", "<", "<=", ">", ">=")
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NO_COLUMN = frozenset({"and", "between", "false", "in", "is", "like", "not", "null", "or", "true"})
+#: A type's name in front of a text makes it a constant; what the column is decides how it is read.
+_TYPED = frozenset({"date", "time", "timestamp", "timestamptz"})
+
+
+class PredicateRefused(ConfigError):
+    """A predicate is not a conjunction of ranges, or does not fit its table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A piece of the text; `at` = its first character, from 1."""
+
+    sort: str
+    text: str
+    at: int
+
+    @property
+    def key(self) -> str:
+        """The text as a keyword or sign."""
+        return self.text.lower() if self.sort == "word" else self.text if self.sort == "sign" else ""
+
+
+class Form(Enum):
+    """How a constant is written."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    BOOL = "boolean"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value in the predicate."""
+
+    form: Form
+    value: str | Decimal | bool | bytes
+    at: int
+
+    @property
+    def sql(self) -> str:
+        """The constant as it is written."""
+        match self.value:
+            case bool():
+                return str(self.value).lower()
+            case bytes():
+                return f"x'{self.value.hex()}'"
+            case Decimal():
+                return f"{self.value:f}"
+            case _:
+                return "'" + self.value.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A range of one column. `sign`: a comparison, "in", "null" or "not null"."""
+
+    column: str
+    quoted: bool  # then the name is meant exactly as it is written
+    at: int
+    sign: str
+    values: tuple[Constant, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """The term in one way of writing it."""
+        name = quoted(self.column) if self.quoted else self.column.lower()
+        if self.sign in ("null", "not null"):
+            return f"{name} is {self.sign}"
+        if self.sign == "in":
+            return f"{name} in ({', '.join(v.sql for v in self.values)})"
+        return f"{name} {self.sign} {self.values[0].sql}"
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL has it when it is meant exactly."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def written(terms: tuple[Term, ...]) -> str:
+    """Return the terms as text; the same for texts that differ in blanks and in the case of keywords only."""
+    return " and ".join(term.sql for term in terms)
+
+
+def parse(text: str) -> tuple[Term, ...]:
+    """Return the terms of a predicate. Raises PredicateRefused with the place in the text."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise PredicateRefused(f"{len(text):,} characters are too many, at most {TEXT_CHARS_MAX:,} are read")
+    parser = _Parser(text, _words(text))
+    terms = parser.conjunction()
+    parser.end()
+    return terms
+
+
+def _words(text: str) -> list[Word]:
+    found: list[Word] = []
+    at = 0
+    while not found or found[-1].sort != "end":
+        match = _TOKEN.match(text, at)
+        assert match is not None
+        assert match.lastgroup is not None
+        word = Word(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup) + 1)
+        if word.sort == "odd":
+            what = "a quotation mark without its end" if word.text in "'\"" else "no part of SQL"
+            raise PredicateRefused(f"character {word.at}: {word.text!r} is {what}")
+        found.append(word)
+        at = match.end()
+    return found
+
+
+class _Parser:
+    """Recursive descent; the deepest thing is a conjunction in parentheses."""
+
+    def __init__(self, text: str, words: list[Word]) -> None:
+        self._text = text
+        self._words = words
+        self._next = 0
+
+    @property
+    def _word(self) -> Word:
+        return self._words[self._next]
+
+    def _take(self) -> Word:
+        word = self._word
+        self._next += word.sort != "end"
+        return word
+
+    def _took(self, key: str) -> bool:
+        taken = self._word.key == key
+        self._next += taken
+        return taken
+
+    def _refused(self, word: Word, what: str, *, hint: str = _POSSIBLE) -> PredicateRefused:
+        return PredicateRefused(f"character {word.at}: {what}", hint=hint)
+
+    def end(self) -> None:
+        """Raise PredicateRefused unless everything was read."""
+        word = self._word
+        if word.key == "or":
+            raise self._refused(word, "OR joins two ranges into something that is none", hint=_or_hint())
+        if word.sort != "end":
+            raise self._refused(word, f"{word.text!r} where AND or the end was expected")
+
+    def conjunction(self) -> tuple[Term, ...]:
+        terms = list(self._item())
+        while self._took("and"):
+            terms += self._item()
+        return tuple(terms)
+
+    def _item(self) -> tuple[Term, ...]:
+        if self._word.key != "(":
+            return self._term()
+        opened = self._take()
+        terms = self.conjunction()
+        if self._word.key == "or":
+            self.end()
+        if not self._took(")"):
+            raise self._refused(opened, "a parenthesis that is not closed")
+        return terms
+
+    def _term(self) -> tuple[Term, ...]:
+        word = self._word
+        if word.key == "not":
+            raise self._refused(word, "NOT turns a range into something that is none")
+        if self._is_constant():
+            return (self._mirrored(),)
+        column = self._column()
+        sign = self._take()
+        match sign.key:
+            case "=" | "<" | "<=" | ">" | ">=":
+                return (self._made(column, sign.key, (self._constant(),)),)
+            case "between":
+                low = self._constant()
+                if not self._took("and"):
+                    raise self._refused(self._word, "BETWEEN needs AND and its second constant")
+                return self._made(column, ">=", (low,)), self._made(column, "<=", (self._constant(),))
+            case "in":
+                return (self._made(column, "in", self._list()),)
+            case "is":
+                return (self._null(column),)
+        raise self._strange(column, sign)
+
+    def _null(self, column: Word) -> Term:
+        sign = "not null" if self._took("not") else "null"
+        if not self._took("null"):
+            raise self._refused(self._word, "behind IS only NULL or NOT NULL is possible")
+        return self._made(column, sign, ())
+
+    def _strange(self, column: Word, sign: Word) -> PredicateRefused:
+        if sign.key == "(":
+            return self._refused(column, f"{column.text}() is a function; a range is about the column itself")
+        if sign.key in ("<>", "!=", "not"):
+            return self._refused(sign, f"{sign.text.upper()} leaves two ranges, one on either side")
+        if sign.key in ("like", "ilike", "similar", "regexp", "~"):
+            return self._refused(sign, f"{sign.text.upper()} is a pattern, not a range")
+        if sign.key == ".":
+            return self._refused(column, f"{column.text} is no column; write columns without their table")
+        if sign.sort == "end" or sign.key in ("and", "or", ")"):
+            return self._refused(column, f"{column.text} stands alone; compare it with a constant, as in = true")
+        return self._refused(sign, f"{sign.text!r} is no comparison of a column with a constant")
+
+    def _mirrored(self) -> Term:
+        constant = self._constant()
+        sign = self._take()
+        if sign.key not in _COMPARISONS:
+            raise self._refused(sign, f"{sign.text!r} behind a constant; a term compares a column")
+        return self._made(self._column(), _MIRRORED[sign.key], (constant,))
+
+    def _made(self, column: Word, sign: str, values: tuple[Constant, ...]) -> Term:
+        name = column.text[1:-1].replace('""', '"') if column.sort == "quoted" else column.text
+        return Term(name, column.sort == "quoted", column.at, sign, values)
+
+    def _column(self) -> Word:
+        word = self._take()
+        if word.sort == "end":
+            raise self._refused(word, "the text ends where a column was expected")
+        if word.sort not in ("word", "quoted") or word.key in _NO_COLUMN:
+            raise self._refused(word, f"{word.text!r} where a column was expected")
+        return word
+
+    def _is_constant(self) -> bool:
+        word = self._word
+        if word.key in _TYPED:
+            return self._words[self._next + 1].sort == "text"
+        return word.sort in ("text", "number", "bytes") or word.key in ("true", "false", "null")
+
+    def _list(self) -> tuple[Constant, ...]:
+        opened = self._word
+        if not self._took("("):
+            raise self._refused(opened, "IN needs its values in parentheses")
+        values = [self._constant()]
+        while self._took(","):
+            values.append(self._constant())
+        if not self._took(")"):
+            raise self._refused(self._word, "IN takes constants with commas between and a parenthesis at the end")
+        if len(values) > VALUES_MAX:
+            raise self._refused(opened, f"{len(values):,} values are too many, at most {VALUES_MAX:,} are taken")
+        return tuple(values)
+
+    def _constant(self) -> Constant:
+        if not self._is_constant():
+            raise self._no_constant(self._word)
+        word = self._take()
+        if word.key in _TYPED:
+            word = self._take()
+        constant = _constant_of(word)
+        if self._word.key in ("::", "||", "+", "-", "*", "/", "%") or self._word.sort == "number":
+            raise self._refused(self._word, f"{self._word.text!r} computes; constants are written out")
+        return constant
+
+    def _no_constant(self, word: Word) -> PredicateRefused:
+        if word.sort == "end":
+            return self._refused(word, "the text ends where a constant was expected")
+        if word.sort in ("word", "quoted"):
+            function = self._words[self._next + 1].key == "("
+            what = f"{word.text}() is a function" if function else f"{word.text} is a column"
+            return self._refused(word, f"{what} where a constant was expected; text stands in single quotes")
+        return self._refused(word, f"{word.text!r} where a constant was expected")
+
+
+def _constant_of(word: Word) -> Constant:
+    if word.sort == "number":
+        return Constant(Form.NUMBER, _number(word), word.at)
+    if word.sort == "text":
+        return Constant(Form.TEXT, word.text[1:-1].replace("''", "'"), word.at)
+    if word.sort == "bytes":
+        try:
+            return Constant(Form.BYTES, bytes.fromhex(word.text[2:-1]), word.at)
+        except ValueError:
+            raise PredicateRefused(f"character {word.at}: {word.text} is not hexadecimal") from None
+    if word.key == "null":
+        raise PredicateRefused(
+            f"character {word.at}: nothing is equal to NULL, or greater or smaller", hint="write IS NULL or IS NOT NULL"
+        )
+    return Constant(Form.BOOL, word.key == "true", word.at)
+
+
+def _number(word: Word) -> Decimal:
+    try:
+        found = Decimal(word.text)
+    except InvalidOperation:
+        found = Decimal("NaN")
+    if not found.is_finite() or (found and abs(found.adjusted()) > DIGITS_MAX) or len(word.text) > DIGITS_MAX:
+        raise PredicateRefused(f"character {word.at}: a number of more than {DIGITS_MAX} digits")
+    return found
+
+
+def _or_hint() -> str:
+    return "values of one column can be listed: column IN (a, b); " + _POSSIBLE
