@@ -20,6 +20,8 @@ REPLICA_BYTES_MAX = MESSAGE_BYTES_MAX + (2 << 20)
 FRAME_BYTES = 1 << 20
 KEEPALIVE_S = 20.0
 KEEPALIVE_TIMEOUT_S = 5.0
+#: Of a client that can go to another broker: a machine that is gone says nothing, not even that it is.
+CLUSTER_KEEPALIVE_S = 3.0
 CONNECT_TIMEOUT_S = 5.0
 #: For finding out why a connection failed.
 EXPLAIN_TIMEOUT_S = 2.0
@@ -43,9 +45,9 @@ def options(
         ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # 60 s otherwise, whatever the line above says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # Half of the keepalive: a peer with the same settings is never taken for a flood of pings.
         ("grpc.http2.min_ping_interval_without_data_ms", int(keepalive_s * 500)),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", int(keepalive_s * 500)),
+        # Half of the shortest keepalive: no peer is taken for a flood of pings.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", int(min(keepalive_s, CLUSTER_KEEPALIVE_S) * 500)),
     ]
 
 

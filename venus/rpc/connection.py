@@ -15,7 +15,7 @@ import grpc
 from venus.errors import NotLeader, Unavailable, Untrusted, VenusError
 from venus.rpc import brokers
 from venus.rpc.address import Address, proof_of
-from venus.rpc.channel import CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
+from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
 from venus.rpc.errors import reason
 
 T = TypeVar("T")
@@ -42,7 +42,8 @@ class Connection:
     ) -> None:
         self._brokers = brokers.known(reach)
         self._proof = proof_of(reach)  # for each of them, and for a leader that one of them names
-        self._keepalive_s = keepalive_s
+        several = len(self._brokers.addresses) > 1
+        self._keepalive_s = min(keepalive_s, CLUSTER_KEEPALIVE_S) if several else keepalive_s
         self._timeout_s = timeout_s
         self._failover_s = failover_s
         self.address, self.channel = self._open(self._brokers.in_order(business))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import threading
 import time
 import urllib.request
@@ -17,7 +18,7 @@ from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.codec.chunk import Totals
-from venus.errors import NotLeader, Refused
+from venus.errors import NotLeader, Refused, VenusError
 from venus.model import Verdict
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
@@ -31,6 +32,8 @@ pytestmark = pytest.mark.integration
 ROWS = 10
 #: With processes that stop and clients that look for the leader; a busy machine takes its time.
 HAND_OVER_S = 10.0
+#: Two keepalives of 3 s and the client's way to the next leader; one of 20 s must not be enough.
+SILENT_S = 15.0
 
 
 def bodies(last: int) -> list[bytes]:
@@ -55,6 +58,30 @@ def test_the_leader_is_killed_in_the_middle_of_writes(tmp_path: Path, etcd_serve
         assert set(found) == set("abc")
         for name, contents in found.items():
             assert contents == bodies(last), name
+
+
+def test_clients_leave_a_leader_that_says_nothing_any_more(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    """As from a machine without power: no connection ends, nothing is answered."""
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(5, ROWS)
+        silent = writer.leader
+        reach = cluster.reach(broker.address for broker in cluster.brokers.values())
+        with Subscriber(reach, BUSINESS, "g", credit_bytes=1 << 20) as reader:
+            reader.open(0, 0)
+            take(reader, 5 * ROWS)
+            time.sleep(1.0)  # gRPC's own probes, which notice silence too, have ended
+            process = cluster.brokers[silent].process
+            process.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            del cluster.brokers[silent]
+            with pytest.raises(VenusError):
+                reader.increments(SILENT_S)
+            writer.write(1, ROWS)
+            assert time.monotonic() - began < SILENT_S
+        assert writer.leader != silent
+        process.kill()
+        process.communicate()
 
 
 def test_a_leader_that_stops_hands_over(tmp_path: Path, etcd_server: EtcdCluster) -> None:
