@@ -69,7 +69,7 @@ class BrokerCluster:
         """Return the leader's name and a producer there, as soon as one lets it in."""
         end, error = time.monotonic() + FAIL_OVER_S, ""
         while time.monotonic() < end:
-            names = {broker.address: name for name, broker in self.brokers.items() if broker.process.poll() is None}
+            names = {broker.address: name for name, broker in self.brokers.items() if broker.alive}
             with contextlib.ExitStack() as stack:
                 try:
                     producer = Producer(self.reach(names), BUSINESS, "test", window_bytes_max=8 << 20)
@@ -87,7 +87,7 @@ class BrokerCluster:
         """Return the bodies of every living broker's queue up to an offset."""
         found = {}
         for name, broker in self.brokers.items():
-            if broker.process.poll() is None:
+            if broker.alive:
                 with Subscriber(
                     self.address(name), BUSINESS, "look", credit_bytes=8 << 20, transient=True
                 ) as subscriber:

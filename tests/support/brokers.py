@@ -68,6 +68,11 @@ class BrokerProcess:
         """Resident memory now."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there."""
+        return self.process.poll() is None
+
     def kill(self) -> None:
         """SIGKILL."""
         self._end(signal.SIGKILL)

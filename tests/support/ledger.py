@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.support.stored import plain_rows
-from venus.codec.batch import Batch, decode
+from venus.codec.batch import Batch, decode, digest
 from venus.codec.changes import TableChanges
 from venus.codec.columns import to_columns
 from venus.codec.layout import Layout
@@ -66,6 +66,7 @@ class Ledger:
     tables: Tables
     schemas: dict[str, TableSchema]  # the newest version of each table, by table name
     versions: dict[tuple[int, int], TableSchema]
+    digests: list[int]  # of each batch as it was delivered
 
     def values(self, table: str) -> Values:
         """Return a table's rows as canonical text: columns of the key -> the other columns."""
@@ -78,22 +79,27 @@ class Ledger:
         return found
 
 
-def read_ledger(address: str, business: str = "main") -> Ledger:
-    """Read all of it up to one offset, fold it, and compare the fold with the broker's full data at that offset."""
+def read_ledger(address: str, business: str = "main", *, holder: str = "ledger") -> Ledger:
+    """Read all of it up to one offset, fold it, and compare the fold with the broker's full data at that offset.
+
+    With a `holder` a cluster sends the reader to the leader; without one, each replica answers for itself.
+    """
     with Snapshots(address) as snapshots:
-        snapshot = snapshots.open(business, holder="ledger")
+        snapshot = snapshots.open(business, holder=holder)
         full = _full_data(snapshots, snapshot)
         snapshots.close(snapshot.snapshot_id)
-    batches = _increments(address, business, snapshot.offset)
+    bodies = _increments(address, business, snapshot.offset)
+    batches = [decode(body) for body in bodies]
     tables = fold(batches)
     versions = {(s.table_id, s.version): s for b in batches for s in b.schemas}
     assert {t: rows for t, rows in full.items() if rows} == {t: rows for t, rows in tables.items() if rows}
     newest = {s.name: s for s in sorted(versions.values(), key=lambda s: s.version)}
-    return Ledger(batches=batches, tables=tables, schemas=newest, versions=versions)
+    digests = [digest(body) for body in bodies]
+    return Ledger(batches=batches, tables=tables, schemas=newest, versions=versions, digests=digests)
 
 
-def _increments(address: str, business: str, end: int) -> list[Batch]:
-    batches: list[Batch] = []
+def _increments(address: str, business: str, end: int) -> list[bytes]:
+    bodies: list[bytes] = []
     offset, deadline = 0, time.monotonic() + TIMEOUT_S
     with Subscriber(address, business, "ledger", credit_bytes=CREDIT_BYTES, transient=True) as reader:
         reader.open(0, 0)
@@ -102,10 +108,10 @@ def _increments(address: str, business: str, end: int) -> list[Batch]:
             for increment in reader.increments(1.0):
                 if offset < end:
                     assert increment.base_offset == offset, "offsets are dense"
-                    batches.append(decode(increment.body))
-                    assert increment.count == max(1, batches[-1].count)
+                    bodies.append(increment.body)
+                    assert increment.count == max(1, decode(increment.body).count)
                     offset += increment.count
-    return batches
+    return bodies
 
 
 def _full_data(snapshots: Snapshots, snapshot: broker_pb2.Snapshot) -> Tables:

@@ -1,0 +1,34 @@
+"""A wall clock that a test can set in a running broker: its process reads the time through a shared file.
+
+Monotonic time goes on as before, as it does on a machine whose clock is set.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from pathlib import Path
+
+_OFFSET = struct.Struct("<q")
+
+
+class WallClock:
+    """How far a broker's clock is ahead, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.write_bytes(_OFFSET.pack(0))
+
+    def jump(self, to_s: float) -> None:
+        """Let the broker's clock be ahead by so many seconds from now on; negative = behind."""
+        with self._path.open("r+b") as file, mmap.mmap(file.fileno(), _OFFSET.size) as shared:
+            _OFFSET.pack_into(shared, 0, int(to_s * 1e9))
+
+    def follow(self) -> None:
+        """Let this process see that clock; called in the broker's process, before it serves."""
+        with self._path.open("rb") as file:
+            shared = mmap.mmap(file.fileno(), _OFFSET.size, access=mmap.ACCESS_READ)
+        real = time.time_ns
+        time.time_ns = lambda: real() + _OFFSET.unpack_from(shared, 0)[0]
+        time.time = lambda: time.time_ns() / 1e9
