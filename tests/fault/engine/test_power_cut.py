@@ -80,4 +80,5 @@ def test_a_power_cut_loses_and_doubles_nothing(tmp_path: Path, phase: str, cuts:
         loss = power.some_of_it if number % 3 == 2 else power.all_of_it
         lost += power.cut(path, path.with_suffix(".note"), chance, loss)
         check(path, told, phase)
+    print(f"power was cut {cuts} times")  # noqa: T201  # counted by bench.figures.v3
     assert lost, "nothing was ever unsynced: the power cuts cut nothing"

@@ -1,0 +1,51 @@
+"""The power goes at one of three brokers, at two, at all, while rows are inserted, updated, deleted (VENUS 4.4).
+
+Every byte behind the last fsync is dropped, or some of them (tests/support/power.py says how). What was acknowledged is
+there afterwards, once, on every broker.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support import power
+from tests.support.etcd import EtcdCluster
+from tests.support.power_cluster import NAMES, PhaseWriter, PowerCluster, check, some_moment
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+CUTS = 25
+_CLUSTERS = 4
+_SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def victims(number: int, leader: str, chance: random.Random) -> list[str]:
+    """Return whose power goes: by turns the leader's, a follower's, that of two, and of all at once."""
+    others = [name for name in NAMES if name != leader]
+    return [[leader], [chance.choice(others)], [leader, chance.choice(others)], [*NAMES]][number % 4]
+
+
+@pytest.mark.parametrize(
+    ("phase", "seed", "cuts"),
+    [(phase, 0, 4) for phase in power.PHASES]
+    + [pytest.param(phase, seed, CUTS, marks=_SLOW) for phase in power.PHASES for seed in range(1, _CLUSTERS + 1)],
+)
+def test_power_cuts_lose_and_double_nothing(
+    tmp_path: Path, etcd_server: EtcdCluster, phase: str, seed: int, cuts: int
+) -> None:
+    chance, lost = random.Random(f"{phase} {seed}"), 0
+    with PowerCluster(tmp_path, etcd_server) as cluster:
+        writer = PhaseWriter(cluster, phase)
+        for number in range(cuts):
+            writer.wait_past(writer.committed)
+            some_moment(chance)
+            names = victims(number, cluster.leader(), chance)
+            lost += cluster.cut(names, chance, everything=number % 3 != 2)
+            cluster.start(names)
+        writer.wait_past(writer.committed)
+        writer.stop()
+        check(cluster, phase, writer.committed)
+    print(f"power was cut {cuts} times")  # noqa: T201  # counted by bench.figures.v3
+    assert lost, "nothing was ever unsynced: the power cuts cut nothing"
