@@ -16,11 +16,11 @@ _KIB = 1024.0
 
 #: Starting processes, reading dictionaries, the first and the last cut; then each table's own statements.
 FIXED_S = 2.5
-TABLE_S = 0.02
+TABLE_S = 0.006
 #: Writing a row to a PostgreSQL target, with its key: a row, each value, each KiB.
-LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US = 1.5, 0.25, 6.0
+LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US = 0.8, 0.15, 2.0
 #: Reading and hashing a row on all three sides in a cut-over: a row, each value, each KiB.
-COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 6.0, 1.0, 12.0
+COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 8.0, 1.2, 10.0
 CUTOVER_FIXED_S = 3.0
 #: How long the source has to be at rest before a cut-over compares (`--quiet`).
 QUIET_S = 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -143,7 +144,7 @@ def test_an_assessment_names_the_refused_table_and_offers_a_way_out(
     assert found.exclusion.startswith("[source]\nexclude = [\n")
     shown = page(found)
     assert "bare" in shown
-    assert "$" not in shown.replace("ORA$BASE", "")
+    assert re.search(r"\$[a-z]", shown) is None, "a place of the template that was not filled in"
 
 
 def test_without_the_refused_tables_nothing_blocks(shop: Application, settings: Settings) -> None:
@@ -163,4 +164,4 @@ def test_nothing_is_left_behind(place: Place, shop: Application, settings: Setti
     assessed(settings, source)
 
     assert place.dump() == before
-    assert shop.execute("SELECT count(*) FROM item") == [(ROWS,)]
+    assert len(shop.execute("SELECT id FROM item")) == ROWS

@@ -14,7 +14,7 @@ from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler,
 from venus.config import Settings
 from venus.errors import SourceError
 
-PACE = Pace(row_us=1.0, value_us=0.15, kib_us=3.0, trigger_us=4.0, log_row_bytes=90)
+PACE = Pace(row_us=0.4, value_us=0.15, kib_us=1.5, trigger_us=40.0, log_row_bytes=45)
 #: Tables with so many times the rows of a sample are sampled from all of their blocks.
 _SPREAD = 20
 

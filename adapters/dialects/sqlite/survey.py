@@ -15,7 +15,7 @@ from venus.adapters.dialects.sqlite.statements import statement
 from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first, weighed
 from venus.config import Settings
 
-PACE = Pace(row_us=4.0, value_us=0.6, kib_us=4.0, trigger_us=4.0, log_row_bytes=30)
+PACE = Pace(row_us=1.5, value_us=0.55, kib_us=4.0, trigger_us=25.0, log_row_bytes=15)
 #: In a larger file the pages of each table are not added up: it takes a reading of the whole file.
 PAGES_BYTES_MAX = 1 << 30
 NO_CHANGES = "change rate: SQLite counts no changes; watch one working day, or ask those who know the application"

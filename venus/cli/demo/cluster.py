@@ -59,7 +59,7 @@ class ClusterStory(Story):
         count = len(self._names)
         return (
             (f"A shop in SQLite, an embedded PostgreSQL, etcd, {count} brokers", self._set_up),
-            ("Check and install triggers", self._install),
+            ("Assess, check and install triggers", self._install),
             ("Migrate while the shop is in use", self._migrate),
             ("Synchronise while the shop is in use", self._sync),
             ("Kill the leading broker (kill -9) while the shop is in use", self._kill_the_leader),

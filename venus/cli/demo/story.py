@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from venus.cli.demo.compare import compare
 from venus.cli.demo.damage import found_and_repaired
+from venus.cli.demo.forecast import disk_of, held_against
 from venus.cli.demo.servers import Commands, DemoFailed, Postgres, free_ports, listening, peak_rss_bytes, wait_for
 from venus.cli.demo.shop import Workload, build
 from venus.cli.engine import spark_usable
@@ -79,6 +80,7 @@ class Story:
         self._commands = Commands(home, home / "venus.log", lambda line: say(f"  {line}"))
         self._workload = Workload(self._source)
         self._figures: dict[str, Any] = {}
+        self._forecast: dict[str, Any] = {}
         self._proofs: list[Proof] = []
         self._ports: list[int] = []
         self._opened = time.monotonic()
@@ -95,7 +97,7 @@ class Story:
         """Return what is told, in order."""
         return (
             ("A shop in SQLite, an embedded PostgreSQL, a broker", self._set_up),
-            ("Check and install triggers", self._install),
+            ("Assess, check and install triggers", self._install),
             ("Migrate while the shop is in use", self._migrate),
             ("Synchronise while the shop is in use", self._sync),
             ("Kill the broker (kill -9) and start it again", self._crash),
@@ -146,6 +148,7 @@ class Story:
 
     def _install(self) -> None:
         started = time.monotonic()
+        self._forecast = self._commands.run("assess")["forecast"]
         self._commands.run("check")
         self._commands.run("install-triggers")
         again = self._commands.run("install-triggers")
@@ -161,6 +164,10 @@ class Story:
         self._figures["rows loaded into main"] = report["rows"]
         self._figures["loaded, rows/s"] = round(report["rows_per_s"])
         self._say(f"  {report['rows']:,} rows in {seconds:.1f} s, while the shop wrote")
+        disk = disk_of(self._home.glob("data*"))
+        happened = held_against(self._forecast, rows=report["rows"], seconds=seconds, disk_bytes=disk)
+        self._figures["assessed before"] = happened
+        self._say(f"  assessed before: {happened}")
 
     def _sync(self) -> None:
         started = time.monotonic()

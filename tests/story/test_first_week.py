@@ -1,0 +1,135 @@
+"""The commands of docs/FIRST_WEEK.md in their order and as they are written, on the stand-in for Oracle.
+
+`sqlplus` is a reader of its manual (tests/support/sqlplus.py), everything else is the program. Addresses come from the
+environment; `&` and `>` mean what they mean in a shell.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.feed import query
+from tests.support.mariadb import MariaServer, catalogue
+from tests.support.oracle_driver import driver_folder, python_path
+from tests.support.oracle_standin import SCHEMA, StandIn
+from tests.support.pipeline import Pipeline
+from tests.support.postgres import Server
+from tests.support.sqlplus import read
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "FIRST_WEEK.md").read_text()
+TABLES = (
+    'CREATE TABLE "STUDENT" ("ID" NUMBER(9) PRIMARY KEY, "NAME" VARCHAR2(40) NOT NULL, "SEEN" DATE)',
+    'CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(9) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL, "GRADE" NUMBER(5,2),'
+    ' PRIMARY KEY ("STUDENT_ID", "COURSE"), FOREIGN KEY ("STUDENT_ID") REFERENCES "STUDENT" ("ID"))',
+    """INSERT INTO "STUDENT" SELECT seq, CONCAT('student ', seq), '2026-11-20 08:30:00' FROM seq_1_to_500""",
+    """INSERT INTO "ENROLL" SELECT seq, 'Math', 9.5 FROM seq_1_to_400""",
+    'CREATE VIEW "PASSED" AS SELECT "STUDENT_ID" FROM "ENROLL" WHERE "GRADE" >= 6',
+)
+
+
+def commands() -> list[str]:
+    """Return the command lines of the document."""
+    blocks = re.findall(r"```console\n(.*?)```", DOCUMENT, re.DOTALL)
+    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def application(mariadb_oracle_server: MariaServer) -> Iterator[Any]:
+    StandIn(mariadb_oracle_server).prepare()
+    with closing(mariadb_oracle_server.connect(SCHEMA, autocommit=True)) as connection:
+        cursor = connection.cursor()
+        for statement in TABLES:
+            cursor.execute(statement)
+        yield cursor
+
+
+@pytest.fixture
+def pipeline(
+    application: Any, mariadb_oracle_server: MariaServer, postgres_server: Server, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Pipeline]:  # fmt: skip
+    target = postgres_server.create_database()
+    source = f"oracle+cx_oracle://root@127.0.0.1:{mariadb_oracle_server.port}/?service_name=SCHOOL"
+    made = Pipeline(folder=tmp_path, source=source, targets={"main": target})
+    made.configure()
+    example = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)[0]
+    configured = (tmp_path / "venus.toml").read_text()
+    (tmp_path / "venus.toml").write_text(example + configured[configured.index("[broker]") :])
+    made.environ = {
+        "PYTHONPATH": python_path(tmp_path / "driver"),
+        "VENUS_SOURCE__URL": source,
+        "VENUS_TARGETS__MAIN__URL": target,
+    }
+    for name, value in made.environ.items():
+        if name.startswith("VENUS_"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(driver_folder(tmp_path / "driver"))
+    monkeypatch.delitem(sys.modules, "cx_Oracle", raising=False)
+    try:
+        yield made
+    finally:
+        made.close()
+        sys.modules.pop("cx_Oracle", None)
+        postgres_server.drop_database(target)
+
+
+def test_the_week_goes_as_it_is_written(
+    pipeline: Pipeline, application: Any, mariadb_oracle_server: MariaServer
+) -> None:
+    untouched = catalogue(mariadb_oracle_server, SCHEMA)
+    line = commands()
+    assert len(line) >= 14
+    for number, command in enumerate(line):
+        if command.startswith("sqlplus"):
+            assert catalogue(mariadb_oracle_server, SCHEMA) == untouched, "somebody but the DBA has changed it"
+            sqlplus(pipeline, command, mariadb_oracle_server)
+            continue
+        run(pipeline, command)
+        if command.startswith("venus sync"):
+            application.execute("""INSERT INTO "STUDENT" VALUES (501, 'late', NULL)""")
+            pipeline.caught_up("main")
+        if "--dry-run" in line[number]:
+            assert (pipeline.folder / command.rpartition("> ")[2]).stat().st_size > 1_000
+    assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
+    target = pipeline.targets["main"]
+    assert query(target, "SELECT count(*), max(name) FROM app.student WHERE id > 500") == [(1, "late")]
+    assert query(target, "SELECT count(*) FROM app.enroll") == [(400,)]
+    for report in ("assessment.html", "verification.html"):
+        assert (pipeline.folder / report).read_text().startswith("<!doctype html>")
+    assert (pipeline.folder / "way-out.sql").read_text() == "-- nothing blocks\n"
+    assert (pipeline.folder / "cutover-main.txt").exists()
+
+
+def run(pipeline: Pipeline, command: str) -> None:
+    """Run one line as a shell would."""
+    words = command.split()
+    assert words.pop(0) == "venus", command
+    if words[-1] == "&":
+        pipeline.start(words[0], *words[:-1])
+        if words[0] == "broker":
+            pipeline.until(lambda: "broker listens on" in pipeline.tail(), "the broker")
+        return
+    if words[0] == "uninstall-triggers" and len(words) == 1:
+        assert pipeline.stop("sync") == 0  # as the line above it in the document says
+    at = words.index(">") if ">" in words else len(words)
+    answer = pipeline.venus(*words[:at], code=(0, 1) if words[0] == "status" else 0)
+    if at < len(words):
+        (pipeline.folder / words[at + 1]).write_text(answer.out)
+
+
+def sqlplus(pipeline: Pipeline, command: str, server: MariaServer) -> None:
+    """Run a script as the DBA would."""
+    script = read((pipeline.folder / command.rpartition("@")[2]).read_text())
+    with closing(StandIn(server).connect()) as session:
+        for statement in script.statements:
+            session.cursor().execute(statement)
+        session.commit()
