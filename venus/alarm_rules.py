@@ -56,6 +56,8 @@ RULES = (
          says="half messages arrive damaged"),
     Rule(name="full_data_behind", hop=BROKER, pattern=r"^the full data is [\d,]+ MiB behind",
          says="the full data cannot keep up, and producers are slowed"),
+    Rule(name="lane_degraded", hop=BROKER, pattern=r"^lane (\d) .+ is degraded since", lasts_s=30.0,
+         says="the broker is overloaded and has given up what matters least"),
     Rule(name="queue_held", hop=BROKER, pattern=r"^the queue keeps .+ for held tables of ([^,]+),",
          says="held tables keep much of the queue"),
     Rule(name="undescribed_rows", hop=BROKER, pattern=r"^(.+) has rows of version",

@@ -142,6 +142,15 @@ class Untrusted(Unavailable):
 class Overloaded(Unavailable):
     """The peer asks to slow down."""
 
+    def __init__(self, message: str = "", *, hint: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        #: When to ask again; 0 = whoever asks decides.
+        self.retry_after_s = retry_after_s
+
+
+class SlowRequest(Overloaded):
+    """It has waited too long and was not begun."""
+
 
 class NotLeader(Unavailable):
     """Another broker leads this business now."""

@@ -153,6 +153,12 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     return said
 
 
+def traffic(address: str) -> broker_pb2.TrafficStatus:
+    """Return who is held back, and what is degraded."""
+    with Admin(address) as admin:
+        return admin.status().traffic
+
+
 def business_status(address: str, business: str = BUSINESS) -> broker_pb2.BusinessStatus:
     """Return the status of one business."""
     with Admin(address) as admin:

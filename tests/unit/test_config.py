@@ -242,11 +242,29 @@ def test_a_source_or_target_that_is_not_there_is_named() -> None:
         require_target(Settings(), "main")
 
 
+#: Sections in sections.
+NESTED = ("source.columns", "broker.limits", "broker.degrade", "broker.health")
+
+
+def test_a_misspelt_option_of_a_nested_section_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "venus.toml"
+    file.write_text("[broker.limits]\nrow_per_s = 5\n")
+    with pytest.raises(ConfigError, match=r"venus.toml:2: broker.limits.row_per_s: .*did you mean rows_per_s\?"):
+        load(file)
+    file.write_text("[broker.limits]\nrows_per_s = -5\n")
+    with pytest.raises(ConfigError, match=r"venus.toml:2: broker.limits.rows_per_s: -5 should be greater than or"):
+        load(file)
+    file.write_text("[broker]\nlimits = 3\n")
+    with pytest.raises(ConfigError, match=r"venus.toml:2: broker.limits: is a section, not a value: write \[broker"):
+        load(file)
+
+
 def test_the_example_has_every_option_with_its_default_and_nothing_else() -> None:
     tree = tomllib.loads((ROOT / "venus.example.toml").read_text())
     alarms = tree["alarms"]
     tree["targets.NAME"] = tree.pop("targets")["main"]
-    tree["source.columns"] = tree["source"].pop("columns")
+    for section, nested in (path.split(".") for path in NESTED):
+        tree[f"{section}.{nested}"] = tree[section].pop(nested)
     tree["alarms.to.NAME"], tree["alarms.rules.NAME"] = alarms.pop("to")["oncall"], alarms.pop("rules")["other"]
     written = {f"{section}.{option}": value for section, body in tree.items() for option, value in body.items()}
     defaults = {

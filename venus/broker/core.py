@@ -112,7 +112,6 @@ class Core:
             self.store,
             self.buffer,
             self.space,
-            behind_bytes_max=self._settings.buffer_bytes_max,
             monotonic=self._monotonic,
             scavenger=self.scavenger,
             scrub=self.scrub,
@@ -122,6 +121,7 @@ class Core:
             self.data_dir / "snapshots",
             self.space,
             default_lease_s=self._settings.snapshot_lease_s,
+            checkpoints_max=self._settings.limits.snapshots,
             clock_us=lambda: int(self._monotonic() * 1e6),
             checkpoint=self.materialiser.checkpoint,
             record=self._record_pin,
@@ -145,7 +145,8 @@ class Core:
         self.commits = CommitThread(
             self.store,
             self.buffer,
-            throttle=self.materialiser.slow_down,
+            monotonic=self._monotonic,
+            slow_request_s=self._settings.limits.slow_request_ms / 1000,
             publish=self.publisher,
             maintain=self.upkeep,
             on_fatal=self._on_fatal,
@@ -220,7 +221,7 @@ class Core:
             group.stage(keys.STATE, keys.pin_key(snapshot_id), content)
             group.durable = group.durable or content is not None
 
-        return self.commits.submit(work)
+        return self.commits.submit(work, first=True)
 
     def _forget_below(self, business: Business) -> int:
         kept = kept_for(business.attached())

@@ -24,6 +24,7 @@ from venus.config.sections import (
 )
 from venus.config.settings import Settings, require_source, require_target
 from venus.config.showing import effective, is_secret
+from venus.config.traffic import Degrade, Health, Limits
 
 __all__ = [
     "BROKERS_MAX",
@@ -36,7 +37,10 @@ __all__ = [
     "Capture",
     "Cluster",
     "Columns",
+    "Degrade",
+    "Health",
     "Lake",
+    "Limits",
     "Recipient",
     "Security",
     "Settings",

@@ -47,8 +47,9 @@ def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
         known = options()
         if len(path) == 1:
             return "no such section" + nearest(path[0], {name.partition(".")[0] for name in known})
-        section = "targets.NAME" if path[0] == "targets" else path[0]
-        return "no such option" + nearest(path[-1], [n.rpartition(".")[2] for n in known if n.startswith(section)])
+        section = "targets.NAME" if path[0] == "targets" else ".".join(path[:-1])
+        there = [n for n in known if n.startswith(f"{section}.")] or [n for n in known if n.startswith(path[0])]
+        return "no such option" + nearest(path[-1], [name.rpartition(".")[2] for name in there])
     if kind == "missing":
         return "must be set"
     if kind in ("model_type", "dict_type", "model_attributes_type"):

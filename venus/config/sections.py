@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from venus.config.alarms import AlarmRule, Alarms, Recipient
 from venus.config.section import Section as _Section
+from venus.config.traffic import Degrade, Health, Limits
 from venus.config.values import (
     Address,
     Addresses,
@@ -92,6 +93,9 @@ class Broker(_Section):
     consumer_ttl_s: Seconds = 7 * 86400.0
     snapshot_lease_s: Seconds = 3600.0
     group_commit_ms: Milliseconds = 0.0
+    limits: Limits = Limits()
+    degrade: Degrade = Degrade()
+    health: Health = Health()
 
     @property
     def reach(self) -> str:
@@ -225,6 +229,9 @@ def options(prefix: str = "") -> dict[str, Any]:
         "source.columns": Columns,
         "targets.NAME": Target,
         "broker": Broker,
+        "broker.limits": Limits,
+        "broker.degrade": Degrade,
+        "broker.health": Health,
         "cluster": Cluster,
         "security": Security,
         "alarms": Alarms,

@@ -64,3 +64,5 @@ SparkValue = Annotated[str, BeforeValidator(_spark_value)]
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Milliseconds = Annotated[float, Field(ge=0)]
+#: Something that may be 0, which says that there is no limit.
+Limit = Annotated[float, Field(ge=0)]

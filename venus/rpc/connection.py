@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import grpc
 
-from venus.errors import NotLeader, Unavailable, Untrusted, VenusError
+from venus.errors import NotLeader, Overloaded, Unavailable, Untrusted, VenusError
 from venus.rpc import brokers
 from venus.rpc.address import Address, proof_of
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
@@ -24,6 +24,8 @@ T = TypeVar("T")
 FAILOVER_S = 5.0
 #: Between two questions while nobody leads.
 ASK_AGAIN_S = 0.1
+#: How long a broker that says when to ask again is asked again.
+OVERLOADED_S = 60.0
 #: How long each of several brokers is waited for at least.
 SHARE_S_MIN = 1.0
 
@@ -49,13 +51,22 @@ class Connection:
         self.address, self.channel = self._open(self._brokers.in_order(business))
 
     def call(self, business: str, ask: Callable[[grpc.Channel], T]) -> T:
-        """Return what `ask` returns; if the broker does not lead, ask the one that does, for `failover_s` at most."""
-        end = time.monotonic() + self._failover_s
+        """Return what `ask` returns; if the broker does not lead, ask the one that does, for `failover_s` at most.
+
+        A broker that is over a limit and says when to ask again is asked again, for OVERLOADED_S at most.
+        """
+        began = time.monotonic()
+        end = began + self._failover_s
         asked: list[str] = []
         while True:
             asked.append(self.address)
             try:
                 return ask(self.channel)
+            except Overloaded as error:
+                if not error.retry_after_s or time.monotonic() + error.retry_after_s > began + OVERLOADED_S:
+                    raise
+                time.sleep(error.retry_after_s)
+                continue
             except NotLeader as error:
                 self.note(business, error)
                 pause = 0.0 if error.leader and error.leader not in asked else ASK_AGAIN_S

@@ -1,8 +1,8 @@
 """Errors between processes: a class of venus.errors becomes a gRPC status, and the same class again at the caller.
 
 The code tells strangers (load balancers, grpcurl) roughly what happened; the class name travels in the trailing
-metadata `venus-error`, the hint in `venus-hint-bin` and the address of a leader in `venus-leader`, so that nothing is
-lost between two processes of VENUS.
+metadata `venus-error`, the hint in `venus-hint-bin`, the address of a leader in `venus-leader`, the time after which
+to ask again in `venus-retry-ms`, so that nothing is lost between two processes of VENUS.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import NamedTuple
 import grpc
 
 from venus import errors
-from venus.errors import NotLeader, VenusError
+from venus.errors import NotLeader, Overloaded, VenusError
 from venus.model import is_address
 
 CLASS_KEY = "venus-error"
 HINT_KEY = "venus-hint-bin"
 LEADER_KEY = "venus-leader"
+RETRY_KEY = "venus-retry-ms"
+RETRY_MS_MAX = 3_600_000
 DETAILS_CHARS_MAX = 2000
 REASON_CHARS_MAX = 100
 
@@ -77,6 +79,8 @@ def to_status(error: VenusError) -> Status:
         metadata.append((HINT_KEY, error.hint.encode()[:DETAILS_CHARS_MAX]))
     if isinstance(error, NotLeader) and error.leader:
         metadata.append((LEADER_KEY, error.leader))
+    if isinstance(error, Overloaded) and error.retry_after_s:
+        metadata.append((RETRY_KEY, str(int(error.retry_after_s * 1000))))
     return Status(code, str(error)[:DETAILS_CHARS_MAX], tuple(metadata))
 
 
@@ -89,12 +93,20 @@ def from_rpc_error(error: grpc.RpcError) -> VenusError:
     if (cls := BY_NAME.get(str(metadata.get(CLASS_KEY, "")))) is not None:
         if issubclass(cls, NotLeader):
             return cls(details, hint=text, leader=_leader(metadata.get(LEADER_KEY, "")))
+        if issubclass(cls, Overloaded):
+            return cls(details, hint=text, retry_after_s=_retry_s(metadata.get(RETRY_KEY, "")))
         return cls(details, hint=text)
     if "eserializing" in details:
         return errors.DigestMismatch("a message arrived damaged: it cannot be parsed")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.ProtocolError(f"the peer does not implement this call ({details})", hint="is it a VENUS broker?")
     return FOREIGN.get(code, VenusError)(f"{details or 'no details'} ({code.name})")
+
+
+def _retry_s(told: str | bytes) -> float:
+    """Return a time to wait, 0 if what was told is none."""
+    text = told if isinstance(told, str) else ""
+    return min(int(text), RETRY_MS_MAX) / 1000 if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
 
 
 def _leader(told: str | bytes) -> str:

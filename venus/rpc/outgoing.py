@@ -64,6 +64,20 @@ class Outgoing:
         assert not self._queued, "half messages follow it"
         self._committed = committed
 
+    def is_urgent(self, through: int) -> bool:
+        """Whether there is something that does not wait while half messages pause.
+
+        A report, or a decision on what is on the broker's disk up to `through`.
+        """
+        return self._report is not None or bool(self._decisions and self._decisions[0].batch_no <= through)
+
+    def take_urgent(self, through: int) -> broker_pb2.ProducerFrame:
+        """Return a frame with what is urgent."""
+        decisions = []
+        while self._decisions and self._decisions[0].batch_no <= through:
+            decisions.append(self._decisions.popleft())
+        return self._frame([], decisions)
+
     def take(self) -> broker_pb2.ProducerFrame:
         """Return the next frame; what it holds counts as sent."""
         halves: list[broker_pb2.Half] = []
@@ -75,6 +89,9 @@ class Outgoing:
         self._sent.extend(halves)
         decisions = list(self._decisions)
         self._decisions.clear()
+        return self._frame(halves, decisions)
+
+    def _frame(self, halves: list[broker_pb2.Half], decisions: list[broker_pb2.Decision]) -> broker_pb2.ProducerFrame:
         self._asked.extend(d for d in decisions if d.verdict != broker_pb2.UNKNOWN)
         report, self._report = self._report, None
         committed, self._committed = self._committed, None

@@ -203,6 +203,8 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
                 pause = self._not_before - time.monotonic()
                 if self._outgoing and pause <= 0:
                     return self._outgoing.take(), self._generation
+                if self._outgoing.is_urgent(self._through):
+                    return self._outgoing.take_urgent(self._through), self._generation
                 if self._closing:
                     return None
                 self._work.wait(pause if self._outgoing else None)
@@ -230,8 +232,9 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             if frame.HasField("throttle"):
                 self.throttles += 1
                 self._not_before = time.monotonic() + frame.throttle.retry_after_ms / 1000
-                self._outgoing.resend()
-                self._generation += 1
+                if not frame.throttle.taken:
+                    self._outgoing.resend()
+                    self._generation += 1
                 self._work.notify()
             self._news.notify_all()
 

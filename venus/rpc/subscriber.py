@@ -29,6 +29,8 @@ from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
 STARVED_S = 0.02
+#: What was taken is given back after this time, however little it is: the broker sees who takes nothing.
+CREDIT_EVERY_S = 1.0
 
 _WITH_BODY = (broker_pb2.COMMITTED, broker_pb2.AHEAD)
 _IN_THE_QUEUE = (broker_pb2.COMMITTED, broker_pb2.DECIDED)
@@ -63,6 +65,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         self._position = 0
         self._splits_left = 0
         self._taken_bytes = 0  # credit to give back
+        self._credited_at = time.monotonic()
         self._starved = False
         self._acknowledge = self._kept = 0
         self._unaccounted: int | None = None
@@ -197,7 +200,10 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             self._work.notify()
 
     def _credit_due(self) -> bool:
-        return (self._starved and self._taken_bytes > 0) or 4 * self._taken_bytes >= self._credit_bytes
+        if not self._taken_bytes:
+            return False
+        late = time.monotonic() - self._credited_at > CREDIT_EVERY_S
+        return self._starved or late or 4 * self._taken_bytes >= self._credit_bytes
 
     def _frames(self, attempt: int) -> Iterator[broker_pb2.ConsumerFrame]:
         yield broker_pb2.ConsumerFrame(open=self._open)
@@ -215,6 +221,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
                         report=self._report,
                     )  # fmt: skip
                     self._acknowledge = self._taken_bytes = 0
+                    self._credited_at = time.monotonic()
                     self._unaccounted = self._report = None
                     return frame
                 if self._closing:

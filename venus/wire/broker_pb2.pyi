@@ -579,15 +579,20 @@ class Throttle(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
     retry_after_ms: _builtins.int
+    """no half message before; decisions go on"""
+    taken: _builtins.bool
+    """what was sent is kept; otherwise everything that is not on disk is wanted again"""
     def __init__(
         self,
         *,
         retry_after_ms: _builtins.int = ...,
+        taken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["retry_after_ms", b"retry_after_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["retry_after_ms", b"retry_after_ms", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1302,6 +1307,8 @@ class ConsumerStatus(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     REPORTED_FIELD_NUMBER: _builtins.int
+    WINDOW_BYTES_FIELD_NUMBER: _builtins.int
+    SLOW_SINCE_US_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     acknowledged: _builtins.int
     """offset"""
@@ -1317,6 +1324,10 @@ class ConsumerStatus(_message.Message):
     """from this offset on the queue is kept for the group; below acknowledged while tables are held"""
     held_bytes: _builtins.int
     """kept for the group's held tables alone: from kept up to acknowledged"""
+    window_bytes: _builtins.int
+    """so much may be under way to it, at most its credit; 0 = not connected here"""
+    slow_since_us: _builtins.int
+    """it takes nothing since then, or took too long; 0 = it keeps up"""
     @_builtins.property
     def reported(self) -> Global___Reported:
         """absent: it has not said since the broker's start"""
@@ -1335,10 +1346,12 @@ class ConsumerStatus(_message.Message):
         kept: _builtins.int = ...,
         held_bytes: _builtins.int = ...,
         reported: Global___Reported | None = ...,
+        window_bytes: _builtins.int = ...,
+        slow_since_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "reported", b"reported", "unaccounted_rows", b"unaccounted_rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "acknowledged", b"acknowledged", "backlog_bytes", b"backlog_bytes", "backlog_rows", b"backlog_rows", "connected", b"connected", "group", b"group", "held_bytes", b"held_bytes", "kept", b"kept", "oldest_unacknowledged_us", b"oldest_unacknowledged_us", "reported", b"reported", "unaccounted_rows", b"unaccounted_rows", "updated_at_us", b"updated_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows", "acknowledged", b"acknowledged", "backlog_bytes", b"backlog_bytes", "backlog_rows", b"backlog_rows", "connected", b"connected", "group", b"group", "held_bytes", b"held_bytes", "kept", b"kept", "oldest_unacknowledged_us", b"oldest_unacknowledged_us", "reported", b"reported", "slow_since_us", b"slow_since_us", "unaccounted_rows", b"unaccounted_rows", "updated_at_us", b"updated_at_us", "window_bytes", b"window_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__unaccounted_rows: _TypeAlias = _typing.Literal["unaccounted_rows"]  # noqa: Y015
     _WhichOneofArgType__unaccounted_rows: _TypeAlias = _typing.Literal["_unaccounted_rows", b"_unaccounted_rows"]  # noqa: Y015
@@ -1697,6 +1710,7 @@ class BrokerStatus(_message.Message):
     ALARMS_FIELD_NUMBER: _builtins.int
     CLUSTER_FIELD_NUMBER: _builtins.int
     BROKER_ID_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
@@ -1712,6 +1726,8 @@ class BrokerStatus(_message.Message):
     def businesses(self) -> _containers.RepeatedCompositeFieldContainer[Global___BusinessStatus]: ...
     @_builtins.property
     def alarms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def traffic(self) -> Global___TrafficStatus: ...
     def __init__(
         self,
         *,
@@ -1724,12 +1740,192 @@ class BrokerStatus(_message.Message):
         alarms: _abc.Iterable[_builtins.str] | None = ...,
         cluster: _builtins.str = ...,
         broker_id: _builtins.str = ...,
+        traffic: Global___TrafficStatus | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "seal", b"seal", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BrokerStatus: _TypeAlias = BrokerStatus  # noqa: Y015
+
+@_typing.final
+class TrafficStatus(_message.Message):
+    """Who is held back, what is degraded, and what makes the broker sub-healthy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRAKES_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    GAUGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def brakes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrakeStatus]: ...
+    @_builtins.property
+    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStatus]: ...
+    @_builtins.property
+    def facts(self) -> _containers.RepeatedCompositeFieldContainer[Global___HealthFact]:
+        """of the last half hour, the most dangerous first"""
+
+    @_builtins.property
+    def gauges(self) -> _containers.RepeatedCompositeFieldContainer[Global___GaugeStatus]: ...
+    def __init__(
+        self,
+        *,
+        brakes: _abc.Iterable[Global___BrakeStatus] | None = ...,
+        lanes: _abc.Iterable[Global___LaneStatus] | None = ...,
+        facts: _abc.Iterable[Global___HealthFact] | None = ...,
+        gauges: _abc.Iterable[Global___GaugeStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brakes", b"brakes", "facts", b"facts", "gauges", b"gauges", "lanes", b"lanes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficStatus: _TypeAlias = TrafficStatus  # noqa: Y015
+
+@_typing.final
+class BrakeStatus(_message.Message):
+    """A brake that has held somebody back since the broker's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRAKE_FIELD_NUMBER: _builtins.int
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    WAITED_MS_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    brake: _builtins.str
+    """rows, bytes, memory, slow request, full data behind, disk, streams, snapshots, loads, ..."""
+    business: _builtins.str
+    who: _builtins.str
+    """the newest: a producer, a holder, a consumer group"""
+    times: _builtins.int
+    waited_ms: _builtins.int
+    """altogether, as they were told"""
+    since_us: _builtins.int
+    """of the newest time without a pause"""
+    on: _builtins.bool
+    """now"""
+    def __init__(
+        self,
+        *,
+        brake: _builtins.str = ...,
+        business: _builtins.str = ...,
+        who: _builtins.str = ...,
+        times: _builtins.int = ...,
+        waited_ms: _builtins.int = ...,
+        since_us: _builtins.int = ...,
+        on: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brake", b"brake", "business", b"business", "on", b"on", "since_us", b"since_us", "times", b"times", "waited_ms", b"waited_ms", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrakeStatus: _TypeAlias = BrakeStatus  # noqa: Y015
+
+@_typing.final
+class LaneStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LANE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    DEGRADED_SINCE_US_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    lane: _builtins.int
+    """0 control, 1 halves, 2 increments, 3 full data, 4 details"""
+    name: _builtins.str
+    threads: _builtins.int
+    waiting: _builtins.int
+    """calls that wait for a thread"""
+    running: _builtins.int
+    degraded_since_us: _builtins.int
+    """0 = served fully"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        lane: _builtins.int = ...,
+        name: _builtins.str = ...,
+        threads: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        running: _builtins.int = ...,
+        degraded_since_us: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded_since_us", b"degraded_since_us", "lane", b"lane", "name", b"name", "reason", b"reason", "running", b"running", "threads", b"threads", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaneStatus: _TypeAlias = LaneStatus  # noqa: Y015
+
+@_typing.final
+class HealthFact(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FACT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    SEEN_US_FIELD_NUMBER: _builtins.int
+    fact: _builtins.str
+    reason: _builtins.str
+    since_us: _builtins.int
+    seen_us: _builtins.int
+    """last"""
+    def __init__(
+        self,
+        *,
+        fact: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        since_us: _builtins.int = ...,
+        seen_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fact", b"fact", "reason", b"reason", "seen_us", b"seen_us", "since_us", b"since_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HealthFact: _TypeAlias = HealthFact  # noqa: Y015
+
+@_typing.final
+class GaugeStatus(_message.Message):
+    """What limits are compared with; a limit of 0 is none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.float
+    limit: _builtins.float
+    unit: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.float = ...,
+        limit: _builtins.float = ...,
+        unit: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "unit", b"unit", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GaugeStatus: _TypeAlias = GaugeStatus  # noqa: Y015

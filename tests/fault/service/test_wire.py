@@ -13,7 +13,7 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, data, fill, settings, take, wait_for
 from tests.support.proxy import Proxy, Way
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.broker.service.server import Limits
+from venus.broker.service.server import Keepalive
 from venus.errors import DigestMismatch, Unavailable
 from venus.model import Verdict
 from venus.rpc.producer import Producer
@@ -27,8 +27,8 @@ KEEPALIVE_S = 1.0
 
 @pytest.fixture
 def broker(tmp_path: Path):  # type: ignore[no-untyped-def]
-    limits = Limits(buffer_bytes_max=64 << 20, keepalive_s=KEEPALIVE_S, keepalive_timeout_s=KEEPALIVE_S)
-    running = start_in_thread(settings(tmp_path / "data"), limits=limits)
+    keepalive = Keepalive(every_s=KEEPALIVE_S, timeout_s=KEEPALIVE_S)
+    running = start_in_thread(settings(tmp_path / "data"), keepalive=keepalive)
     yield running
     running.stop()
 

@@ -11,41 +11,79 @@ import pytest
 from rocksdict import Rdict
 
 from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Errors, Producer
+from tests.support.engines import BUSINESS, WAIT_S, Clock, Errors, Producer
 from venus.broker.machine import machine
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_all
 from venus.broker.store import keys, rocks
 from venus.broker.store.rocks import Store
+from venus.config import Limits
 from venus.errors import (
-    Overloaded,
+    SlowRequest,
 )
 from venus.model import Verdict
 
 
-def test_too_many_unsaved_bytes_are_refused_and_taken_later(tmp_path: Path) -> None:
-    hold, go = threading.Event(), threading.Event()
+class Stop:
+    """Holds the commit thread before it writes."""
 
-    def on_write(step: str) -> None:
-        if step == "before" and hold.is_set():
-            go.wait(WAIT_S)
+    def __init__(self) -> None:
+        self.hold, self.go = threading.Event(), threading.Event()
+        self.held = threading.Event()
 
-    engine = engines.make(tmp_path, buffer_bytes_max=40_000, on_write=on_write)
+    def __call__(self, step: str) -> None:
+        if step == "before" and self.hold.is_set() and threading.current_thread().name == "venus-commit":
+            self.held.set()
+            self.go.wait(WAIT_S)
+
+    def let_go(self) -> None:
+        self.hold.clear()
+        self.go.set()
+
+
+def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_later(tmp_path: Path) -> None:
+    stop, clock = Stop(), Clock()
+    engine = engines.make(tmp_path, clock, on_write=stop)
     producer = Producer(engine)
     halves = [producer.next_half(engines.rows(n, 10, b"q" * 1000)) for n in range(8)]
-    hold.set()
-    futures = [engine.producers.halves(BUSINESS, producer.epoch, [message]) for message in halves]
-    refused = [future for future in futures if future.done()]
-    assert refused
-    with pytest.raises(Overloaded):
-        refused[0].result()
-    hold.clear()
-    go.set()
-    for future in futures[: len(futures) - len(refused)]:
-        future.result(WAIT_S)
+    stop.hold.set()
+    futures = [engine.producers.halves(BUSINESS, producer.epoch, [halves[0]])]
+    assert stop.held.wait(WAIT_S)
+    futures += [engine.producers.halves(BUSINESS, producer.epoch, [message]) for message in halves[1:]]
+    clock.now_s += 0.3
+    stop.let_go()
+    assert futures[0].result(WAIT_S).through == 1
+    for future in futures[1:]:
+        with pytest.raises(SlowRequest, match=r"waited 0\.\d+ s for the disk"):
+            future.result(WAIT_S)
+    assert engine.buffer.status().unsaved_bytes == 0
     for message in halves:
         producer.send(message)
     assert producer.decide(halves[-1]).next_offset == 80
+    engine.stop()
+
+
+def test_who_floods_delays_the_decision_of_another_by_one_group_only(tmp_path: Path) -> None:
+    """60 MiB of one business wait, and 20 MiB of it are ahead of the other one's decision in time."""
+    stop, order = Stop(), list[int]()
+    engine = engines.make(tmp_path, on_write=stop, buffer_bytes_max=256 << 20, limits=Limits(slow_request_ms=0))
+    flood, small = Producer(engine), Producer(engine, business="small")
+    message = small.next_half(engines.rows(0, 1))
+    small.send(message)
+    stop.hold.set()
+    bodies = [flood.next_half(engines.rows(n, 10, b"q" * 100_000)) for n in range(60)]
+    futures = [engine.producers.halves(BUSINESS, flood.epoch, [bodies[0]])]
+    assert stop.held.wait(WAIT_S)
+    futures += [engine.producers.halves(BUSINESS, flood.epoch, [body]) for body in bodies[1:20]]
+    decided = engine.producers.decide("small", small.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    futures += [engine.producers.halves(BUSINESS, flood.epoch, [body]) for body in bodies[20:]]
+    everything: list[Future[Any]] = [*futures, decided]
+    for number, future in enumerate(everything):
+        future.add_done_callback(lambda _, n=number: order.append(n))  # type: ignore[misc]
+    stop.let_go()
+    assert futures[-1].result(WAIT_S).through == 60
+    assert order.index(60) <= 10, "the first group was on its way, and one group may be before it"
+    assert [n for n in order if n < 60] == list(range(60)), "within a business nothing overtakes anything"
     engine.stop()
 
 

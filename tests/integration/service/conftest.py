@@ -24,8 +24,8 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     running: list[RunningBroker] = []
     fatal: list[BaseException] = []
 
-    def start(*, limits: Any = None, **options: Any) -> RunningBroker:
-        running.append(start_in_thread(settings(tmp_path / "data", **options), limits=limits, on_fatal=fatal.append))
+    def start(**options: Any) -> RunningBroker:
+        running.append(start_in_thread(settings(tmp_path / "data", **options), on_fatal=fatal.append))
         return running[-1]
 
     yield start

@@ -10,12 +10,13 @@ import pytest
 
 from tests.integration.service.conftest import StartBroker, producer
 from tests.support.batches import half
-from tests.support.brokers import business_status, commit, wait_for
+from tests.support.brokers import BUSINESS, business_status, commit, traffic, wait_for
 from venus.broker.pipeline.producers import Producers
 from venus.broker.service.process import RunningBroker
 from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -33,7 +34,7 @@ def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monke
         return refused
 
     monkeypatch.setattr(Producers, "halves", halves)
-    monkeypatch.setattr("venus.broker.service.producer_stream.STORE_FULL_RETRY_MS", 20)
+    monkeypatch.setattr("venus.broker.service.traffic.STORE_FULL_RETRY_MS", 20)
     with producer(broker) as sender:
         sender.connect(0, 0)
         for n in range(1, 101):
@@ -54,6 +55,9 @@ class SlowDisk:
     @property
     def nbytes(self) -> int:
         return sum(len(message.body) for _, arguments in self._held for message in arguments[-1])
+
+    def count(self, business: str) -> int:
+        return sum(arguments[1] == business for _, arguments in self._held)
 
     def _halves(self, *arguments: Any) -> Future[Any]:
         with self._lock:
@@ -79,11 +83,18 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
         sender.connect(0, 0)
         for n in range(1, 33):
             sender.send_half(half(n, payload="x" * FRAME_BYTES))
-        wait_for(lambda: disk.nbytes >= limit)
+        alone = limit // 2  # the other half is for whoever comes next
+        wait_for(lambda: disk.nbytes >= alone)
         threading.Event().wait(0.5)
-        assert limit <= disk.nbytes <= limit + 2 * FRAME_BYTES
-        disk.release()
+        assert alone <= disk.nbytes <= alone + 2 * FRAME_BYTES
+        with Producer(broker.address, "other", "test", window_bytes_max=1 << 20) as other:
+            other.connect(0, 0)
+            other.send_half(half(1))
+            wait_for(lambda: disk.count("other") == 1)
+            disk.release()
         sender.wait_persisted(32)
+        found = [b for b in traffic(broker.address).brakes if b.brake == "memory"]
+        assert [(b.business, b.who) for b in found] == [(BUSINESS, "test")]
 
 
 def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

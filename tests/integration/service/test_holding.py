@@ -14,7 +14,7 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, settings, wait_for
 from tests.support.proxy import Proxy
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.broker.service.server import PATIENCE_MARGIN_S, Limits
+from venus.broker.service.server import PATIENCE_MARGIN_S, Keepalive
 from venus.errors import Fenced, Held, VenusError
 from venus.rpc.producer import Producer
 
@@ -27,8 +27,8 @@ BOUND_S = 2 * KEEPALIVE_S + PATIENCE_MARGIN_S
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    limits = Limits(buffer_bytes_max=64 << 20, keepalive_s=KEEPALIVE_S, keepalive_timeout_s=KEEPALIVE_S)
-    running = start_in_thread(settings(tmp_path / "broker"), limits=limits)
+    keepalive = Keepalive(every_s=KEEPALIVE_S, timeout_s=KEEPALIVE_S)
+    running = start_in_thread(settings(tmp_path / "broker"), keepalive=keepalive)
     yield running
     running.stop()
 

@@ -17,10 +17,10 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
 from venus.broker.pipeline.full_data import FullData
 from venus.broker.service.http import PARTS as PAGE_PARTS
-from venus.broker.service.loop_bridge import Lane
 from venus.broker.service.process import RunningBroker
 from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ProtocolError, Unavailable
+from venus.flow.lanes import THREADS, Lane
 from venus.rpc.producer import Producer
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
@@ -172,7 +172,7 @@ def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatc
     monkeypatch.setattr(FullData, "open", slow)
     with ThreadPoolExecutor(8) as loaders, Snapshots(broker.address) as snapshots:
         asked = [loaders.submit(snapshots.open, BUSINESS) for _ in range(8)]
-        for _ in range(Lane.FULL_DATA.threads):
+        for _ in range(THREADS[Lane.FULL_DATA]):
             assert waiting.acquire(timeout=30)
         try:
             began = time.monotonic()

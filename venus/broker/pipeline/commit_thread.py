@@ -4,6 +4,8 @@
 
 A command is a function that appends log entries to the group and returns what its caller will be told. Commands that
 arrive while a group is being synced form the next one, so a busy broker pays one fsync for many producers' frames.
+Businesses take turns (flow/fair_queue.py), and within a business nothing overtakes anything. Half messages that have
+waited too long are refused before they are looked at: their producer sends them again when there is less to do.
 
 How far a log is safe says the watermark. A broker on its own is safe with what its own disk has, so append and apply
 share one write batch (shared_log.Alone). With replicas the entries are written first, shipped while they are synced,
@@ -14,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
-from venus.errors import Overloaded, StorageError, StoreFull, Unavailable, VenusError
+from venus.errors import SlowRequest, StorageError, StoreFull, Unavailable, VenusError
+from venus.flow.fair_queue import FairQueue
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,13 @@ T = TypeVar("T")
 #: How many bytes of half messages go into one group.
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
+#: The same while several businesses write: a small one waits for the group before its own.
+SHARED_GROUP_BYTES_MAX = 2 << 20
+TURN_BYTES = 512 << 10
+#: Businesses that were there this long ago still count as several.
+SHARED_FOR_S = 1.0
+#: When what was too slow is sent again.
+SLOW_RETRY_S = 0.05
 TICK_S = 0.2
 
 
@@ -46,6 +55,7 @@ class _Command(Generic[T]):
     future: Future[T]
     nbytes: int
     business: Business | None  # the caller is told once everything proposed for it is applied
+    submitted_at: float
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +83,8 @@ class CommitThread:
         store: Store,
         buffer: Buffer,
         *,
-        throttle: Callable[[], None],
+        monotonic: Callable[[], float],
+        slow_request_s: float = 0.0,
         publish: Callable[[Group], None],
         maintain: Callable[[Group], None],
         on_fatal: Callable[[BaseException], None],
@@ -82,7 +93,8 @@ class CommitThread:
     ) -> None:
         self._store = store
         self._buffer = buffer
-        self._throttle = throttle
+        self._monotonic = monotonic
+        self._slow_request_s = slow_request_s
         self._publish = publish
         self._maintain = maintain
         self._on_fatal = on_fatal
@@ -91,7 +103,11 @@ class CommitThread:
         self._acks = Acks()
         self._lagging: set[Business] = set()  # with entries above the watermark
         self._ready = threading.Condition()
-        self._waiting: deque[_Command[Any]] = deque()
+        self._waiting: FairQueue[_Command[Any]] = FairQueue(TURN_BYTES)
+        self._shared_at = -SHARED_FOR_S
+        #: When the thread last looked at its queue, and how long the half messages of its last group had waited.
+        self.turned_at = monotonic()
+        self.waited_s = 0.0
         self._stopping = False
         self._failing = False
         self._error: BaseException | None = None
@@ -111,29 +127,47 @@ class CommitThread:
             self._thread.join()
         self._acks.refuse_all(_closed(self._error))
 
-    def submit(self, work: Callable[[Group], T], nbytes: int = 0, business: Business | None = None) -> Future[T]:
-        """Queue a command. Its future fails with Overloaded at once when too many bytes wait already."""
+    def submit(
+        self,
+        work: Callable[[Group], T],
+        nbytes: int = 0,
+        business: Business | None = None,
+        *,
+        line: Business | None = None,
+        first: bool = False,
+    ) -> Future[T]:
+        """Queue a command behind everything of its business or `line`; without either, behind everything.
+
+        `first`: it depends on nothing that waits, and goes before it. The future of one with bytes fails with
+        Overloaded if they wait for too long.
+        """
         future: Future[T] = Future()
-        if nbytes and not self._buffer.hold(nbytes):
-            future.set_exception(Overloaded("the broker's buffer is full", hint="it drains automatically; send again"))
-            return future
+        command = _Command(work, future, nbytes, business, self._monotonic())
+        if nbytes:
+            self._buffer.hold(nbytes)
         with self._ready:
             if self._error is not None or self._stopping:
                 if nbytes:
                     self._buffer.release(nbytes)
                 future.set_exception(_closed(self._error))
                 return future
-            self._waiting.append(_Command(work, future, nbytes, business))
+            key = business or line
+            if first:
+                self._waiting.put_first(command)
+            elif key is None:
+                self._waiting.put_barrier(command)
+            else:
+                self._waiting.put(key, nbytes, command)
             self._ready.notify()
         return future
 
     def release(self, catalogue: Catalogue, business: Business) -> None:
         """Let a business go behind everything that was asked for it."""
-        self.submit(lambda group: catalogue.release(business, storing=business in group.touched()))
+        self.submit(lambda group: catalogue.release(business, storing=business in group.touched()), line=business)
 
     def advance(self) -> None:
         """Look at the watermark soon: it may have moved. From any thread."""
-        self.submit(lambda _: None)
+        self.submit(lambda _: None, first=True)
 
     def take_back(
         self, business: Business, first: int, begun: Callable[[Group], None] = lambda _: None
@@ -146,11 +180,11 @@ class CommitThread:
             self._buffer.drop(business.number, first)
             group.refused.append((business, first, _another_leads(business)))
 
-        return self.submit(work)
+        return self.submit(work, line=business)
 
     def refuse_waiting(self, business: Business, error: VenusError) -> None:
         """Refuse whoever waits for the watermark: this broker does not lead any more."""
-        self.submit(lambda group: group.refused.append((business, business.log.applied + 1, error)))
+        self.submit(lambda group: group.refused.append((business, business.log.applied + 1, error)), line=business)
 
     def fail(self, error: BaseException) -> None:
         """Stop for good: nothing may be written after an error of the store.
@@ -165,8 +199,7 @@ class CommitThread:
         self._on_fatal(error)
         with self._ready:
             self._error = error
-            waiting = list(self._waiting)
-            self._waiting.clear()
+            waiting = self._waiting.drain()
             self._ready.notify()
         for command in waiting:
             _reject(command, error)
@@ -183,8 +216,7 @@ class CommitThread:
             commands = self._take()
             if commands is None:
                 return
-            self._throttle()
-            commands = [c for c in commands if c.future.set_running_or_notify_cancel()]
+            commands = self._in_time([c for c in commands if c.future.set_running_or_notify_cancel()])
             try:
                 self.step(commands)
             except BaseException as error:
@@ -201,12 +233,26 @@ class CommitThread:
                 self._ready.wait(self._linger_s)
             if self._error is not None or (self._stopping and not self._waiting):
                 return None
-            taken: list[_Command[Any]] = []
-            nbytes = 0
-            while self._waiting and nbytes < GROUP_BYTES_MAX and len(taken) < GROUP_COMMANDS_MAX:
-                taken.append(self._waiting.popleft())
-                nbytes += taken[-1].nbytes
-            return taken
+            self.turned_at = self._monotonic()
+            if self._waiting.lines > 1:
+                self._shared_at = self.turned_at
+            shared = self.turned_at - self._shared_at < SHARED_FOR_S
+            return self._waiting.take(SHARED_GROUP_BYTES_MAX if shared else GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
+
+    def _in_time(self, commands: list[_Command[Any]]) -> list[_Command[Any]]:
+        """Refuse half messages that have waited too long: nothing of them is on disk, and the others shall not wait."""
+        self.waited_s = max((self.turned_at - c.submitted_at for c in commands if c.nbytes), default=0.0)
+        if not self._slow_request_s or self.waited_s <= self._slow_request_s:
+            return commands
+        kept = []
+        for command in commands:
+            waited_s = self.turned_at - command.submitted_at
+            if command.nbytes and waited_s > self._slow_request_s:
+                self._buffer.release(command.nbytes)
+                _reject(command, SlowRequest(f"waited {waited_s:.2f} s for the disk", retry_after_s=SLOW_RETRY_S))
+            else:
+                kept.append(command)
+        return kept
 
     def step(self, commands: Sequence[_Command[Any]]) -> None:
         """Run one group: propose, write, apply, publish, answer."""

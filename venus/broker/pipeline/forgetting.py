@@ -55,10 +55,10 @@ class Forgetting:
         """
         found = self._catalogue.take_out(business)
         try:
-            self._commits.submit(lambda _: None).result()  # what was asked for it before has been done
+            self._commits.submit(lambda _: None, line=found).result()  # what was asked for it before has been done
             self._materialiser.forget(found).result()
             self._snapshots.forget(found)
-            self._commits.submit(lambda group: forget(group, found, self._catalogue)).result()
+            self._commits.submit(lambda group: forget(group, found, self._catalogue), line=found).result()
         except BaseException:
             found.is_forgotten = False
             self._catalogue.put_back(found)

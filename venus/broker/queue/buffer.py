@@ -41,14 +41,11 @@ class Buffer:
         self._hits = 0
         self._misses = 0
 
-    def hold(self, nbytes: int) -> bool:
-        """Count bytes that wait to be written; False = there is no room for them now."""
+    def hold(self, nbytes: int) -> None:
+        """Count bytes that wait to be written, and make room for them; how many may wait is Admission's to say."""
         with self._lock:
-            if self._unsaved and self._unsaved + nbytes > self.bytes_max // 2:
-                return False
             self._unsaved += nbytes
             self._make_room()
-            return True
 
     def release(self, nbytes: int) -> None:
         """Forget bytes that were held: they are written, or were refused."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from venus.broker.core import Core
+from venus.broker.machine.business import Business
 from venus.broker.pipeline import replica_commands
 from venus.broker.pipeline.group import Group
 from venus.broker.replicas.ports import Post
@@ -54,7 +55,7 @@ class CoreLogs:
             self._shared.ordered(group, found, effect.order)
             replica_commands.append_stored(group, found, effect.first, effect.entries, sender)
 
-        self._submit(work)
+        self._submit(found, work)
 
     def truncate(self, business: str, effect: Truncate) -> None:
         """Take back every entry from an end on."""
@@ -77,7 +78,7 @@ class CoreLogs:
                     group, found, term, self._me, self._core.clock_us(), doubted=standing.doubted
                 )
 
-        self._submit(work)
+        self._submit(found, work)
 
     def refuse(self, business: str) -> None:
         """Refuse whoever waits; what they proposed stays, and is found when they ask again."""
@@ -114,8 +115,8 @@ class CoreLogs:
             dense += 1
         then(run(values[:dense], 0, FRAME_BYTES))
 
-    def _submit(self, work: Callable[[Group], None]) -> None:
-        self._note(self._core.commits.submit(work))
+    def _submit(self, business: Business, work: Callable[[Group], None]) -> None:
+        self._note(self._core.commits.submit(work, line=business))
 
     @staticmethod
     def _note(future: Future[Any]) -> None:

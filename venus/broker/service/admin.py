@@ -33,7 +33,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.BrokerStatus | None:
         """Say what stands where."""
         async with answering(context):
-            return await self._bridge.blocking(Lane.CONTROL, self._service_status.status, request.business)
+            return await self._bridge.blocking(Lane.DETAILS, self._service_status.status, request.business)
         return None
 
     async def Decide(  # type: ignore[override]  # noqa: N802

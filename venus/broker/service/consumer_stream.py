@@ -20,7 +20,9 @@ from venus.broker.queue.early_delivery import Sent
 from venus.broker.service.chunks import Chunks
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
+from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
 from venus.errors import ProtocolError, VenusError
+from venus.flow.windows import Window
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.credit import Credit, cost
@@ -40,15 +42,25 @@ class ConsumerStream:
     """One consumer: a task that reads acknowledgements and credit, and the sender in `run`."""
 
     def __init__(
-        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, context: Context, wanted: broker_pb2.Open
+        self,
+        core: Core,
+        bridge: LoopBridge,
+        service_status: ServiceStatus,
+        traffic: Traffic,
+        context: Context,
+        wanted: broker_pb2.Open,
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as we were told
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
-        self._service_status = service_status
+        self._service_status, self._traffic = service_status, traffic
         self._tables = tuple(wanted.table_ids)
+        #: A part of the credit; it shrinks while the consumer takes nothing.
+        self.window = Window(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
         self._credit = Credit(wanted.credit_bytes)
+        self._mark: tuple[int, float] | None = None  # an offset that was not acknowledged at a time
+        self._acknowledged = wanted.offset
         self._position = wanted.offset
         self.transient = wanted.transient
         self.ahead = wanted.ahead and not wanted.table_ids
@@ -64,6 +76,14 @@ class ConsumerStream:
         self._error = self._error or error
         self.wake.set()
 
+    def unacknowledged_s(self, now: float) -> float:
+        """For how long it has had something to acknowledge; 0 = it has not."""
+        if self._mark is not None and self._acknowledged >= self._mark[0]:
+            self._mark = None
+        if self._mark is None and self._acknowledged < self._position:
+            self._mark = self._position, now
+        return now - self._mark[1] if self._mark is not None else 0.0
+
     async def run(self, first: broker_pb2.ConsumerFrame) -> None:
         """Serve until the consumer leaves."""
         blocking = self._bridge.blocking
@@ -78,7 +98,7 @@ class ConsumerStream:
             await self._serve(first, snapshot)
         finally:
             if snapshot is not None:
-                self._bridge.behind(self._core.full_data.close, snapshot.snapshot_id)
+                self._bridge.behind(Lane.FULL_DATA, self._core.full_data.close, snapshot.snapshot_id)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
         blocking = self._bridge.blocking
@@ -114,7 +134,9 @@ class ConsumerStream:
 
     def _detach(self, attaching: asyncio.Future[int]) -> None:
         if not attaching.cancelled() and attaching.exception() is None:
-            self._bridge.behind(self._core.subscriptions.detach, self.business, self.group, attaching.result())
+            self._bridge.behind(
+                Lane.CONTROL, self._core.subscriptions.detach, self.business, self.group, attaching.result()
+            )
 
     # -- to the consumer -----------------------------------------------------------------------------------------
 
@@ -130,10 +152,11 @@ class ConsumerStream:
             try:
                 while (sealed := await chunks.next()) is not None:
                     chunk = sealed.message()
-                    await self._until(partial(self._credit.allows, cost(chunk)))
+                    await self._traffic.full_data(self.business, len(chunk.body))
+                    await self._until(partial(self._allows, cost(chunk)))
                     if self._eof:
                         return
-                    self._credit.spend(cost(chunk))
+                    self._spend(cost(chunk))
                     await self._context.write(broker_pb2.DeliveryFrame(chunk=chunk))
                     if time.monotonic() - renewed > RENEW_PART * snapshot.lease_s:
                         renewed = time.monotonic()
@@ -151,15 +174,18 @@ class ConsumerStream:
                 if is_large(frame):
                     frame = await self._bridge.blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
                 await self._context.write(frame)
+                if self._traffic.has_degraded(Lane.INCREMENTS):
+                    await asyncio.sleep(DEGRADED_PAUSE_S)
             else:
                 await self.wake.wait()
 
     async def _next_frame(self) -> broker_pb2.DeliveryFrame | None:
         """Return what may go now, or None when the queue's end or the credit's is reached."""
-        if self._credit.balance <= 0 or self._position >= self.tail:
+        room = self._room
+        if room <= 0 or self._position >= self.tail:
             self._follows = self._position >= self.tail
-            return self._frame_ahead() if self.ahead and self._credit.balance > 0 else None
-        wanted = (self.business, self._position, min(FRAME_BYTES, self._credit.balance), self._tables)
+            return self._frame_ahead(room) if self.ahead and room > 0 else None
+        wanted = (self.business, self._position, room, self._tables)
         if self._follows:  # what was committed just now is in memory: no thread is worth it
             result = self._core.subscriptions.read(*wanted)
         else:
@@ -182,12 +208,24 @@ class ConsumerStream:
         beyond = not going or position > end
         return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
 
-    def _frame_ahead(self) -> broker_pb2.DeliveryFrame | None:
+    @property
+    def _room(self) -> int:
+        """How many bytes a frame may have now."""
+        frame = DEGRADED_FRAME_BYTES if self._traffic.has_degraded(Lane.INCREMENTS) else FRAME_BYTES
+        return min(frame, self._credit.balance, self.window.room)
+
+    def _allows(self, nbytes: int) -> bool:
+        """Whether a message may be sent; one that is larger than the window is sent alone."""
+        return self._credit.allows(nbytes) and (nbytes <= self.window.room or not self.window.outstanding)
+
+    def _spend(self, nbytes: int) -> None:
+        self._credit.spend(nbytes)
+        self.window.sent(nbytes, self._traffic.monotonic())
+
+    def _frame_ahead(self, room: int) -> broker_pb2.DeliveryFrame | None:
         """Return half messages that may be sent before they are decided; they are in memory."""
         going: list[broker_pb2.Increment] = []
-        for increment in self._core.subscriptions.read_ahead(
-            self.business, self._sent, min(FRAME_BYTES, self._credit.balance)
-        ):
+        for increment in self._core.subscriptions.read_ahead(self.business, self._sent, room):
             if not self._go(going, [increment]):
                 break
         return broker_pb2.DeliveryFrame(increments=going) if going else None
@@ -195,9 +233,9 @@ class ConsumerStream:
     def _go(self, going: list[broker_pb2.Increment], words: list[broker_pb2.Increment]) -> bool:
         """Let words go if the credit allows it."""
         price = sum(map(cost, words))
-        if not self._credit.allows(price):
+        if not self._allows(price):
             return False
-        self._credit.spend(price)
+        self._spend(price)
         for word in words:
             self._sent.went(word)
         going += words
@@ -220,6 +258,7 @@ class ConsumerStream:
         reports = frame.HasField("unaccounted_rows") or frame.HasField("report")
         if not frame.acknowledge and kept is None and not reports:
             return
+        self._acknowledged = max(self._acknowledged, frame.acknowledge)
         current = self._core.subscriptions.acknowledge(self.business, self.group, self._token, frame.acknowledge, kept)
         if not current or self.transient:
             return  # a reader of somebody else's: what it says is not the group's
@@ -234,6 +273,7 @@ class ConsumerStream:
                 self._take(frame)
                 if frame.credit_bytes > 0:
                     self._credit.grant(frame.credit_bytes)
+                    self.window.returned(frame.credit_bytes, self._traffic.monotonic())
                     self.wake.set()
                 frame = await self._context.read()
                 if frame is None:

@@ -13,7 +13,10 @@ from venus.broker.service.consumer_stream import ConsumerStream, Context
 from venus.broker.service.gate import Gate
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
-from venus.errors import ProtocolError, Unavailable, VenusError
+from venus.broker.service.traffic import Traffic
+from venus.errors import Overloaded, ProtocolError, Unavailable, VenusError
+from venus.flow.braking import Brake
+from venus.flow.windows import Window
 from venus.rpc.sealed import checked
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -21,34 +24,42 @@ from venus.wire import broker_pb2, broker_pb2_grpc
 class Delivery(broker_pb2_grpc.DeliveryServicer):
     """All consumers' streams, and snapshots."""
 
-    def __init__(self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, gate: Gate) -> None:
+    def __init__(
+        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, traffic: Traffic, gate: Gate
+    ) -> None:
         self.core = core
+        self.traffic = traffic
         self._gate = gate
         self.bridge = bridge
         self.service_status = service_status
-        self._streams: set[ConsumerStream] = set()
+        self.streams: set[ConsumerStream] = set()
         core.publisher.on_commit(lambda business, next_offset: bridge.post(self._committed, business, next_offset))
 
     def _committed(self, business: str, next_offset: int) -> None:
-        for stream in self._streams:
+        for stream in self.streams:
             if stream.business == business and (next_offset > stream.tail or stream.ahead):
                 stream.tail = max(stream.tail, next_offset)
                 stream.wake.set()
 
+    def windows(self, business: str, group: str) -> Window | None:
+        """Return the window of a consumer group, None if it has no stream; from any thread."""
+        found = (s for s in list(self.streams) if s.business == business and s.group == group and not s.transient)
+        return next((stream.window for stream in found), None)
+
     def end_all(self) -> None:
         """Tell every consumer that the broker stops."""
-        for stream in self._streams:
+        for stream in self.streams:
             stream.end(Unavailable("the broker is stopping"))
 
     def end_business(self, business: str, error: VenusError) -> None:
         """End every stream of a business."""
-        for stream in self._streams:
+        for stream in self.streams:
             if stream.business == business:
                 stream.end(error)
 
     def end_groups(self, business: str, error: VenusError) -> None:
         """End the streams of consumer groups: their positions are logged elsewhere now."""
-        for stream in self._streams:
+        for stream in self.streams:
             if stream.business == business and not stream.transient:
                 stream.end(error)
 
@@ -60,18 +71,19 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 raise ProtocolError("the first frame of a consumer must have open")
             if not first.open.transient:
                 self._gate.consumer(first.open.business)
-            stream = ConsumerStream(self.core, self.bridge, self.service_status, context, first.open)
-            self._streams.add(stream)
-            try:
-                await stream.run(first)
-            finally:
-                self._streams.discard(stream)
-                self._left(stream)
+            with self.traffic.stream(first.open.business, first.open.group):
+                stream = ConsumerStream(self.core, self.bridge, self.service_status, self.traffic, context, first.open)
+                self.streams.add(stream)
+                try:
+                    await stream.run(first)
+                finally:
+                    self.streams.discard(stream)
+                    self._left(stream)
 
     def _left(self, stream: ConsumerStream) -> None:
         """Note that nobody speaks for a group any more; a successor may have come before its predecessor was gone."""
         who = (stream.business, stream.group)
-        if not stream.transient and not any((s.business, s.group) == who and not s.transient for s in self._streams):
+        if not stream.transient and not any((s.business, s.group) == who and not s.transient for s in self.streams):
             self.service_status.reports.left(*who, now_us())
 
     async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
@@ -80,18 +92,26 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         """Make a snapshot at a cut."""
         async with answering(context):
             self._gate.snapshot(request.business, request.holder)
-            return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.open, request)
+            self.traffic.check_snapshot(request.business, request.holder)
+            try:
+                return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.open, request)
+            except Overloaded as error:
+                self.traffic.note(Brake.SNAPSHOTS, request.business, request.holder, error.retry_after_s)
+                raise
         return None
 
     async def ReadSplit(self, request: broker_pb2.ReadSplitRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Send the chunks of one key range; the next one is read while one is on its way."""
         async with answering(context):
             chunks = Chunks(self.core, self.bridge, request)
-            try:
-                while (chunk := await chunks.next()) is not None:
-                    await context.write(chunk)
-            finally:
-                chunks.close()
+            business = self.core.full_data.business_of(request.snapshot_id)
+            async with self.traffic.load(business):
+                try:
+                    while (chunk := await chunks.next()) is not None:
+                        await self.traffic.full_data(business, len(chunk.body))
+                        await context.write(chunk)
+                finally:
+                    chunks.close()
 
     async def SumSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: Context
@@ -114,6 +134,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.Empty | None:
         """Let a snapshot go."""
         async with answering(context):
-            await self.bridge.blocking(Lane.CONTROL, self.core.full_data.close, request.snapshot_id)
+            # it may remove many files
+            await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.close, request.snapshot_id)
             return broker_pb2.Empty()
         return None

@@ -14,8 +14,9 @@ from venus.broker.service.answering import answering
 from venus.broker.service.gate import Gate
 from venus.broker.service.holder import must_wait, wait_for_turn
 from venus.broker.service.loop_bridge import LoopBridge
-from venus.broker.service.producer_stream import Context, ProducerStream, Shared, Unsaved
+from venus.broker.service.producer_stream import Context, ProducerStream, Shared
 from venus.broker.service.service_status import ServiceStatus, now_us
+from venus.broker.service.traffic import Traffic
 from venus.errors import Fenced, ProtocolError, Unavailable, VenusError
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import checked
@@ -31,14 +32,14 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         bridge: LoopBridge,
         service_status: ServiceStatus,
         *,
-        buffer_bytes_max: int,
+        traffic: Traffic,
         patience_s: float,
         gate: Gate,
     ) -> None:
         self.core = core
         self.bridge = bridge
         self.service_status = service_status
-        self._shared = Shared(core, bridge, service_status, Unsaved(buffer_bytes_max))
+        self._shared = Shared(core, bridge, service_status, traffic)
         self.live: dict[str, ProducerStream] = {}
         self._patience_s = patience_s
         self._gate = gate
@@ -51,12 +52,13 @@ class Ingest(broker_pb2_grpc.IngestServicer):
             if first is grpc.aio.EOF or not first.HasField("init"):
                 raise ProtocolError("the first frame of a producer must have init")
             init = first.init
-            stream = await self._admit(context, init)
-            try:
-                await stream.run(first)
-            finally:
-                self._leave(stream)
-                self.core.producers.leave(init.business)
+            with self._shared.traffic.stream(init.business, init.producer):
+                stream = await self._admit(context, init)
+                try:
+                    await stream.run(first)
+                finally:
+                    self._leave(stream)
+                    self.core.producers.leave(init.business)
 
     async def _admit(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
         """Let a producer in, one at a time. Raises Held while another one lives."""

@@ -12,25 +12,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from enum import Enum
 from typing import Any, ParamSpec, TypeVar
+
+from venus.flow.lanes import THREADS, Lane
+
+__all__ = ["Lane", "LoopBridge"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Lane(Enum):
-    """What a blocking call is for; the value is how many threads the lane has."""
-
-    CONTROL = "control", 2  # health, status, reviews, decisions, leases
-    INCREMENTS = "increments", 2
-    FULL_DATA = "full-data", 4
-    DETAILS = "details", 1  # the page and metrics
-
-    @property
-    def threads(self) -> int:
-        """How many calls of this lane run at once."""
-        return self.value[1]
 
 
 class LoopBridge:
@@ -40,7 +29,11 @@ class LoopBridge:
         self._loop = loop
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._woken = False
-        self._pools = {lane: ThreadPoolExecutor(lane.threads, f"venus-{lane.value[0]}") for lane in Lane}
+        self._pools = {
+            lane: ThreadPoolExecutor(threads, f"venus-{lane.label.replace(' ', '-')}")
+            for lane, threads in THREADS.items()
+        }
+        self._calls_of = dict.fromkeys(Lane, 0)  # that wait or run
 
     def post(self, call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
         """Run `call` in the loop, in the order of posting; from any thread."""
@@ -64,12 +57,21 @@ class LoopBridge:
 
     async def blocking(self, lane: Lane, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
         """Run a blocking call in its lane; if it answers with a future of the core, wait for that too."""
-        answer = await self._loop.run_in_executor(self._pools[lane], call, *args)
+        self._calls_of[lane] += 1
+        try:
+            answer = await self._loop.run_in_executor(self._pools[lane], call, *args)
+        finally:
+            self._calls_of[lane] -= 1
         return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
 
-    def behind(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a call of the control lane without waiting: for the clean-up of streams that were cancelled."""
-        self._pools[Lane.CONTROL].submit(call, *args, **kwargs)
+    def load(self, lane: Lane) -> tuple[int, int]:
+        """Return how many calls of a lane run, and how many wait."""
+        threads, calls = THREADS.get(lane, 1), self._calls_of[lane]
+        return min(calls, threads), max(0, calls - threads)
+
+    def behind(self, lane: Lane, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a blocking call without waiting: for the clean-up of streams that were cancelled."""
+        self._pools[lane].submit(call, *args, **kwargs)
 
     def close(self) -> None:
         """Wait for the calls of every lane."""

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from venus.alarm_rules import NAMES
 from venus.alarms.notifier import Sent
+from venus.broker.service import traffic_metrics
 from venus.conditions import HELD_STATES, MOVING_STATES
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
@@ -121,11 +122,13 @@ class StatusCollector(Collector):
         yield self._oldest_half()
         yield from self._consumers()
         yield from self._replicas()
-        yield self._tables()
+        if not traffic_metrics.details_are_degraded(self._status):
+            yield self._tables()
         yield from self._reports()
         yield from self._counters()
         yield from self._standing()
         yield from self._messages()
+        yield from traffic_metrics.families(self._status)
         for name, text in SECURITY_COUNTERS:
             yield CounterMetricFamily(name, text, value=self._refused.get(name.removeprefix("venus_"), 0))
 

@@ -17,6 +17,7 @@ class Outbox:
         self._decided: list[broker_pb2.Decided] = []
         self._resend: broker_pb2.Resend | None = None
         self._throttle_ms = 0
+        self._taken = True
         self._reviews: dict[int, broker_pb2.HalfRef] = {}
 
     def __bool__(self) -> bool:
@@ -41,9 +42,10 @@ class Outbox:
             self._resend = broker_pb2.Resend(batch_no=batch_no, reason=reason)
         self.wake.set()
 
-    def throttle(self, retry_after_ms: int) -> None:
-        """Ask to slow down and to send the rest again."""
+    def throttle(self, retry_after_ms: int, *, taken: bool) -> None:
+        """Ask to slow down; and, if not everything was taken, to send the rest again."""
         self._throttle_ms = max(self._throttle_ms, retry_after_ms)
+        self._taken = self._taken and taken
         self.wake.set()
 
     def review(self, halves: list[broker_pb2.HalfRef]) -> None:
@@ -59,12 +61,15 @@ class Outbox:
             halves_through=self._through,
             decided=self._decided[0] if self._decided else None,
             resend=self._resend,
-            throttle=broker_pb2.Throttle(retry_after_ms=self._throttle_ms) if self._throttle_ms else None,
+            throttle=broker_pb2.Throttle(retry_after_ms=self._throttle_ms, taken=self._taken)
+            if self._throttle_ms
+            else None,
             review=broker_pb2.Review(halves=self._reviews.values()) if self._reviews else None,
         )
         frames = [frame] if self else []
         frames.extend(broker_pb2.BrokerFrame(decided=answer) for answer in self._decided[1:])
         self._first = self._resend = None
         self._through = self._throttle_ms = 0
+        self._taken = True
         self._decided, self._reviews = [], {}
         return frames

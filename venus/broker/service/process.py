@@ -30,8 +30,11 @@ from venus.broker.service.allocation import share_heaps
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replication import Replication, stay_alone
-from venus.broker.service.server import Limits, Service
+from venus.broker.service.server import Keepalive, Service
 from venus.broker.service.service_status import Health, ServiceStatus
+from venus.broker.service.traffic import Traffic
+from venus.broker.service.traffic_status import TrafficStatus
+from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.service.watching import Watch, keep_watch
 from venus.broker.store import privacy
 from venus.config import Settings
@@ -70,7 +73,7 @@ class Addresses:
 
 async def run(
     settings: Settings,
-    limits: Limits,
+    keepalive: Keepalive,
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
     on_fatal: Callable[[BaseException], None],
@@ -89,7 +92,8 @@ async def run(
     notifier.start()
     try:
         replication = Replication(core, shared, bridge, cluster, broker_of(settings).proof) if shared else None
-        await _serve(settings, limits, stop, ready, core, bridge, replication, access_to(settings, core, files), watch)
+        who = access_to(settings, core, files)
+        await _serve(settings, keepalive, stop, ready, core, bridge, replication, who, watch)
     finally:
         await loop.run_in_executor(None, notifier.stop)
         await loop.run_in_executor(None, bridge.close)
@@ -98,7 +102,7 @@ async def run(
 
 async def _serve(
     settings: Settings,
-    limits: Limits,
+    keepalive: Keepalive,
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
     core: Core,
@@ -115,7 +119,11 @@ async def _serve(
     if replication is not None:
         service_status.replication = replication.status
     health = Health(service_status, free_bytes_min=broker.free_bytes_min)
-    service = Service(core, bridge, service_status, limits, access, replication)
+    traffic = Traffic(core, broker)
+    service = Service(core, bridge, service_status, keepalive, access, traffic, replication)
+    service_status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.windows)
+    trouble = (lambda: replication.coordination.unreachable) if replication is not None else None
+    traffic_watch = TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble)
     http: Http | None = None
     watching = asyncio.create_task(keep_watch(watch, bridge, service_status.status, settings.alarms.check_s))
     try:
@@ -128,6 +136,7 @@ async def _serve(
         if replication is not None:
             await replication.start(broker.address or f"{host}:{port}", service.ingest, service.delivery)
         page = http.address if http is not None else ""
+        traffic_watch.start()
         ready(Addresses(grpc=f"{host}:{port}", http=page, tls=access.files is not None))
         await stop.wait()
     finally:
@@ -136,6 +145,7 @@ async def _serve(
         if replication is not None:
             await replication.stop()
         await service.stop()
+        traffic_watch.stop()
         if http is not None:
             await http.stop()
 
@@ -198,8 +208,8 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        limits = Limits(buffer_bytes_max=broker.buffer_bytes_max)
-        await run(settings, limits, stop, announce or ready, die)
+        keepalive = Keepalive()
+        await run(settings, keepalive, stop, announce or ready, die)
 
     asyncio.run(main())
     return 0
@@ -208,8 +218,8 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
 class RunningBroker:
     """A broker in a thread of this process."""
 
-    def __init__(self, settings: Settings, limits: Limits, on_fatal: Callable[[BaseException], None]) -> None:
-        self._settings, self._limits, self._on_fatal = settings, limits, on_fatal
+    def __init__(self, settings: Settings, keepalive: Keepalive, on_fatal: Callable[[BaseException], None]) -> None:
+        self._settings, self._limits, self._on_fatal = settings, keepalive, on_fatal
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._error: BaseException | None = None
@@ -251,8 +261,8 @@ class RunningBroker:
 
 
 def start_in_thread(
-    settings: Settings, *, limits: Limits | None = None, on_fatal: Callable[[BaseException], None] = die
+    settings: Settings, *, keepalive: Keepalive | None = None, on_fatal: Callable[[BaseException], None] = die
 ) -> RunningBroker:
     """Start a broker in a thread; `listen = "127.0.0.1:0"` takes any free port, `address` tells which."""
-    own = limits or Limits(buffer_bytes_max=settings.broker.buffer_bytes_max)
+    own = keepalive or Keepalive()
     return RunningBroker(settings, own, on_fatal).start()

@@ -2,7 +2,8 @@
 
 Every half message is hashed before the core sees it; a damaged one is counted and asked for again. Answers wait
 until the core has them on disk, and are coalesced: one frame says `halves_through` for everything that one fsync
-covered. When more is waiting for the disk than the buffer may hold, the stream is not read, and HTTP/2 does the rest.
+covered. Whoever is over a limit is told to pause, or to send again; while more of a business waits for the disk than it
+may, its stream is not read, and HTTP/2 does the rest (traffic.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.outbox import Outbox
 from venus.broker.service.service_status import ServiceStatus, now_us
+from venus.broker.service.traffic import Traffic
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.rpc.reports import SOURCE
@@ -33,32 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: Damaged half messages in a row, after which the line is not trusted any more.
 MISMATCHES_MAX = 3
-OVERLOADED_RETRY_MS = 50
-STORE_FULL_RETRY_MS = 1000
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class Unsaved:
-    """Bytes of all producers that wait for the disk; above the limit nobody is read."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self.nbytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
-
-    def add(self, nbytes: int) -> None:
-        """Count bytes in (or, negative, out)."""
-        self.nbytes += nbytes
-        if self.nbytes < self._limit_bytes:
-            self._room.set()
-        else:
-            self._room.clear()
-
-    async def room(self) -> None:
-        """Wait until there is room."""
-        await self._room.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +46,7 @@ class Shared:
     core: Core
     bridge: LoopBridge
     service_status: ServiceStatus
-    unsaved: Unsaved
+    traffic: Traffic
 
 
 class ProducerStream:
@@ -132,7 +110,7 @@ class ProducerStream:
                 self._take_committed(frame)
                 if frame.HasField("report"):
                     self._service.service_status.reports.say(self.business, SOURCE, frame.report, now_us())
-                await self._service.unsaved.room()
+                await self._service.traffic.room(self.business, self.producer)
                 frame = await self._next_frame()
                 if frame is grpc.aio.EOF:
                     break
@@ -204,14 +182,23 @@ class ProducerStream:
     def _submit(self, halves: list[Shipped]) -> None:
         if not halves:
             return
-        nbytes = sum(len(half.body) for half in halves)
+        traffic, first = self._service.traffic, halves[0].batch_no
+        verdict = traffic.ingest(self.business, self.producer, halves)
+        if verdict.pause_s:
+            self._throttle(int(verdict.pause_s * 1000) + 1, taken=not verdict.refused)
+        if verdict.refused:
+            self._rewind(first)
+            return
+        since, nbytes = traffic.monotonic(), sum(len(half.body) for half in halves)
         self._newest = max(self._newest, halves[-1].batch_no)
-        self._service.unsaved.add(nbytes)
-        first = halves[0].batch_no
         self._hand_over(
             self._core.producers.halves(self.business, self.epoch, halves),
-            lambda done, number: self._halves_done(done, number, first, nbytes),
+            lambda done, number: self._halves_done(done, number, first, nbytes, since),
         )
+
+    def _throttle(self, pause_ms: int, *, taken: bool) -> None:
+        self.outbox.throttle(pause_ms, taken=taken)
+        self._core.producers.count(self.business, "throttles", 1)
 
     def _take_decisions(self, frame: broker_pb2.ProducerFrame) -> None:
         for decision in frame.decisions:
@@ -242,8 +229,7 @@ class ProducerStream:
         try:
             settle(done, number)
         except (StoreFull, Overloaded) as error:
-            self.outbox.throttle(STORE_FULL_RETRY_MS if isinstance(error, StoreFull) else OVERLOADED_RETRY_MS)
-            self._core.producers.count(self.business, "throttles", 1)
+            self._throttle(self._service.traffic.refused(error, self.business, self.producer), taken=False)
         except VenusError as error:
             self.end(error)
         except Exception as error:
@@ -251,8 +237,8 @@ class ProducerStream:
             self.end(VenusError(f"the broker failed: {error!r}"))
         self.outbox.wake.set()
 
-    def _halves_done(self, done: Future[HalvesResult], number: int, first: int, nbytes: int) -> None:
-        self._service.unsaved.add(-nbytes)
+    def _halves_done(self, done: Future[HalvesResult], number: int, first: int, nbytes: int, since: float) -> None:
+        self._service.traffic.saved(self.business, nbytes, since)
         try:
             result = done.result()
         except (StoreFull, Overloaded):

@@ -14,6 +14,7 @@ from venus.broker.replicas.host import Host
 from venus.broker.replicas.lines import InLine, Lines
 from venus.broker.service.answering import answering
 from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.broker.service.traffic import Traffic
 from venus.errors import NotLeader, ProtocolError, Refused
 from venus.replication.records import Member
 from venus.rpc.sealed import checked
@@ -27,8 +28,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ReplicaService(replica_pb2_grpc.ReplicaServicer):
     """Follow, Ballot and Copy; in the host's loop."""
 
-    def __init__(self, core: Core, bridge: LoopBridge, host: Host, lines: Lines) -> None:
+    def __init__(self, core: Core, bridge: LoopBridge, traffic: Traffic, host: Host, lines: Lines) -> None:
         self._core, self._bridge, self._host, self._lines = core, bridge, host, lines
+        self._traffic = traffic
 
     async def Follow(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one follower until it leaves."""
@@ -78,11 +80,12 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
             frames = 0
             try:
                 while (piece := await self._bridge.blocking(Lane.FULL_DATA, next, pieces, None)) is not None:
+                    await self._traffic.full_data(request.business, sum(map(len, piece.values)))
                     await context.write(replica_pb2.CopyFrame(area=piece.area, keys=piece.keys, values=piece.values))
                     frames += 1
                 await context.write(replica_pb2.CopyFrame(end=True, frames=frames))
             finally:
-                self._bridge.behind(pieces.close)
+                self._bridge.behind(Lane.FULL_DATA, pieces.close)
 
     def _known(self, greeting: replica_pb2.Greeting) -> Member:
         """Return who speaks. Raises Refused for a stranger, and if somebody else is meant."""

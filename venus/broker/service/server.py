@@ -21,6 +21,7 @@ from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.replication import Replication
 from venus.broker.service.reviews import ask_for_reviews
 from venus.broker.service.service_status import ServiceStatus
+from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, options
 from venus.rpc.sealed import handlers
@@ -37,12 +38,11 @@ PATIENCE_MARGIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the service's own behaviour depends on; the defaults are for networks, tests are more impatient."""
+class Keepalive:
+    """How a silent connection is found out; the defaults are for networks, tests are more impatient."""
 
-    buffer_bytes_max: int
-    keepalive_s: float = KEEPALIVE_S
-    keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
+    every_s: float = KEEPALIVE_S
+    timeout_s: float = KEEPALIVE_TIMEOUT_S
 
 
 class Service:
@@ -53,8 +53,9 @@ class Service:
         core: Core,
         bridge: LoopBridge,
         service_status: ServiceStatus,
-        limits: Limits,
+        keepalive: Keepalive,
         access: Access,
+        traffic: Traffic,
         replication: Replication | None = None,
     ) -> None:
         gate: Gate = replication or OpenGate()
@@ -68,23 +69,21 @@ class Service:
         self._server = grpc.aio.server(
             interceptors=[Interceptor(access)],
             options=options(
-                limits.keepalive_s,
-                limits.keepalive_timeout_s,
+                keepalive.every_s,
+                keepalive.timeout_s,
                 send_bytes_max=MESSAGE_BYTES_MAX if replication is None else REPLICA_BYTES_MAX,
             )
             + own,
         )
         # after this a connection that says nothing has been closed
-        patience_s = limits.keepalive_s + limits.keepalive_timeout_s + PATIENCE_MARGIN_S
-        self.ingest = Ingest(
-            core, bridge, service_status, buffer_bytes_max=limits.buffer_bytes_max, patience_s=patience_s, gate=gate
-        )
-        self.delivery = Delivery(core, bridge, service_status, gate)
+        patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S
+        self.ingest = Ingest(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
+        self.delivery = Delivery(core, bridge, service_status, traffic, gate)
         self._health = health.aio.HealthServicer()
         admin = Admin(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
         if replication is not None:
-            services["Replica"] = ReplicaService(core, bridge, replication.host, replication.lines)
+            services["Replica"] = ReplicaService(core, bridge, traffic, replication.host, replication.lines)
         self._server.add_generic_rpc_handlers([handlers(name, servicer) for name, servicer in services.items()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]

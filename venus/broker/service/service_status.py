@@ -8,6 +8,7 @@ from collections.abc import Callable
 from venus.broker.core import Core
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.broker.service.reported import Reports
+from venus.broker.service.traffic_status import TrafficStatus
 from venus.broker.service.watching import Watch
 from venus.errors import VenusError
 from venus.wire import broker_pb2
@@ -31,6 +32,7 @@ class ServiceStatus:
         self.reports = Reports()
         self.replication: ReplicationStatus | None = None
         self.watch: Watch | None = None
+        self.traffic: TrafficStatus | None = None
         #: What else needs somebody: certificates that end, an audit log that cannot be written.
         self.standing: Callable[[], list[str]] = list
         self._alarms: dict[str, list[str]] = {}
@@ -58,6 +60,8 @@ class ServiceStatus:
         status = self._core.status(business)
         if self.replication is not None:
             self.replication.lay_over(status)
+        if self.traffic is not None:
+            self.traffic.lay_over(status)
         for entry in status.businesses:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))

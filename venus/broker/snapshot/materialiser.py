@@ -34,7 +34,6 @@ STEP_BYTES_MAX = 1 << 20
 #: A checkpoint waits so long for the end of a cut.
 CUT_END_WAIT_S = 10.0
 IDLE_S = 0.5
-THROTTLE_WAIT_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +54,6 @@ class Materialiser:
         buffer: Buffer,
         space: Space,
         *,
-        behind_bytes_max: int,
         monotonic: Callable[[], float],
         scavenger: Scavenger,
         scrub: Scrub,
@@ -64,7 +62,6 @@ class Materialiser:
         self._store = store
         self._buffer = buffer
         self._space = space
-        self._behind_bytes_max = behind_bytes_max
         self._monotonic = monotonic
         self._scavenger = scavenger
         self._scrub = scrub
@@ -123,22 +120,16 @@ class Materialiser:
                 self._changed.notify_all()
         return future
 
-    def slow_down(self) -> None:
-        """Hold the commit thread while the full data is too far behind: producers wait, nothing is dropped."""
+    @property
+    def behind_bytes(self) -> int:
+        """How many bytes of the queue are not in the full data yet; 0 while it waits for free space."""
         with self._changed:
-            if self._behind() > self._behind_bytes_max and not self._paused:
-                self._changed.wait_for(
-                    lambda: self._stopping or self._paused or self._behind() <= self._behind_bytes_max,
-                    THROTTLE_WAIT_S,
-                )
+            return 0 if self._paused else sum(business.unmaterialised_bytes() for business in self._pending)
 
     @property
     def paused(self) -> bool:
         """Whether it waits for free space."""
         return self._paused
-
-    def _behind(self) -> int:
-        return sum(business.unmaterialised_bytes() for business in self._pending)
 
     # -- the thread --------------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ class Scrub:
         self._pass: Iterator[int] | None = None
         self._business: Business | None = None
         self._skipped = 0
+        #: Set while the lane of details is degraded: the pass goes on later.
+        self.is_degraded = False
 
     def forget(self, business: Business) -> None:
         """Leave a business alone."""
@@ -47,6 +49,8 @@ class Scrub:
 
     def step(self, *, busy: bool) -> None:
         """Do a bounded piece of work. Raises Corruption for a finding, which is kept."""
+        if self.is_degraded:
+            return
         self._skipped += 1
         if busy and self._skipped < BUSY_EVERY:
             return

@@ -38,8 +38,8 @@ SHARED_S = 30.0
 _LONG_AGO_US = -(10**18)
 #: A client may ask for a lease of this length, or of the broker's own if that is longer: reading renews it.
 LEASE_S_MAX = 3600
-#: So many different checkpoints may exist: each keeps files from being deleted.
-CHECKPOINTS_MAX = 4
+#: When to ask again while there are as many checkpoints as there may be.
+RETRY_S = 1.0
 #: So many leases are in a status, and so many holders are named in a refusal.
 LEASES_SHOWN_MAX = 100
 _SHOWN_MAX = 8
@@ -57,12 +57,14 @@ class Snapshots:
         space: Space,
         *,
         default_lease_s: float,
+        checkpoints_max: int,
         clock_us: Callable[[], int],
         checkpoint: Callable[[Business, Path], Future[None]],
         record: Callable[[str, bytes | None], Future[None]],
     ) -> None:
         self._space = space
         self._default_lease_s = default_lease_s
+        self._checkpoints_max = checkpoints_max
         self._lease_s_max = max(LEASE_S_MAX, int(default_lease_s))
         self._clock_us = clock_us
         self._checkpoint = checkpoint
@@ -103,6 +105,11 @@ class Snapshots:
     def held(self, business: Business | None = None) -> list[Pin]:
         """Return every lease, or those on the full data of one business."""
         return self._leases.held(business.number if business is not None else None)
+
+    @property
+    def checkpoints(self) -> int:
+        """How many there are; each keeps files from being deleted."""
+        return len(self._leases.directories())
 
     def status(self, business: Business) -> list[broker_pb2.LeaseStatus]:
         """Describe the leases on the full data of a business, the first to end first."""
@@ -164,11 +171,12 @@ class Snapshots:
 
     def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> Pin:
         self._space.check_data(0)
-        if len(self._leases.directories()) >= CHECKPOINTS_MAX:
+        if self.checkpoints >= self._checkpoints_max:
             holders = shown(self._leases.held(), self._clock_us())
             raise Overloaded(
-                f"{CHECKPOINTS_MAX} snapshots are open already, for {holders}",
-                hint="wait until one of these loads ends, or its lease does",
+                f"{self._checkpoints_max} snapshots are open already, for {holders}",
+                hint="wait until one of these loads ends, or its lease does; [broker.limits] snapshots allows more",
+                retry_after_s=RETRY_S,
             )
         with self._lock:
             self._provisional[business.number] = business.materialised.offset

@@ -1,0 +1,211 @@
+"""Traffic in the service's event loop: asks Admission, waits where waiting is due, and tells who was held back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+from venus.broker.core import Core
+from venus.broker.machine.envelope import count_of
+from venus.broker.pipeline.producer_commands import Shipped
+from venus.config import Broker
+from venus.config import Limits as Wanted
+from venus.errors import Overloaded, StoreFull
+from venus.flow.admission import SLOT_RETRY_S, Admission, Limits, Verdict
+from venus.flow.braking import Brake
+from venus.flow.degradation import Degradation, Watermark
+from venus.flow.health import Health, Rule
+from venus.flow.lanes import Lane
+
+#: Of the buffer: what all businesses together may have received and not saved. One alone gets two thirds of it.
+UNSAVED_PART = 0.75
+STORE_FULL_RETRY_MS = 1000
+MEMORY_RETRY_S = 0.05
+#: While full data is degraded one chunk goes after the other, with a pause; increments go in small frames.
+DEGRADED_PAUSE_S = 0.02
+DEGRADED_FRAME_BYTES = 64 << 10
+
+
+def admission_of(settings: Broker) -> Admission:
+    """Return the brakes that the settings ask for."""
+    wanted: Wanted = settings.limits
+    limits = Limits(
+        rows_per_s=wanted.rows_per_s,
+        bytes_per_s=wanted.bytes_per_s,
+        burst_s=wanted.burst_s,
+        full_data_bytes_per_s=wanted.full_data_bytes_per_s,
+        snapshots=wanted.snapshots,
+        loads=wanted.loads,
+        streams=wanted.streams,
+        slow_request_s=wanted.slow_request_ms / 1000,
+        slow_consumer_s=wanted.slow_consumer_s,
+        unsaved_bytes_max=int(settings.buffer_bytes_max * UNSAVED_PART),
+        behind_bytes_max=settings.buffer_bytes_max,
+    )
+    return Admission(limits, Degradation(watermarks(settings), settings.degrade.restore_s))
+
+
+def watermarks(settings: Broker) -> tuple[Watermark, ...]:
+    """Return what degrades a lane. Free space is short from twice the limit below which writes are refused."""
+    wanted = settings.degrade
+
+    def mark(resource: str, high: float, unit: str, deepest: Lane = Lane.HALVES, sustain_s: float = 0.0) -> Watermark:
+        return Watermark(
+            resource=resource,
+            high=high,
+            low=0.8 * high,
+            unit=unit,
+            deepest=deepest,
+            sustain_s=sustain_s or wanted.sustain_s,
+        )
+
+    return (
+        mark("CPU", wanted.cpu_percent, " %", Lane.DETAILS, wanted.cpu_sustain_s),
+        mark("memory", wanted.memory_percent, " %"),
+        mark("disk", 50.0 if settings.free_bytes_min else 0.0, " % of what is needed"),
+        mark("lag", wanted.lag_ms, " ms"),
+    )
+
+
+def health_of(settings: Broker) -> Health:
+    """Return Tensor's rules, the most dangerous first."""
+    wanted = settings.health
+    rules = (
+        Rule(fact="crash", limit=1, text="the broker's process ended without a stop"),
+        Rule(fact="silence", limit=wanted.silent_s, text="the commit thread has done nothing for {value:.0f} s"),
+        Rule(
+            fact="heartbeat",
+            limit=wanted.heartbeat_missed_s,
+            text="the coordinator has heard nothing from the broker for {value:.0f} s",
+        ),
+        Rule(
+            fact="latency",
+            limit=wanted.latency_s,
+            text="a connected consumer has not acknowledged a change for {value:.0f} s",
+        ),
+        Rule(fact="memory", limit=wanted.memory_percent, text="{value:.0f} % of the machine's memory is in use"),
+        Rule(
+            fact="CPU",
+            limit=wanted.cpu_percent,
+            text="the machine's CPU is at {value:.0f} %",
+            sustain_s=wanted.cpu_sustain_s,
+        ),
+        Rule(fact="disk", limit=wanted.disk_percent, text="{value:.0f} % of the disk is in use"),
+        Rule(fact="clients", limit=wanted.clients_max, text="{value:.0f} producers and consumers are connected"),
+    )
+    return Health(rules, wanted.keep_s)
+
+
+class Traffic:
+    """What streams and calls ask before they go on. In the event loop."""
+
+    def __init__(self, core: Core, settings: Broker, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.admission = admission_of(settings)
+        self.health = health_of(settings)
+        self.monotonic = monotonic
+        self._core = core
+        self._unsaved_max = settings.buffer_bytes_max
+        self._freed = asyncio.Event()  # something was saved
+        self._left = asyncio.Event()  # a load has ended
+        self._narrow = asyncio.Lock()
+
+    def has_degraded(self, lane: Lane) -> bool:
+        """Whether a lane is degraded."""
+        return self.admission.degradation.has(lane)
+
+    def note(self, brake: Brake, business: str, who: str, wait_s: float = 0.0) -> None:
+        """Take note that somebody was held back."""
+        self.admission.record.note(brake, business, who, wait_s, self.monotonic())
+
+    # -- half messages -------------------------------------------------------------------------------------------
+
+    def ingest(self, business: str, producer: str, halves: Sequence[Shipped]) -> Verdict:
+        """Judge half messages; what is taken counts as unsaved until `saved`."""
+        admission = self.admission
+        nbytes = sum(len(half.body) for half in halves)
+        unsaved = admission.unsaved
+        if unsaved.nbytes and unsaved.nbytes + nbytes > self._unsaved_max:
+            self.note(Brake.MEMORY, business, producer, MEMORY_RETRY_S)
+            return Verdict(pause_s=MEMORY_RETRY_S, refused=True)
+        rows = sum(count_of(half.body) for half in halves) if admission.counts_rows else 0
+        behind_bytes = self._core.materialiser.behind_bytes
+        verdict = admission.ingest(
+            business, producer, rows=rows, nbytes=nbytes, behind_bytes=behind_bytes, now=self.monotonic()
+        )
+        if not verdict.refused:
+            unsaved.add(business, nbytes)
+        return verdict
+
+    def saved(self, business: str, nbytes: int, since: float) -> None:
+        """Take note that half messages are on disk, or were refused there."""
+        self.admission.unsaved.remove(business, nbytes, self.monotonic() - since)
+        self._freed.set()
+
+    async def room(self, business: str, producer: str) -> None:
+        """Wait until more may be received for a business; others go on."""
+        unsaved = self.admission.unsaved
+        if unsaved.has_room(business):
+            return
+        began = self.monotonic()
+        while not unsaved.has_room(business):
+            self._freed.clear()
+            await self._freed.wait()
+        self.note(Brake.MEMORY, business, producer, self.monotonic() - began)
+
+    def refused(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
+        """Return in how many milliseconds what the commit thread has refused is sent again."""
+        if isinstance(error, StoreFull):
+            wait_ms, brake = STORE_FULL_RETRY_MS, Brake.DISK
+        else:
+            wait_ms, brake = int((error.retry_after_s or MEMORY_RETRY_S) * 1000), Brake.SLOW
+        self.note(brake, business, producer, wait_ms / 1000)
+        return wait_ms
+
+    # -- streams and full data -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def stream(self, business: str, who: str) -> Iterator[None]:
+        """Count a stream. Raises Overloaded while there are too many."""
+        slots = self.admission.streams
+        if not slots.enter():
+            self.note(Brake.STREAMS, business, who, SLOT_RETRY_S)
+            raise Overloaded(
+                f"{slots.limit} producers and consumers are connected already",
+                hint="[broker.limits] streams allows more",
+                retry_after_s=SLOT_RETRY_S,
+            )
+        try:
+            yield
+        finally:
+            slots.leave()
+
+    @asynccontextmanager
+    async def load(self, business: str) -> AsyncIterator[None]:
+        """Let a key range of full data be read, when it is its turn."""
+        slots = self.admission.loads
+        began = self.monotonic()
+        while not slots.enter():
+            self._left.clear()
+            await self._left.wait()
+        if (waited_s := self.monotonic() - began) > 0.001:
+            self.note(Brake.LOADS, business, "", waited_s)
+        try:
+            yield
+        finally:
+            slots.leave()
+            self._left.set()
+
+    def check_snapshot(self, business: str, holder: str) -> None:
+        """Raise Overloaded while no new snapshot is to be made."""
+        if wait_s := self.admission.snapshot_wait_s(business, holder, self.monotonic()):
+            raise Overloaded("full data is degraded: no new snapshot is made now", retry_after_s=wait_s)
+
+    async def full_data(self, business: str, nbytes: int) -> None:
+        """Wait until a chunk of full data may go."""
+        if delay_s := self.admission.full_data_delay_s(business, nbytes, self.monotonic()):
+            await asyncio.sleep(delay_s)
+        if self.has_degraded(Lane.FULL_DATA):
+            async with self._narrow:
+                await asyncio.sleep(DEGRADED_PAUSE_S)

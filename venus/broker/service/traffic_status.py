@@ -1,0 +1,101 @@
+"""Traffic as status shows it: brakes, lanes, facts of health, gauges; and its alarms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from venus.broker.core import Core
+from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.traffic import Traffic
+from venus.flow.lanes import THREADS, Lane
+from venus.flow.windows import Window
+from venus.wire import broker_pb2
+
+#: The window of a consumer group's stream, by business and group; None = it has no stream here.
+Windows = Callable[[str, str], Window | None]
+
+
+class TrafficStatus:
+    """Laid over the core's status."""
+
+    def __init__(self, traffic: Traffic, core: Core, bridge: LoopBridge, windows: Windows) -> None:
+        self._traffic, self._core, self._bridge, self._windows = traffic, core, bridge, windows
+
+    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
+        """Add it; from any thread."""
+        now = self._traffic.monotonic()
+        ahead_us = time.time_ns() // 1000 - int(now * 1e6)
+        status.traffic.CopyFrom(
+            broker_pb2.TrafficStatus(
+                brakes=self._brakes(now, ahead_us),
+                lanes=self._lanes(ahead_us),
+                facts=[
+                    broker_pb2.HealthFact(
+                        fact=fact.fact, reason=fact.reason,
+                        since_us=ahead_us + int(fact.since * 1e6), seen_us=ahead_us + int(fact.seen * 1e6),
+                    )
+                    for fact in self._traffic.health.facts
+                ],
+                gauges=self._gauges(),
+            )
+        )  # fmt: skip
+        for entry in status.businesses:
+            for consumer in entry.consumers:
+                if (window := self._windows(entry.business, consumer.group)) is not None:
+                    consumer.window_bytes = window.size
+                    if window.slow_since is not None:
+                        consumer.slow_since_us = ahead_us + int(window.slow_since * 1e6)
+        status.alarms.extend(self._alarms(ahead_us))
+
+    def _brakes(self, now: float, ahead_us: int) -> list[broker_pb2.BrakeStatus]:
+        return [
+            broker_pb2.BrakeStatus(
+                brake=found.brake.value,
+                business=found.business,
+                who=found.who,
+                times=found.times,
+                waited_ms=int(found.waited_s * 1000),
+                since_us=ahead_us + int(found.since * 1e6),
+                on=found.is_on(now),
+            )
+            for found in self._traffic.admission.record.all()
+        ]
+
+    def _lanes(self, ahead_us: int) -> list[broker_pb2.LaneStatus]:
+        degraded = {found.lane: found for found in self._traffic.admission.degradation.degraded.copy()}
+        lanes = []
+        for lane in Lane:
+            running, waiting = self._bridge.load(lane)
+            found = degraded.get(lane)
+            lanes.append(
+                broker_pb2.LaneStatus(
+                    lane=lane.value, name=lane.label, threads=THREADS.get(lane, 1), running=running, waiting=waiting,
+                    degraded_since_us=ahead_us + int(found.since * 1e6) if found else 0,
+                    reason=found.reason if found else "",
+                )
+            )  # fmt: skip
+        return lanes
+
+    def _gauges(self) -> list[broker_pb2.GaugeStatus]:
+        admission, limits = self._traffic.admission, self._traffic.admission.limits
+
+        def gauge(name: str, value: float, limit: float, unit: str) -> broker_pb2.GaugeStatus:
+            return broker_pb2.GaugeStatus(name=name, value=value, limit=limit, unit=unit)
+
+        return [
+            gauge("unsaved", admission.unsaved.nbytes, limits.unsaved_bytes_max, "bytes"),
+            gauge("full data behind", self._core.materialiser.behind_bytes, limits.behind_bytes_max, "bytes"),
+            gauge("streams", admission.streams.used, limits.streams, ""),
+            gauge("loads", admission.loads.used, limits.loads, ""),
+            gauge("snapshots", self._core.snapshots.checkpoints, limits.snapshots, ""),
+            gauge("waited for the disk", self._core.commits.waited_s * 1000, limits.slow_request_s * 1000, "ms"),
+        ]
+
+    def _alarms(self, ahead_us: int) -> list[str]:
+        alarms = []
+        for found in self._traffic.admission.degradation.degraded.copy():
+            since = datetime.fromtimestamp((ahead_us / 1e6) + found.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            alarms.append(f"lane {found.lane.value} ({found.lane.label}) is degraded since {since}: {found.reason}")
+        return alarms

@@ -1,0 +1,166 @@
+"""Looks at the broker four times a second: how late its loop is, how busy and how full the machine; degrades, restores.
+
+What it finds is kept in `Traffic` and told in the log once. The blocking looks are made in the control lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from venus.broker.core import Core
+from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.traffic import Traffic
+from venus.errors import VenusError
+from venus.flow.braking import Brake
+from venus.flow.lanes import Lane
+from venus.flow.windows import Window
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+#: So many looks make a reading; the lateness of the loop is their median.
+LOOKS = 4
+#: In data_dir while the broker runs.
+RUNNING = "running"
+
+
+class Consumer(Protocol):
+    """A consumer's stream."""
+
+    business: str
+    group: str
+    window: Window
+
+    def unacknowledged_s(self, now: float) -> float:
+        """For how long it has had something to acknowledge; 0 = it has not."""
+        ...
+
+
+class TrafficWatch:
+    """The task, and what it remembers from one look to the next."""
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        core: Core,
+        bridge: LoopBridge,
+        consumers: Callable[[], Iterable[Consumer]],
+        coordinator_trouble: Callable[[], str] | None = None,
+    ) -> None:
+        self._traffic, self._core, self._bridge, self._consumers = traffic, core, bridge, consumers
+        self._coordinator_trouble = coordinator_trouble
+        self._unheard_since: float | None = None
+        self._late: list[float] = []
+        self._cpu_s, self._looked_at = time.process_time(), time.monotonic()
+        self._task: asyncio.Task[None] | None = None
+        self._running = Running(core.data_dir / RUNNING)
+
+    def start(self) -> None:
+        """Begin, in the running loop."""
+        self._running.begin()
+        self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """End it: the broker stops."""
+        if self._task is not None:
+            self._task.cancel()
+            self._running.end()
+
+    async def _run(self) -> None:
+        while True:
+            due = time.monotonic() + LOOK_S
+            await asyncio.sleep(LOOK_S)
+            self._late.append(max(0.0, time.monotonic() - due))
+            if len(self._late) < LOOKS:
+                continue
+            late_s, self._late = statistics.median(self._late), []
+            try:
+                machine = await self._bridge.blocking(Lane.CONTROL, self._machine)
+                self.look(late_s, machine)
+            except (OSError, VenusError) as error:
+                logger.warning("the state of the machine cannot be read: %s", error)
+
+    def _machine(self) -> dict[str, float]:
+        """Read what needs system calls; blocking."""
+        found = os.statvfs(self._core.data_dir)
+        used = found.f_blocks - found.f_bfree
+        return {
+            "free": float(self._core.space.free()),
+            "disk": 100.0 * used / max(1, used + found.f_bavail),
+            "memory": psutil.virtual_memory().percent,
+            "CPU": psutil.cpu_percent(None),
+        }
+
+    def look(self, late_s: float, machine: dict[str, float]) -> None:
+        """Take in one reading."""
+        now = self._traffic.monotonic()
+        for text in self._traffic.admission.degradation.step(self._readings(late_s, machine), now):
+            logger.warning("%s", text)
+        consumers = list(self._consumers())
+        for text in self._traffic.health.look(self._facts(machine, consumers, now), now):
+            logger.warning("this broker is sub-healthy: %s", text)
+        for consumer in consumers:
+            if consumer.window.look(now):
+                self._traffic.note(Brake.CONSUMER, consumer.business, consumer.group, consumer.window.slow_s)
+        self._core.scrub.is_degraded = self._traffic.has_degraded(Lane.DETAILS)
+
+    def _readings(self, late_s: float, machine: dict[str, float]) -> dict[str, float]:
+        commits, space = self._core.commits, self._core.space
+        stuck_s = max(0.0, time.monotonic() - commits.turned_at - LOOK_S)
+        return {
+            "CPU": self._own_cpu_percent(),
+            "memory": machine["memory"],
+            "disk": 100.0 * space.free_bytes_min / max(1.0, machine["free"]),
+            "lag": 1000 * max(late_s, commits.waited_s, stuck_s),
+        }
+
+    def _own_cpu_percent(self) -> float:
+        cpu_s, now = time.process_time(), time.monotonic()
+        percent = 100.0 * (cpu_s - self._cpu_s) / max(0.001, now - self._looked_at)
+        self._cpu_s, self._looked_at = cpu_s, now
+        return percent
+
+    def _facts(self, machine: dict[str, float], consumers: list[Consumer], now: float) -> dict[str, float]:
+        found = {
+            "crash": float(self._running.crashed.pop() if self._running.crashed else 0),
+            "silence": time.monotonic() - self._core.commits.turned_at,
+            "latency": max((consumer.unacknowledged_s(now) for consumer in consumers), default=0.0),
+            "memory": machine["memory"],
+            "CPU": machine["CPU"],
+            "disk": machine["disk"],
+            "clients": float(self._traffic.admission.streams.used),
+        }
+        if self._coordinator_trouble is not None:
+            if not self._coordinator_trouble():
+                self._unheard_since = None
+            elif self._unheard_since is None:
+                self._unheard_since = now
+            found["heartbeat"] = now - (self._unheard_since or now)
+        return found
+
+
+class Running:
+    """A file that is there while a broker runs: whoever finds it at the start follows one that was killed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.crashed: list[bool] = []  # told once
+
+    def begin(self) -> None:
+        """Look, and leave the sign."""
+        if self._file.exists():
+            self.crashed.append(True)
+        self._file.touch(mode=0o600)
+
+    def end(self) -> None:
+        """Remove the sign."""
+        self._file.unlink(missing_ok=True)
