@@ -19,9 +19,13 @@ from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, LeaseEnde
 from venus.coordination.refusals import another_broker
 from venus.coordination.stored import (
     decode_broker,
+    decode_drained,
+    decode_forgotten,
     decode_identity,
     decode_leadership,
     encode_broker,
+    encode_drained,
+    encode_forgotten,
     encode_identity,
     encode_leadership,
     writer_of,
@@ -99,7 +103,25 @@ class EtcdCoordinator:
 
     def brokers(self) -> tuple[LiveBroker, ...]:
         """Return the brokers whose leases have not ended."""
-        return self._readable("brokers", lambda found: decode_broker(found.key, found.value))
+        living = self._readable("brokers", lambda found: decode_broker(found.key, found.value))
+        drained = self.drained()
+        return tuple(replace(one, draining=one.draining or one.member.broker in drained) for one in living)
+
+    def drain(self, broker: str, *, draining: bool) -> None:
+        """Mark a broker as draining, or take the mark away."""
+        key = self._key("draining", broker)
+        wanted = encode_drained(broker) if draining else None
+        for _ in range(TRIES_MAX):
+            found = self._client.read(key)
+            if (found is not None) == draining:
+                return
+            if self._client.swap(key, found.revision if found is not None else 0, wanted).done:
+                return
+        raise Unavailable(f"broker {broker} cannot be marked: its key keeps changing")
+
+    def drained(self) -> frozenset[str]:
+        """Return the brokers that are marked."""
+        return frozenset(self._readable("draining", lambda found: decode_drained(found.key, found.value)))
 
     # -- businesses ----------------------------------------------------------------------------------------------
 
@@ -113,8 +135,15 @@ class EtcdCoordinator:
         return None if found is None else self._leadership(found)
 
     def create(self, leadership: Leadership) -> Leadership | None:
-        """Store a new business; None if there is one already."""
-        return self._store(leadership, 0)
+        """Store a new business, in a term above those of an earlier one of this name; None if there is one already."""
+        for _ in range(TRIES_MAX):
+            key, found = self._forgotten(leadership.business)
+            last = 0 if found is None else decode_forgotten(key, found.value)
+            raised = replace(leadership, term=max(leadership.term, last + 1))
+            stored = self._store(raised, 0, also=(key, 0 if found is None else found.revision))
+            if stored is not None or self.read(leadership.business) is not None:
+                return stored
+        raise Unavailable(f"business {leadership.business} cannot be created: it is forgotten again and again")
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
         """Replace `before` by `after`; None if `before` is not current any more."""
@@ -123,16 +152,32 @@ class EtcdCoordinator:
         return self._store(after, before.version)
 
     def remove(self, leadership: Leadership) -> bool:
-        """Remove a business; False if `leadership` is not current any more."""
+        """Remember the term of a business and remove it; False if `leadership` is not current any more."""
+        key, found = self._forgotten(leadership.business)
+        if found is None or decode_forgotten(key, found.value) < leadership.term:
+            value = encode_forgotten(leadership.business, leadership.term)
+            if not self._client.swap(key, 0 if found is None else found.revision, value).done:
+                return False  # somebody else removes it
         swapped = self._client.swap(self._key("businesses", leadership.business), leadership.version, None)
         if not swapped.done and swapped.repeated:
             raise _uncertain(leadership.business)
         return swapped.done
 
-    def _store(self, leadership: Leadership, revision: int) -> Leadership | None:
+    def forgotten(self, business: str) -> int:
+        """Return the last term of a business of this name that was forgotten; 0 = none ever was."""
+        key, found = self._forgotten(business)
+        return 0 if found is None else decode_forgotten(key, found.value)
+
+    def _forgotten(self, business: str) -> tuple[str, Stored | None]:
+        key = self._key("forgotten", business)
+        return key, self._client.read(key)
+
+    def _store(
+        self, leadership: Leadership, revision: int, *, also: tuple[str, int] | None = None
+    ) -> Leadership | None:
         mark = secrets.token_hex(8)
         key = self._key("businesses", leadership.business)
-        swapped = self._client.swap(key, revision, encode_leadership(leadership, mark))
+        swapped = self._client.swap(key, revision, encode_leadership(leadership, mark), also=also)
         if swapped.done:
             return replace(leadership, version=swapped.revision)
         if swapped.repeated:

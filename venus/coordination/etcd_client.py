@@ -109,10 +109,12 @@ class EtcdClient:
                 return found
             start = answer.kvs[-1].key + b"\0"
 
-    def swap(self, key: str, revision: int, value: bytes | None, *, lease: int = 0) -> Swapped:
+    def swap(
+        self, key: str, revision: int, value: bytes | None, *, lease: int = 0, also: tuple[str, int] | None = None
+    ) -> Swapped:
         """Write `value` (None = remove) if the key is at `revision` (0 = absent). Raises LeaseEnded.
 
-        If it raises Unavailable, it may have happened.
+        `also`: another key that must be at a revision. If it raises Unavailable, it may have happened.
         """
         name = key.encode()
         write = (
@@ -121,7 +123,10 @@ class EtcdClient:
             else etcd_pb2.RequestOp(request_put=etcd_pb2.PutRequest(key=name, value=value, lease=lease))
         )
         request = etcd_pb2.TxnRequest(
-            compare=[etcd_pb2.Compare(target=etcd_pb2.Compare.MOD, key=name, mod_revision=revision)],
+            compare=[
+                etcd_pb2.Compare(target=etcd_pb2.Compare.MOD, key=each.encode(), mod_revision=wanted)
+                for each, wanted in ((key, revision), *([] if also is None else [also]))
+            ],
             success=[write],
             failure=[etcd_pb2.RequestOp(request_range=etcd_pb2.RangeRequest(key=name))],
         )

@@ -35,6 +35,9 @@ class MemoryCluster:
     version: int = 0
     leases: dict[str, _Lease] = field(default_factory=dict)
     leaderships: dict[str, Leadership] = field(default_factory=dict)
+    #: The last term of each business that was forgotten.
+    forgotten: dict[str, int] = field(default_factory=dict)
+    draining: set[str] = field(default_factory=set)
     watchers: list[Callable[[], None]] = field(default_factory=list)
 
     def living(self) -> dict[str, _Lease]:
@@ -96,7 +99,19 @@ class MemoryCoordinator:
     def brokers(self) -> tuple[LiveBroker, ...]:
         """Return the brokers whose leases have not ended."""
         with self._asked() as cluster:
-            return tuple(lease.broker for _, lease in sorted(cluster.living().items()))
+            living = [lease.broker for _, lease in sorted(cluster.living().items())]
+            return tuple(replace(one, draining=one.draining or one.member.broker in cluster.draining) for one in living)
+
+    def drain(self, broker: str, *, draining: bool) -> None:
+        """Mark a broker as draining, or take the mark away."""
+        with self._asked() as cluster:
+            (cluster.draining.add if draining else cluster.draining.discard)(broker)
+            self._written(cluster)
+
+    def drained(self) -> frozenset[str]:
+        """Return the brokers that are marked."""
+        with self._asked() as cluster:
+            return frozenset(cluster.draining)
 
     # -- businesses ----------------------------------------------------------------------------------------------
 
@@ -111,8 +126,10 @@ class MemoryCoordinator:
             return cluster.leaderships.get(business)
 
     def create(self, leadership: Leadership) -> Leadership | None:
-        """Store a new business; None if there is one already."""
-        return self._store(leadership, 0)
+        """Store a new business, in a term above those of an earlier one of this name; None if there is one already."""
+        with self._asked() as cluster:
+            last = cluster.forgotten.get(leadership.business, 0)
+            return self._store(replace(leadership, term=max(leadership.term, last + 1)), 0)
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
         """Replace `before` by `after`; None if `before` is not current any more."""
@@ -127,8 +144,14 @@ class MemoryCoordinator:
             if found is None or found.version != leadership.version:
                 return False
             del cluster.leaderships[leadership.business]
+            cluster.forgotten[leadership.business] = leadership.term
             self._written(cluster)
             return True
+
+    def forgotten(self, business: str) -> int:
+        """Return the last term of a business of this name that was forgotten; 0 = none ever was."""
+        with self._asked() as cluster:
+            return cluster.forgotten.get(business, 0)
 
     def _store(self, leadership: Leadership, version: int) -> Leadership | None:
         with self._asked() as cluster:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from venus.errors import ProtocolError
 from venus.model import NAME_CHARS_MAX, is_address, is_name
-from venus.replication.records import Leadership, LiveBroker, LossWindow, Member, Policy
+from venus.replication.records import Installing, Leadership, LiveBroker, LossWindow, Member, Policy
 
 FORMAT = 1
 VALUE_BYTES_MAX = 64 << 10
@@ -17,12 +18,17 @@ TERM_MAX = (1 << 63) - 1
 TEXT_CHARS_MAX = 300
 GROUP_CHARS_MAX = 2 * NAME_CHARS_MAX
 
+INSTALLING_MAX = 100
+REASON_CHARS_MAX = 1000
+
 _BROKER = {"broker", "store", "address", "site", "priority", "draining", "version"}
 _BUSINESS = {
     "business", "term", "leader", "in_sync", "last_in_sync", "replicas", "policy", "min_in_sync", "unclean_terms",
 }  # fmt: skip
-#: Only there if there is something to say.
-_LOSSES = "losses"
+#: Written only if they say something, so that brokers of an older version go on until they do.
+_BROKER_MORE = {"unhealthy": "", "installing": []}
+_BUSINESS_MORE = {"successor": "", "leaving": [], "replicas_wanted": 0, "losses": []}
+_COUNTS = ("records", "records_expected", "nbytes", "bytes_per_s")
 _LOSS = ("term", "first_offset", "end_offset", "first_batch", "last_batch", "rows")
 
 
@@ -32,6 +38,7 @@ def encode_broker(broker: LiveBroker, writer: str = "") -> bytes:
         {
             "broker": broker.member.broker, "store": broker.member.store, "address": broker.address,
             "site": broker.site, "priority": broker.priority, "draining": broker.draining, "version": broker.version,
+            **_said(_BROKER_MORE, broker.unhealthy, [asdict(found) for found in broker.installing]),
         },
         writer,
     )  # fmt: skip
@@ -39,7 +46,7 @@ def encode_broker(broker: LiveBroker, writer: str = "") -> bytes:
 
 def decode_broker(key: str, value: bytes) -> LiveBroker:
     """Return what was stored of a broker. Raises ProtocolError."""
-    found = _decode(key, value, _BROKER)
+    found = _decode(key, value, _BROKER, _BROKER_MORE)
     texts = [found["address"], found["site"], found["version"]]
     _check(key, all(isinstance(text, str) and len(text) <= TEXT_CHARS_MAX for text in texts), "a text is too long")
     _check(key, all(text.isprintable() for text in texts), "a text is not printable")
@@ -49,8 +56,24 @@ def decode_broker(key: str, value: bytes) -> LiveBroker:
     return LiveBroker(
         member=_member(key, [found["broker"], found["store"]]),
         address=found["address"], site=found["site"], priority=found["priority"], draining=found["draining"],
-        version=found["version"],
+        version=found["version"], unhealthy=_reason(key, found["unhealthy"]),
+        installing=tuple(_installing(key, one) for one in _list(key, found["installing"], INSTALLING_MAX)),
     )  # fmt: skip
+
+
+def _reason(key: str, value: object) -> str:
+    _check(key, isinstance(value, str) and len(value) <= REASON_CHARS_MAX, "what is said of its health is invalid")
+    return str(value) if str(value).isprintable() else ""
+
+
+def _installing(key: str, value: object) -> Installing:
+    what = "what is said of an installation is invalid"
+    _check(key, isinstance(value, dict) and value.keys() == Installing.__dataclass_fields__.keys(), what)
+    assert isinstance(value, dict)
+    _check(key, all(isinstance(value[name], str) and is_name(value[name]) for name in ("business", "leader")), what)
+    _check(key, all(_whole(value[name], 0, TERM_MAX) for name in _COUNTS), what)
+    _check(key, _whole(value["seconds_left"], -1, TERM_MAX), what)
+    return Installing(**value)
 
 
 def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
@@ -64,7 +87,10 @@ def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
             "last_in_sync": [[m.broker, m.store] for m in sorted(leadership.last_in_sync)],
             "replicas": list(leadership.replicas), "policy": leadership.policy.value,
             "min_in_sync": leadership.min_in_sync, "unclean_terms": list(leadership.unclean_terms),
-            **({_LOSSES: [_put_loss(loss) for loss in leadership.losses]} if leadership.losses else {}),
+            **_said(
+                _BUSINESS_MORE, leadership.successor, list(leadership.leaving), leadership.replicas_wanted,
+                [_put_loss(loss) for loss in leadership.losses],
+            ),
         },
         writer,
     )  # fmt: skip
@@ -74,7 +100,7 @@ def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
 
 def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
     """Return what was stored of a business. Raises ProtocolError."""
-    found = _decode(key, value, _BUSINESS, frozenset({_LOSSES}))
+    found = _decode(key, value, _BUSINESS, _BUSINESS_MORE)
     _check(key, isinstance(found["business"], str) and is_name(found["business"]), "its name is invalid")
     _check(key, _whole(found["term"], 0, TERM_MAX), "its term is invalid")
     _check(key, _whole(found["min_in_sync"], 1, MEMBERS_MAX), "min_in_sync is invalid")
@@ -85,12 +111,17 @@ def decode_leadership(key: str, value: bytes, version: int) -> Leadership:
     )
     _check(key, all(isinstance(name, str) and is_name(name) for name in replicas), "a replica's name is invalid")
     _check(key, all(_whole(term, 1, TERM_MAX) for term in unclean), "an unclean term is invalid")
+    successor, leaving = found["successor"], _list(key, found["leaving"], MEMBERS_MAX)
+    _check(key, isinstance(successor, str) and (not successor or is_name(successor)), "its successor is invalid")
+    _check(key, all(isinstance(name, str) and is_name(name) for name in leaving), "a replica's name is invalid")
+    _check(key, _whole(found["replicas_wanted"], 0, MEMBERS_MAX), "replicas_wanted is invalid")
     return Leadership(
         business=found["business"], term=found["term"],
         leader=None if found["leader"] is None else _member(key, found["leader"]),
         in_sync=_members(key, found["in_sync"]), last_in_sync=_members(key, found["last_in_sync"]),
         replicas=tuple(replicas), policy=Policy(found["policy"]), min_in_sync=found["min_in_sync"],
-        unclean_terms=tuple(unclean), losses=_losses(key, found.get(_LOSSES, [])), version=version,
+        unclean_terms=tuple(unclean), losses=_losses(key, found["losses"]), version=version, successor=successor,
+        leaving=tuple(leaving), replicas_wanted=found["replicas_wanted"],
     )  # fmt: skip
 
 
@@ -115,12 +146,41 @@ def decode_identity(key: str, value: bytes) -> str:
     return str(found)
 
 
+def encode_forgotten(business: str, term: int) -> bytes:
+    """Return what is kept of a business that was forgotten."""
+    return _encode({"business": business, "term": term}, "")
+
+
+def decode_forgotten(key: str, value: bytes) -> int:
+    """Return the last term of a business that was forgotten. Raises ProtocolError."""
+    term = _decode(key, value, {"business", "term"})["term"]
+    _check(key, _whole(term, 0, TERM_MAX), "its term is invalid")
+    return int(term)
+
+
+def encode_drained(broker: str) -> bytes:
+    """Return the mark of a broker that is draining."""
+    return _encode({"broker": broker}, "")
+
+
+def decode_drained(key: str, value: bytes) -> str:
+    """Return the broker of a mark. Raises ProtocolError."""
+    broker = _decode(key, value, {"broker"})["broker"]
+    _check(key, isinstance(broker, str) and is_name(broker), "its name is invalid")
+    return str(broker)
+
+
+def _said(defaults: dict[str, Any], *values: Any) -> dict[str, Any]:
+    """Return what differs from its default."""
+    return {name: value for (name, usual), value in zip(defaults.items(), values, strict=True) if value != usual}
+
+
 def _encode(fields: dict[str, Any], writer: str) -> bytes:
     marked = fields | ({"writer": writer} if writer else {})
     return json.dumps({"format": FORMAT} | marked, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _decode(key: str, value: bytes, wanted: set[str], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+def _decode(key: str, value: bytes, wanted: set[str], more: dict[str, Any] | None = None) -> dict[str, Any]:
     _check(key, len(value) <= VALUE_BYTES_MAX, f"it has {len(value):,} bytes, at most {VALUE_BYTES_MAX:,} are read")
     try:
         found = json.loads(value)
@@ -131,10 +191,11 @@ def _decode(key: str, value: bytes, wanted: set[str], optional: frozenset[str] =
     newer = isinstance(stored, int) and stored > FORMAT
     what = f"a newer VENUS has written it (format {stored})" if newer else f"its format is {str(stored)[:20]!r}"
     _check(key, stored == FORMAT, what)
-    missing, unknown = wanted - found.keys(), found.keys() - wanted - optional - {"format", "writer"}
+    usual = more or {}
+    missing, unknown = wanted - found.keys(), found.keys() - wanted - usual.keys() - {"format", "writer"}
     named = ", ".join(str(name)[:40] for name in sorted(missing or unknown)[:5])
     _check(key, not missing and not unknown, f"{named} {'missing' if missing else 'unknown'}")
-    return dict(found)
+    return {**usual, **found}
 
 
 def _check(key: str, valid: bool, what: str) -> None:

@@ -32,6 +32,12 @@ class Coordinator(Protocol):
     def brokers(self) -> tuple[LiveBroker, ...]:
         """Return the brokers whose leases have not ended."""
 
+    def drain(self, broker: str, *, draining: bool) -> None:
+        """Mark a broker as draining, or take the mark away; it stands whether the broker lives or not."""
+
+    def drained(self) -> frozenset[str]:
+        """Return the brokers that are marked."""
+
     def leaderships(self) -> tuple[Leadership, ...]:
         """Return every business of the cluster."""
 
@@ -43,13 +49,23 @@ class Coordinator(Protocol):
         """Return one business; None = the cluster does not know it."""
 
     def create(self, leadership: Leadership) -> Leadership | None:
-        """Store a new business; return it with its version, None if there is one already."""
+        """Store a new business; return it with its version, None if there is one already.
+
+        Its term is raised above those of an earlier business of this name.
+        """
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
         """Replace `before` by `after`; return it with its version, None if `before` is not current any more."""
 
     def remove(self, leadership: Leadership) -> bool:
-        """Remove a business that was forgotten; False if `leadership` is not current any more."""
+        """Remove a business that was forgotten; False if `leadership` is not current any more.
+
+        Its term is remembered: a later business of this name is created with a higher one, so that what somebody may
+        still have of the old one is never taken for entries of the new one.
+        """
+
+    def forgotten(self, business: str) -> int:
+        """Return the last term of a business of this name that was forgotten; 0 = none ever was."""
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed`, from any thread, when something may have changed. Best effort."""

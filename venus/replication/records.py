@@ -25,6 +25,19 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Installing:
+    """How far the installation of a replica has come, as its broker says."""
+
+    business: str
+    leader: str  # the broker whose copy it is
+    records: int  # that have come, those of an interrupted attempt included
+    records_expected: int  # about; 0 = not known yet
+    nbytes: int
+    bytes_per_s: int
+    seconds_left: int = -1  # about; -1 = not known yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBroker:
     """What a broker says of itself, under a lease that it refreshes."""
 
@@ -34,6 +47,8 @@ class LiveBroker:
     priority: int = 0  # the lower, the sooner it is chosen, among equals
     draining: bool = False  # it is about to leave: nothing new is placed on it, it leads only if nobody else can
     version: str = ""
+    unhealthy: str = ""  # why others should rather lead; empty = it is healthy
+    installing: tuple[Installing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +97,9 @@ class Leadership:
     min_in_sync: int = 1
     unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to have everything, until that is closed
     losses: tuple[LossWindow, ...] = ()  # what they may have lost, as far as it is known
+    successor: str = ""  # the broker that shall lead; the leader tries it once, and takes the wish back
+    leaving: tuple[str, ...] = ()  # replicas that the leader takes away once all others are in sync
+    replicas_wanted: int = 0  # how many brokers shall have a replica; 0 = as many as [cluster] of its leader says
     version: int = field(default=0, compare=False)  # what the coordinator compares; 0 = never stored
 
     @property

@@ -15,7 +15,7 @@ from tests.conformance.coordination.test_businesses import created, leadership
 from tests.support.brokers import wait_for
 from venus.coordination.membership import FILE, join
 from venus.errors import Refused
-from venus.replication.records import LiveBroker, Member
+from venus.replication.records import Installing, LiveBroker, Member
 
 #: etcd ends a lease when it looks the next time, and again later on a loaded machine.
 LATE_S = 10.0
@@ -35,7 +35,10 @@ def test_who_registers_is_seen_with_all_it_says(cluster: Cluster) -> None:
     other.register(second)
     assert one.brokers() == other.brokers() == (first, second)
 
-    changed = replace(first, draining=True, priority=7)
+    installing = Installing(
+        business="main", leader="b2", records=7, records_expected=9, nbytes=100, bytes_per_s=50, seconds_left=3
+    )
+    changed = replace(first, draining=True, priority=7, unhealthy="its disk is slow", installing=(installing,))
     one.register(changed)
     assert other.brokers() == (changed, second)
     assert one.refresh()
@@ -205,3 +208,16 @@ def test_eight_that_join_at_once_are_in_one_cluster(cluster: Cluster, tmp_path: 
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(join_one, range(8)))) == 1
+
+
+def test_a_broker_stays_marked_as_draining_whether_it_lives_or_not(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    other.drain("b1", draining=True)
+    other.drain("b1", draining=True)
+    assert one.drained() == {"b1"}
+    one.register(broker())
+    assert other.brokers() == (broker(draining=True),)
+
+    other.drain("b1", draining=False)
+    assert other.brokers() == (broker(),)
+    assert one.drained() == frozenset()

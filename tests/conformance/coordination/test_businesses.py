@@ -42,6 +42,13 @@ def test_what_was_stored_is_read_with_its_version(cluster: Cluster) -> None:
         assert found.version == stored.version
 
 
+def test_what_operators_want_is_stored_as_well(cluster: Cluster) -> None:
+    one, other = cluster.coordinator(), cluster.coordinator()
+    wanted = leadership(successor="b", leaving=("a",), replicas_wanted=3)
+    assert one.create(wanted) == wanted
+    assert other.read("main") == wanted
+
+
 def test_a_business_is_created_once(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
     first = created(one)
@@ -80,6 +87,9 @@ def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordin
 
     again = created(coordinator)
     assert again.version > second.version
+    assert coordinator.forgotten("main") == second.term
+    assert coordinator.forgotten("another") == 0
+    assert again.term > second.term, "entries of the one that was forgotten could be taken for entries of this one"
     assert coordinator.swap(second, replace(second, term=3)) is None
 
 
