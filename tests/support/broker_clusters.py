@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,8 +17,10 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, BrokerProcess, settings, take
 from tests.support.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.etcd import EtcdCluster
+from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import VenusError
 from venus.model import Verdict
+from venus.replication.records import Leadership
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -56,6 +63,36 @@ class BrokerCluster:
         self.brokers[name] = BrokerProcess(chosen)
         return self.brokers[name]
 
+    def config(self) -> Path:
+        """Return a configuration for commands."""
+        file = self.folder / "venus.toml"
+        reach = json.dumps([broker.address for broker in self.brokers.values()])
+        file.write_text(
+            f'[cluster]\nname = "{self.name}"\nbroker_id = "x"\netcd = {json.dumps(self.etcd.addresses)}\n'
+            f"[broker]\naddresses = {reach}\n"
+        )
+        return file
+
+    def venus(self, *arguments: str, code: int = 0, timeout_s: float = 120) -> tuple[str, str]:
+        """Run a command as an operator does; return what it says."""
+        command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(self.config())]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=dict(os.environ)
+        )
+        assert done.returncode == code, f"{arguments}: {done.returncode}, {done.stdout}{done.stderr}"
+        return done.stdout, done.stderr
+
+    def record(self, business: str = BUSINESS) -> Leadership:
+        """Return what etcd has of a business."""
+        with contextlib.closing(EtcdCoordinator(self.etcd.addresses, self.name, timeout_s=10.0)) as coordinator:
+            found = coordinator.read(business)
+        assert found is not None
+        return found
+
+    def in_sync(self) -> set[str]:
+        """Return the brokers that have everything."""
+        return {member.broker for member in self.record().in_sync}
+
     def address(self, name: str) -> str:
         """Return where a client who may do everything finds a broker."""
         return self.reach([self.brokers[name].address])
@@ -85,14 +122,15 @@ class BrokerCluster:
 
     def contents(self, until: int) -> dict[str, list[bytes]]:
         """Return the bodies of every living broker's queue up to an offset."""
+        return self.contents_at((name for name, broker in self.brokers.items() if broker.alive), until)
+
+    def contents_at(self, names: Iterable[str], until: int) -> dict[str, list[bytes]]:
+        """Return the bodies of some brokers' queues up to an offset."""
         found = {}
-        for name, broker in self.brokers.items():
-            if broker.alive:
-                with Subscriber(
-                    self.address(name), BUSINESS, "look", credit_bytes=8 << 20, transient=True
-                ) as subscriber:
-                    subscriber.open(0, 0)
-                    found[name] = [increment.body for increment in take(subscriber, until)]
+        for name in names:
+            with Subscriber(self.address(name), BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
+                subscriber.open(0, 0)
+                found[name] = [increment.body for increment in take(subscriber, until)]
         return found
 
     def __enter__(self) -> BrokerCluster:
@@ -109,6 +147,7 @@ class Writer:
     def __init__(self, cluster: BrokerCluster) -> None:
         self.cluster = cluster
         self.acknowledged = 0
+        self.errors: list[str] = []
         self.leader, self.producer, _ = cluster.connected()
 
     def go_on(self) -> None:
@@ -133,5 +172,42 @@ class Writer:
                 self.producer.decide(message.batch_no, message.digest, Verdict.COMMIT)
                 self.producer.wait_decided(message.batch_no)
                 self.acknowledged = message.batch_no
-            except VenusError:
+            except VenusError as error:
+                self.errors.append(str(error))
                 self.go_on()
+
+
+class SteadyWriter:
+    """Writes batch after batch in a thread, and knows how long each took; the writer must not be used meanwhile."""
+
+    def __init__(self, writer: Writer, rows: int = 10) -> None:
+        self._writer, self._rows = writer, rows
+        self._stop = threading.Event()
+        self.took_s: list[float] = []
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def refused(self) -> list[str]:
+        """Return the errors that say that too few replicas are in sync."""
+        return [error for error in self._writer.errors if "are needed" in error]
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                self._writer.write(1, self._rows)
+                self.took_s.append(time.monotonic() - began)
+        except BaseException as error:
+            self.failure = error
+
+    def __enter__(self) -> SteadyWriter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(FAIL_OVER_S)
+        assert not self._thread.is_alive()
+        if self.failure is not None:
+            raise self.failure

@@ -1,9 +1,11 @@
-"""`venus cluster`: which brokers live and who leads, as the coordinator knows it; brokers are not asked."""
+"""`venus cluster status`: which brokers live and who leads, as the coordinator knows it; brokers are not asked."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,12 +18,13 @@ from venus.errors import ConfigError
 if TYPE_CHECKING:
     from venus.config import Settings
     from venus.coordination.etcd import EtcdCoordinator
-    from venus.replication.records import Leadership, LiveBroker, LossWindow
+    from venus.replication.records import Installing, Leadership, LiveBroker, LossWindow
 
 #: An election of etcd's own is waited for.
 ETCD_TIMEOUT_S = 5.0
+LOOK_EVERY_S = 0.2
 
-app = Commands(help="The brokers of a cluster: status, policies.")
+app = Commands(help="The brokers of a cluster: status, policies, move, drain, add, remove, dissolve.")
 
 
 @contextmanager
@@ -46,21 +49,37 @@ def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
 
 
 @app.command()
-def status(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
+def status(
+    ctx: typer.Context,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until nothing needs a person.")
+    ] = 0.0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
     """Show who leads each business, in which term, and who is in sync. Exit code 1 if something needs a person."""
+    from venus.coordination.changes import waits_for
     from venus.coordination.standing import problems
 
     run = Invocation.of(ctx, config, as_json)
+    end = time.monotonic() + wait
     with coordinator_of(run.settings) as coordinator:
-        living, leaderships = coordinator.brokers(), coordinator.leaderships()
-        found = [*coordinator.invalid, *problems(leaderships, living)]
-    healthy = bool(living) and not found
+        while True:
+            living, leaderships = coordinator.brokers(), coordinator.leaderships()
+            found = [*coordinator.invalid, *problems(leaderships, living)]
+            healthy = bool(living) and not found
+            if healthy or time.monotonic() >= end:
+                break
+            time.sleep(LOOK_EVERY_S)
+    under_way = [f"{known.business}: {line}" for known in leaderships for line in waits_for(known, living)]
+    under_way += [installing_shown(broker.member.broker, one) for broker in living for one in broker.installing]
     document = {
         "cluster": run.settings.cluster.name,
         "healthy": healthy,
         "problems": found,
         "brokers": [_broker(broker) for broker in living],
         "businesses": [_business(leadership) for leadership in leaderships],
+        "under_way": under_way,
     }
     shown: list[Any] = [
         table("broker", "address", "site", "store", "", rows=[_broker_row(broker) for broker in living])
@@ -69,7 +88,8 @@ def status(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption 
         names = ("business", "leader", "term", "in sync", "replicas", "policy")
         shown += ["", table(*names, rows=[_business_row(leadership) for leadership in leaderships])]
     shown = shown if living else ["no broker is alive", *shown[1:]]
-    run.out.answer(document, *shown, *([""] if found else []), *[f"! {line}" for line in found])
+    lines = [*(f"~ {line}" for line in under_way), *(f"! {line}" for line in found)]
+    run.out.answer(document, *shown, *([""] if lines else []), *lines)
     return 0 if healthy else 1
 
 
@@ -116,6 +136,7 @@ def _broker(broker: LiveBroker) -> dict[str, Any]:
     return {
         "broker": broker.member.broker, "store": broker.member.store, "address": broker.address, "site": broker.site,
         "priority": broker.priority, "draining": broker.draining, "version": broker.version,
+        "unhealthy": broker.unhealthy, "installing": [asdict(one) for one in broker.installing],
     }  # fmt: skip
 
 
@@ -130,6 +151,8 @@ def _business(found: Leadership) -> dict[str, Any]:
         "policy": found.policy.value,
         "min_in_sync": found.min_in_sync,
         "unclean_terms": list(found.unclean_terms),
+        "leaving": list(found.leaving),
+        "successor": found.successor,
         "losses": [_loss(window) for window in found.losses],
     }
 
@@ -146,8 +169,22 @@ def _loss(window: LossWindow) -> dict[str, Any]:
     }
 
 
+def installing_shown(broker: str, found: Installing) -> str:
+    """Return how far an installation has come, for people."""
+    from venus.cli.output import bytes_shown, seconds_shown
+
+    expected = f" of about {found.records_expected:,}" if found.records_expected else ""
+    left = f", about {seconds_shown(found.seconds_left)} left" if found.seconds_left >= 0 else ""
+    return (
+        f"{found.business} is installed at {broker} from {found.leader}: {found.records:,}{expected} records, "
+        f"{bytes_shown(found.nbytes)}, {bytes_shown(found.bytes_per_s)}/s{left}"
+    )
+
+
 def _broker_row(broker: LiveBroker) -> tuple[object, ...]:
     state = "draining" if broker.draining else "alive"
+    if broker.unhealthy:
+        state += f", not healthy: {broker.unhealthy}"
     return broker.member.broker, broker.address, broker.site or None, broker.member.store, state
 
 

@@ -73,7 +73,7 @@ def test_a_cluster_at_work_is_shown_and_nothing_is_wrong(cluster: Cluster) -> No
     assert found["businesses"] == [
         {"business": "main", "leader": "a", "term": 4, "in_sync": ["a", "b", "c"], "last_in_sync": [],
          "replicas": ["a", "b", "c"], "policy": "consistency", "min_in_sync": 2, "unclean_terms": [],
-         "losses": []}
+         "leaving": [], "successor": "", "losses": []}
     ]  # fmt: skip
 
 

@@ -49,6 +49,17 @@ class Catalogue:
         with self._lock:
             return self._stored.get(business.name) is business
 
+    def has(self, name: str) -> bool:
+        """Whether a business of this name has something on disk."""
+        with self._lock:
+            return name in self._stored
+
+    def in_use(self, name: str) -> int:
+        """Return how many producers and consumers of a business are connected."""
+        with self._lock:
+            found = self._stored.get(name) or self._new.get(name)
+            return self._holders[found] if found is not None else 0
+
     def known(self, name: str) -> Business:
         """Return a business. Raises Unavailable."""
         with self._lock:
@@ -135,10 +146,7 @@ class Catalogue:
         with self._lock:
             found = self._known(name)
             if self._holders[found]:
-                raise Refused(
-                    f"{self._holders[found]} producers and consumers of {name!r} are connected",
-                    hint="stop its capture and its targets first",
-                )
+                raise in_use(name, self._holders[found])
             self._stored.pop(name, None)
             self._new.pop(name, None)
             self._leaving.add(name)
@@ -150,10 +158,10 @@ class Catalogue:
             self._leaving.discard(business.name)
             self._stored[business.name] = business
 
-    def forgotten(self, business: Business) -> None:
+    def forgotten(self, name: str) -> None:
         """End what `take_out` began: the name may be used again."""
         with self._lock:
-            self._leaving.discard(business.name)
+            self._leaving.discard(name)
 
     def remember_number(self, batch: Batch) -> None:
         """Put the highest number that was ever used."""
@@ -171,3 +179,10 @@ class Catalogue:
                 f"this broker does not know business {name!r}", hint="start its capture, or correct business.name"
             )
         return found
+
+
+def in_use(name: str, connected: int) -> Refused:
+    """Return why a business cannot be forgotten now."""
+    return Refused(
+        f"{connected} producers and consumers of {name!r} are connected", hint="stop its capture and its targets first"
+    )

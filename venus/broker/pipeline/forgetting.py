@@ -64,7 +64,7 @@ class Forgetting:
             self._catalogue.put_back(found)
             self._materialiser.notice(found)
             raise
-        self._catalogue.forgotten(found)
+        self._catalogue.forgotten(business)
         with self._guard():
             give_back(self._store, found)
 

@@ -19,6 +19,11 @@ class Brokers:
         self.live = {broker.member: broker for broker in brokers}
         self._known.update(self.live)
 
+    def order(self, member: Member) -> tuple[object, ...]:
+        """Return what to sort living brokers by, the best leader first."""
+        broker = self.live[member]
+        return broker.draining, bool(broker.unhealthy), broker.priority, member
+
     def known(self, member: Member | None) -> LiveBroker | None:
         """Return a broker that lives, or did."""
         return self._known.get(member) if member is not None else None

@@ -34,6 +34,9 @@ class Told(Protocol):
     def swapped(self, event: Swapped) -> None:
         """Take the answer to a swap."""
 
+    def forgotten(self, business: str, term: int) -> None:
+        """Take up that a business was forgotten in a term, 0 = it was not."""
+
 
 class CoordinatorThread:
     """A `Coordination`. `unreachable` says why the coordinator does not answer, empty = it does.
@@ -115,6 +118,15 @@ class CoordinatorThread:
             except VenusError as error:
                 self._failed(error)
             self.read_soon()
+
+        self._queue(call)
+
+    def ask_forgotten(self, business: str) -> None:
+        """Ask whether a business that has no record any more was forgotten."""
+
+        def call() -> None:
+            term = self._coordinator.forgotten(business)
+            self._tell(lambda told: told.forgotten(business, term))
 
         self._queue(call)
 

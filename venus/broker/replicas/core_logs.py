@@ -47,6 +47,10 @@ class CoreLogs:
         whole = self._core.store.get(keys.STATE, keys.installing_key(business)) is None
         return position_of(found), found.log.applied, whole
 
+    def has(self, business: str) -> bool:
+        """Whether there is a log."""
+        return self._core.catalogue.has(business)
+
     def append(self, business: str, effect: Append, sender: str) -> None:
         """Append a leader's entries."""
         found = self._core.catalogue.known(business)

@@ -68,8 +68,10 @@ class Effects:
         return lambda values: self._post(lambda: self._reply_read(business, to, replace(answer, entries=values)))
 
     def _reply_read(self, business: str, to: Member, answer: m.Entries) -> None:
-        known = self._replicas[business].known
-        if self._replicas[business].leads and known is not None and known.term == answer.term:
+        replica = self._replicas.get(business)
+        if replica is None or replica.known is None:
+            return  # it was removed meanwhile
+        if replica.leads and replica.known.term == answer.term:
             self._transport.answer(to, business, answer)  # else the log may have been truncated meanwhile
 
     def _ask_ballot(self, business: str, effect: m.AskBallot) -> None:

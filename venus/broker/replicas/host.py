@@ -7,16 +7,17 @@ the step that changed it, because the commit thread looks at it when an effect w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from venus.broker.replicas.brokers import Brokers
 from venus.broker.replicas.effects import Effects
 from venus.broker.replicas.losses import doubted
-from venus.broker.replicas.placement import Wanted
+from venus.broker.replicas.placement import Wanted, may_be_dropped
 from venus.broker.replicas.ports import Coordination, Installations, Logs, Post, Transport
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.replicas.standing import Standing
+from venus.broker.replicas.wishes import Wishes
 from venus.replication import messages as m
 from venus.replication.election import Ballot
 from venus.replication.position import Position
@@ -25,6 +26,8 @@ from venus.replication.replica import Replica
 from venus.replication.settings import Patience
 
 logger = logging.getLogger(__name__)
+
+ELSEWHERE = "this broker has no replica of it"
 
 
 class Host:
@@ -52,7 +55,11 @@ class Host:
         )
         self.troubles = self._effects.troubles
         self._logs, self._shared, self._transport, self._coordination = logs, shared, transport, coordination
-        self._wanted = wanted
+        self._wanted, self._installations = wanted, installations
+        self._wishes = Wishes(me.member, wanted, self.brokers, coordination, self.take, monotonic)
+        self.records: dict[str, Leadership] = {}  # of every business of the cluster
+        self._dropping: set[str] = set()
+        self._early: dict[str, dict[Member, m.Fetched]] = {}  # fetches of a term that was not heard of yet
         self._patience = patience
         self._monotonic = monotonic
         self._lease_until = float("-inf")
@@ -99,11 +106,24 @@ class Host:
     # -- from other brokers ----------------------------------------------------------------------------------------
 
     def fetched(self, business: str, event: m.Fetched) -> None:
-        """Take a follower's fetch."""
-        if business in self.replicas:
-            self.take(business, event)
-        else:
+        """Take a follower's fetch.
+
+        One of a newer term waits until the record has been read: a follower that heard of the new leader before that
+        leader did itself would be sent away, and come back seconds later, while every write waits for it.
+        """
+        replica = self.replicas.get(business)
+        if replica is None:
             self._transport.answer(event.follower, business, m.NotLeading(term=0))
+        elif replica.known is not None and event.term > replica.known.term:
+            self._early.setdefault(business, {})[event.follower] = event
+            self._coordination.read_soon()
+        else:
+            self.take(business, event)
+
+    def _take_early(self, business: str) -> None:
+        """Take the fetches that came before the record of their term was read."""
+        for event in self._early.pop(business, {}).values():
+            self.fetched(business, event)
 
     def answered(self, business: str, event: m.Answered) -> None:
         """Take the answer to a fetch of ours."""
@@ -131,17 +151,63 @@ class Host:
     def seen(self, leaderships: Iterable[Leadership], brokers: Iterable[LiveBroker]) -> None:
         """Take up who leads and who lives."""
         self.brokers.seen(brokers)
-        for leadership in leaderships:
+        self.records = {leadership.business: leadership for leadership in leaderships}
+        for leadership in self.records.values():
             if self.me.member.broker in leadership.replicas:
                 self._open(leadership.business)
-                self.take(leadership.business, m.Seen(leadership=leadership))
+            self.take(leadership.business, m.Seen(leadership=leadership))
+            self._take_early(leadership.business)
+            self._leave(leadership)
         for business in list(self.replicas):  # an election wants to know who lived after the record was read
             self.take(business, m.Living(brokers=self.brokers.live))
-        for known in list(self._led()):
-            self._place(known)
+            if business not in self.records:
+                self._coordination.ask_forgotten(business)
+        self._wishes.look(self.replicas.values())
+
+    def forgotten(self, business: str, term: int) -> None:
+        """Take up that a business was forgotten in a term, 0 = it was not; its data goes with it."""
+        replica = self.replicas.get(business)
+        known = replica.known if replica is not None else None
+        if known is not None and term >= known.term and business not in self.records:
+            self.drop(business, "it was forgotten")
+
+    def _leave(self, known: Leadership) -> None:
+        """Stand aside where this broker has no replica, and remove one that was taken away."""
+        business = known.business
+        if business not in self.replicas and self.me.member.broker not in known.replicas:
+            self._shared.publish(
+                business,
+                Standing(term=known.term, refusal=ELSEWHERE, leader=self.brokers.address(known.leader)),
+            )
+        if may_be_dropped(known, self.me.member) and (business in self.replicas or self._logs.has(business)):
+            self.drop(business, ELSEWHERE)
+
+    def drop(self, business: str, why: str) -> None:
+        """Close a replica and remove its data."""
+        if business in self._dropping:
+            return
+        logger.info("%s: this broker's replica is removed: %s", business, why)
+        self._dropping.add(business)
+        self.replicas.pop(business, None)
+        self.troubles.pop(business, None)
+        known = self.records.get(business)
+        leader = self.brokers.address(known.leader) if known is not None else ""
+        self._shared.publish(business, Standing(refusal=why, leader=leader))
+        if self._logs.has(business):
+            self._logs.retire(business, leader)
+        self._installations.remove(business, partial(self._dropped, business))
+
+    def is_dropping(self, business: str) -> bool:
+        """Whether what this broker has of a business is being removed."""
+        return business in self._dropping
+
+    def _dropped(self, business: str) -> None:
+        self._dropping.discard(business)
+        self._shared.forget(business)
+        self._coordination.read_soon()
 
     def _open(self, business: str) -> None:
-        if business in self.replicas:
+        if business in self.replicas or business in self._dropping:
             return
         log, applied, whole = self._logs.open(business)
         position = Position(high=applied, whole=whole)
@@ -161,6 +227,7 @@ class Host:
     def swapped(self, event: m.Swapped) -> None:
         """Take the coordinator's answer to a swap."""
         self.take(event.before.business, event)
+        self._take_early(event.before.business)
 
     def tick(self) -> None:
         """Let time pass; a few times a second."""
@@ -178,29 +245,16 @@ class Host:
         self._begun.add(business)
         self._coordination.create(self._wanted.first(business, self.me.member, self.brokers.live.values(), term))
 
-    def _led(self) -> Iterator[Leadership]:
-        for replica in self.replicas.values():
-            if replica.leads and replica.known is not None:
-                yield replica.known
-
-    def _place(self, known: Leadership) -> None:
-        after = self._wanted.grown(known, self.brokers.live.values())
-        if after is not None:
-            self._coordination.swap(known, after)
-
     def hand_over(self) -> bool:
         """Let others lead what this broker leads; False = it leads nothing that another one could."""
+        led = [replica.known for replica in self.replicas.values() if replica.leads and replica.known is not None]
         under_way = False
-        for known in list(self._led()):
-            able = [member for member in known.in_sync if member != self.me.member and member in self.brokers.live]
+        for known in led:
+            able = (known.in_sync & self.brokers.live.keys()) - {self.me.member}
             if able:
                 under_way = True
-                self.take(known.business, m.HandOver(to=min(able, key=lambda member: self._order(member))))
+                self.take(known.business, m.HandOver(to=min(able, key=self.brokers.order)))
         return under_way
-
-    def _order(self, member: Member) -> tuple[object, ...]:
-        broker = self.brokers.live[member]
-        return broker.draining, broker.priority, member
 
 
 def needed_from(replica: Replica) -> int:

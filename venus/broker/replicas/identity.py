@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from dataclasses import asdict, dataclass
 
@@ -13,6 +14,8 @@ from venus.broker.store import keys
 from venus.errors import Refused
 from venus.replication.coordinator import Coordinator
 from venus.replication.records import Member
+
+logger = logging.getLogger(__name__)
 
 WAIT_S = 60.0
 
@@ -53,6 +56,8 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
         write(core, known)
     me = Member(broker=broker, store=known.store)
     if known.cluster == cluster:
+        _forget(core, coordinator)
+    if known.cluster == cluster:
         return me, set()
     leaderships = {found.business: found for found in coordinator.leaderships()}
     for business in core.catalogue.stored():
@@ -61,10 +66,19 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
                 f"this store and the cluster both have a business {business.name!r}, each with its own history",
                 hint="give this broker an empty broker.data_dir, or forget the business on one side first",
             )
-    told = set()
+    told = set[str]()
     for business in core.catalogue.stored():
         if business.name not in leaderships:
             coordinator.create(wanted.first(business.name, me, (), business.log.terms.newest + 1))
             told.add(business.name)
     write(core, Identity(store=known.store, cluster=cluster))
     return me, told
+
+
+def _forget(core: Core, coordinator: Coordinator) -> None:
+    """Remove businesses that the cluster has forgotten while this broker was away."""
+    leaderships = {found.business for found in coordinator.leaderships()}
+    for business in core.catalogue.stored():
+        if business.name not in leaderships and coordinator.forgotten(business.name) >= business.log.terms.newest > 0:
+            logger.info("%s: the cluster has forgotten it; what this broker has of it is removed", business.name)
+            core.forget_business(business.name)

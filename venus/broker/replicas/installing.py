@@ -15,7 +15,7 @@ from typing import Protocol
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.forgetting import forget, put_removal
+from venus.broker.pipeline.forgetting import forget, give_back, put_removal
 from venus.broker.pipeline.group import Group
 from venus.broker.replicas import copies
 from venus.broker.replicas.copies import Piece
@@ -57,6 +57,7 @@ class Installer:
         self._post, self._ended = post, ended
         self._lock = threading.Lock()
         self._wanted: dict[str, tuple[LiveBroker, Callable[[LogChanged], None]]] = {}
+        self._unwanted: dict[str, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         #: Rows and records that have come of the copy under way, by business.
@@ -66,9 +67,19 @@ class Installer:
         """Install a leader's copy; tried again until it is there, or another leader is named."""
         with self._lock:
             self._wanted[business] = leader, done
-            if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._run, name="venus-install", daemon=True)
-                self._thread.start()
+            self._wake()
+
+    def remove(self, business: str, done: Callable[[], None]) -> None:
+        """Remove all that there is of a business; what is installed of it is given up."""
+        with self._lock:
+            self._wanted.pop(business, None)
+            self._unwanted[business] = done
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._stopping.is_set():
+            self._thread = threading.Thread(target=self._run, name="venus-install", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Give up what is under way: the next process starts over."""
@@ -80,9 +91,14 @@ class Installer:
     def _run(self) -> None:
         while not self._stopping.is_set():
             with self._lock:
-                if not self._wanted:
+                unwanted = next(iter(self._unwanted), None)
+                if unwanted is None and not self._wanted:
                     self._thread = None
                     return
+            if unwanted is not None:
+                self._discard(unwanted)
+                continue
+            with self._lock:
                 business, (leader, done) = next(iter(self._wanted.items()))
             try:
                 position = self._install(business, leader)
@@ -97,16 +113,34 @@ class Installer:
                     del self._wanted[business]
             self._post(lambda done=done, position=position: done(position))  # type: ignore[misc]
 
+    def _discard(self, business: str) -> None:
+        try:
+            found = self._remove(business, None)
+            if found is not None:
+                give_back(self._core.store, found)
+        except StorageError as error:
+            self._core.commits.fail(error)
+            self._stopping.set()
+            return
+        except VenusError as error:
+            logger.warning("%s: what there is of it cannot be removed yet: %s", business, error)
+            self._stopping.wait(RETRY_S)
+            return
+        with self._lock:
+            done = self._unwanted.pop(business)
+        self._post(done)
+
     def _install(self, business: str, leader: LiveBroker) -> LogChanged:
         pieces = self._source(leader, business)
         first = next(pieces, None)  # before anything is removed: this leader has a copy to give
         if first is None:
             raise Unavailable(f"broker {leader.member.broker} has nothing of it")
-        number = self._remove(business)
+        number = self._core.catalogue.reserve()
+        self._remove(business, number)
         self.progress[business] = 0
         self._write(business, number, first)
         for piece in pieces:
-            if self._stopping.is_set() or self._wanted.get(business, (None,))[0] != leader:
+            if self._stopping.is_set() or self._unwanted or self._wanted.get(business, (None,))[0] != leader:
                 raise Unavailable("the installation was given up")
             self._write(business, number, piece)
         try:
@@ -114,7 +148,7 @@ class Installer:
         except StorageError as error:
             raise Unavailable(f"the copy does not fit together: {error}") from error
         self._core.commits.submit(lambda group: _put_mark(group, business, None)).result(WAIT_S)
-        self._core.catalogue.forgotten(found)
+        self._core.catalogue.forgotten(business)
         self._core.catalogue.put_back(found)
         recent = self._shared.recent(business)
         if recent is not None:
@@ -125,10 +159,9 @@ class Installer:
         )
         return position_of(found)
 
-    def _remove(self, business: str) -> int:
-        """Remove what there is of a business, and mark the store; return the number of the copy."""
+    def _remove(self, business: str, number: int | None) -> Business | None:
+        """Remove and return what there is of a business; mark the store with the number of the copy that follows."""
         catalogue, commits = self._core.catalogue, self._core.commits
-        number = catalogue.reserve()
         found = self._taken_out(business)
         if found is not None:
             commits.submit(lambda _: None).result(WAIT_S)
@@ -147,7 +180,9 @@ class Installer:
             _put_mark(group, business, number)
 
         commits.submit(work).result(WAIT_S)
-        return number
+        if number is None:
+            catalogue.forgotten(business)
+        return found
 
     def _taken_out(self, business: str) -> Business | None:
         end = time.monotonic() + LEAVE_S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 import xxhash
@@ -31,9 +31,21 @@ class Wanted:
             min_in_sync=self.min_in_sync,
         )
 
+    def next_record(self, known: Leadership, live: Collection[LiveBroker]) -> Leadership | None:
+        """Return what the leader changes about the replicas next; None = nothing, for now."""
+        return left(known, live) or self.replaced(known, live) or self.grown(known, live)
+
+    def replaced(self, known: Leadership, live: Collection[LiveBroker]) -> Leadership | None:
+        """Return the record with a replica more for one that a draining broker has; None = there is no such case."""
+        draining = [one.member.broker for one in live if one.draining and one.member.broker in staying(known)]
+        spare = self._others(known.business, live, known.replicas)
+        if not draining or not spare:
+            return None
+        return replace(known, replicas=(*known.replicas, spare[0]), leaving=(*known.leaving, draining[0]))
+
     def grown(self, known: Leadership, live: Iterable[LiveBroker]) -> Leadership | None:
         """Return the record with the replicas that are missing; None = nobody is there, or nobody is missing."""
-        missing = self.replicas - len(known.replicas)
+        missing = (known.replicas_wanted or self.replicas) - len(staying(known))
         if missing <= 0:
             return None
         more = self._others(known.business, live, known.replicas)[:missing]
@@ -44,3 +56,30 @@ class Wanted:
         taken = frozenset(known)
         names = {broker.member.broker for broker in live if not broker.draining} - taken
         return sorted(names, key=lambda name: xxhash.xxh3_64_intdigest(f"{business}/{name}".encode()))
+
+
+def staying(known: Leadership) -> tuple[str, ...]:
+    """Return the brokers whose replicas are there to stay."""
+    return tuple(name for name in known.replicas if name not in known.leaving)
+
+
+def left(known: Leadership, live: Iterable[LiveBroker]) -> Leadership | None:
+    """Return the record without the replicas that are to leave; None = there are none, or the others are not ready."""
+    stay = staying(known)
+    living = {broker.member for broker in live}
+    ready = {member.broker for member in known.in_sync & living}
+    if not known.leaving or not ready.issuperset(stay) or len(stay) < known.min_in_sync:
+        return None
+    return replace(known, replicas=stay, leaving=())
+
+
+def dismissed(known: Leadership) -> Leadership:
+    """Return the record without the wish for another leader."""
+    return replace(known, successor="")
+
+
+def may_be_dropped(known: Leadership, me: Member) -> bool:
+    """Whether this broker's replica is of no use to anybody: it was taken away, and enough others have everything."""
+    if me.broker in known.replicas or known.leader in (None, me):
+        return False
+    return me not in known.in_sync | known.last_in_sync and len(known.in_sync) >= known.min_in_sync

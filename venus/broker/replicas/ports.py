@@ -37,6 +37,9 @@ class Logs(Protocol):
         If there is no log, an empty one begins.
         """
 
+    def has(self, business: str) -> bool:
+        """Whether there is a log."""
+
     def append(self, business: str, effect: Append, sender: str) -> None:
         """Append a leader's entries; LogChanged with its order follows in any case."""
 
@@ -68,6 +71,9 @@ class Installations(Protocol):
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy; `done` follows in the host's thread, however often it has to be tried."""
 
+    def remove(self, business: str, done: Callable[[], None]) -> None:
+        """Remove all that there is of a business, an installation under way included; `done` follows likewise."""
+
 
 class Coordination(Protocol):
     """The coordinator, whose calls take their time."""
@@ -80,3 +86,6 @@ class Coordination(Protocol):
 
     def create(self, leadership: Leadership) -> None:
         """Store a new business; `Host.seen` follows."""
+
+    def ask_forgotten(self, business: str) -> None:
+        """Ask whether a business that has no record any more was forgotten; `Host.forgotten` follows."""

@@ -39,6 +39,11 @@ class ReplicatedLogs:
         self._recent.setdefault(business, Recent(RECENT_BYTES))
         self._standings[business] = standing
 
+    def forget(self, business: str) -> None:
+        """Forget a replica that was removed."""
+        self._standings.pop(business, None)
+        self._recent.pop(business, None)
+
     def standing(self, business: str) -> Standing:
         """Return how a replica stands."""
         return self._standings.get(business) or Standing()

@@ -33,6 +33,8 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.BrokerStatus | None:
         """Say what stands where."""
         async with answering(context):
+            if request.business:
+                self._gate.reader(request.business)
             return await self._bridge.blocking(Lane.DETAILS, self._service_status.status, request.business)
         return None
 
@@ -64,8 +66,8 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.Empty | None:
         """Remove a business for good."""
         async with answering(context):
-            self._gate.forgetting(request.business)
-            await self._bridge.blocking(Lane.FULL_DATA, self._core.forget_business, request.business)
+            if not await self._gate.forget(request.business):
+                await self._bridge.blocking(Lane.FULL_DATA, self._core.forget_business, request.business)
             self._service_status.forget(request.business)
             return broker_pb2.Empty()
         return None

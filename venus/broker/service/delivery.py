@@ -69,8 +69,8 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             first = checked(await context.read(), "the first frame of a consumer")
             if first is grpc.aio.EOF or not first.HasField("open"):
                 raise ProtocolError("the first frame of a consumer must have open")
-            if not first.open.transient:
-                self._gate.consumer(first.open.business)
+            enter = self._gate.reader if first.open.transient else self._gate.consumer
+            enter(first.open.business)
             with self.traffic.stream(first.open.business, first.open.group):
                 stream = ConsumerStream(self.core, self.bridge, self.service_status, self.traffic, context, first.open)
                 self.streams.add(stream)

@@ -18,8 +18,11 @@ class Gate(Protocol):
     def snapshot(self, business: str, holder: str) -> None:
         """Let a snapshot be made; whoever names himself relies on the queue behind it. Raises NotLeader."""
 
-    def forgetting(self, business: str) -> None:
-        """Let a business be removed. Raises Refused."""
+    def reader(self, business: str) -> None:
+        """Let somebody in who only looks. Raises NotLeader if this broker has nothing of the business."""
+
+    async def forget(self, business: str) -> bool:
+        """Let a whole cluster forget a business; False = it is this broker's alone, which forgets it by itself."""
 
     async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
         """Note that a group's target was compared and repaired after unclean elections; return who still is to be."""
@@ -37,8 +40,12 @@ class OpenGate:
     def snapshot(self, business: str, holder: str) -> None:
         """Let a snapshot be made."""
 
-    def forgetting(self, business: str) -> None:
-        """Let a business be removed."""
+    def reader(self, business: str) -> None:
+        """Let everybody look."""
+
+    async def forget(self, business: str) -> bool:
+        """Leave it to the broker."""
+        return False
 
     async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
         """Nothing is ever lost by a broker on its own."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import venus
 from venus.broker.core import Core
+from venus.broker.machine.catalogue import in_use
 from venus.broker.replicas import identity
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.core_logs import CoreLogs
@@ -21,7 +22,7 @@ from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs, refused
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.ingest import Ingest
-from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.loss_windows import LossWindows
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.config import Cluster
@@ -39,6 +40,8 @@ TICK_S = 0.1
 WAIT_S = 5.0
 LOOK_EVERY_S = 0.02
 HAND_OVER_S = 3.0
+#: So long the answer to `venus forget` waits for the data of this broker.
+REMOVE_S = 300.0
 EVERYWHERE = ("0.0.0.0", "[::]")
 
 
@@ -145,13 +148,27 @@ class Replication:
             replica = self.host.replicas.get(business)
             if replica is not None and not standing.refusal and self._has_begun(business):
                 return
-            elsewhere = replica is not None and not standing.leads and standing.leader
+            elsewhere = business in self.host.records and not standing.leads and standing.leader
             if elsewhere or time.monotonic() > end:
                 raise refused(business, standing)
-            if replica is None and not made and self.host.brokers.live:
+            if business not in self.host.records and not made and self.host.brokers.live:
+                self._check_new(business)
                 made = True
                 self.host.create(business)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _check_new(self, business: str) -> None:
+        """Raise NotLeader, Refused where a business must not begin."""
+        live = self.host.brokers.live
+        own = live.get(self.host.me.member)
+        others = sorted((member for member in live if not live[member].draining), key=self.host.brokers.order)
+        if own is not None and own.draining and others:
+            raise NotLeader(f"{business}: this broker is draining", leader=self.host.brokers.address(others[0]))
+        if self._core.catalogue.has(business):
+            raise Refused(
+                f"broker {own.member.broker if own else '?'} has data of {business!r} that the cluster does not know",
+                hint=f"`venus forget --business {business}` at this broker removes it",
+            )
 
     def _has_begun(self, business: str) -> bool:
         try:
@@ -163,7 +180,13 @@ class Replication:
     def consumer(self, business: str) -> None:
         """Let a consumer group in where its position is logged. Raises NotLeader, Unavailable."""
         standing = self._shared.standing(business)
-        if business in self.host.replicas and not standing.leads:
+        if business in self.host.records and not standing.leads:
+            raise refused(business, standing)
+
+    def reader(self, business: str) -> None:
+        """Let a reader in wherever there is a replica. Raises NotLeader."""
+        standing = self._shared.standing(business)
+        if business not in self.host.replicas and business in self.host.records and standing.leader:
             raise refused(business, standing)
 
     def snapshot(self, business: str, holder: str) -> None:
@@ -174,10 +197,40 @@ class Replication:
         standing = self._shared.standing(business)
         if holder and standing.leader and not standing.leads:
             raise refused(business, standing)
+        self.reader(business)
 
-    def forgetting(self, business: str) -> None:
-        """Refuse."""
-        raise Refused(f"business {business!r} belongs to a cluster: a single broker cannot forget it")
+    async def forget(self, business: str) -> bool:
+        """Let the whole cluster forget a business; False = the cluster does not know it, so it is this broker's alone.
+
+        Raises NotLeader, Refused while producers or consumers are connected, Unavailable.
+        """
+        end = time.monotonic() + WAIT_S
+        while (known := self.host.records.get(business)) is not None:
+            standing = self._shared.standing(business)
+            if not standing.leads:
+                raise refused(business, standing)
+            if connected := self._core.catalogue.in_use(business):
+                raise in_use(business, connected)
+            if await self._bridge.blocking(Lane.CONTROL, self._coordinator.remove, known):
+                logger.info("%s: the cluster forgets it", business)
+                self.host.records.pop(business, None)
+                self.host.forgotten(business, known.term)
+            elif time.monotonic() > end:
+                raise Unavailable(f"{business}: its record keeps changing", hint="try again")
+            else:
+                self.coordination.read_soon()
+                await asyncio.sleep(LOOK_EVERY_S)
+        return await self._is_removed(business)
+
+    async def _is_removed(self, business: str) -> bool:
+        """Wait until what this broker had is gone."""
+        was_dropped = self.host.is_dropping(business)
+        end = time.monotonic() + REMOVE_S
+        while self.host.is_dropping(business):
+            if time.monotonic() > end:
+                raise Unavailable(f"{business} is forgotten, and still being removed", hint="`venus status` shows it")
+            await asyncio.sleep(LOOK_EVERY_S)
+        return was_dropped
 
     async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
         """Note that a group's target was compared and repaired; return the groups that still are to be."""

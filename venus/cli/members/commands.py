@@ -1,0 +1,258 @@
+"""The commands that change who has a business; each states a wish at etcd and waits until the brokers have done it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from venus.cli.cluster import coordinator_of
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.members import changing
+from venus.cli.output import seconds_shown
+from venus.errors import ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from venus.coordination.etcd import EtcdCoordinator
+    from venus.replication.records import Leadership
+
+BrokerArgument = Annotated[
+    str, typer.Argument(metavar="BROKER", help="A broker's id, as `venus cluster status` shows it.")
+]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; it goes on by itself afterwards."
+    ),
+]
+BusinessesOption = Annotated[
+    list[str] | None, typer.Option("--business", metavar="NAME", help="Only this business; may be repeated.")
+]
+WAIT_S = 600.0
+
+
+def move(
+    ctx: typer.Context,
+    business: Annotated[str, typer.Argument(metavar="BUSINESS", help="As `venus cluster status` shows it.")],
+    leader: Annotated[str | None, typer.Option("--leader", metavar="BROKER", help="Who leads from now on.")] = None,
+    source: Annotated[str | None, typer.Option("--from", metavar="BROKER", help="Whose replica moves.")] = None,
+    target: Annotated[str | None, typer.Option("--to", metavar="BROKER", help="Who gets it.")] = None,
+    wait: WaitOption = WAIT_S,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Let another broker lead a business (--leader), or give its replica to another broker (--from, --to).
+
+    A new leader is one that is in sync; no write is lost, writers wait for less than a second. A replica that moves is
+    copied first, and taken away once the new one has everything.
+    """
+    run = Invocation.of(ctx, config, as_json)
+    if (leader is None) == (source is None and target is None) or (source is None) != (target is None):
+        raise ConfigError(
+            "say what moves: --leader BROKER, or --from BROKER --to BROKER",
+            hint="`venus cluster status` shows who leads and who has a replica",
+        )
+    with coordinator_of(run.settings) as coordinator:
+        if leader is not None:
+            return _lead(run, coordinator, business, leader, wait)
+        return _move(run, coordinator, business, str(source), str(target), wait)
+
+
+def _lead(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> int:
+    from venus.coordination import changes
+
+    before = changing.business(coordinator, name)
+    changing.change(coordinator, name, lambda known, living: changes.leader(known, broker, living))
+
+    def look() -> list[str]:
+        known = changing.business(coordinator, name)
+        led_by = known.leader.broker if known.leader is not None else "nobody"
+        if led_by != broker and not known.successor:
+            raise Unavailable(
+                f"{name} is still led by {led_by}: {broker} did not have everything in time, or is gone",
+                hint="`venus cluster status` shows who is in sync; try again",
+            )
+        return [] if led_by == broker else [f"{name} is handed over to {broker}"]
+
+    took = changing.wait(run.out, seconds, look)
+    after = changing.business(coordinator, name)
+    line = f"{name} is led by {broker} in term {after.term}, after {took:.2f} s"
+    if before.leader == after.leader:
+        line = f"{name} is led by {broker} already"
+    run.out.answer({**changing.shown(after), "seconds": round(took, 3)}, line)
+    return 0
+
+
+def _move(run: Invocation, coordinator: EtcdCoordinator, name: str, source: str, target: str, seconds: float) -> int:
+    from venus.coordination import changes
+
+    changing.change(coordinator, name, lambda known, living: changes.moved(known, source, target, living))
+
+    def look() -> list[str]:
+        known = changing.business(coordinator, name)
+        if source not in known.replicas and known.leader is not None and known.leader.broker != source:
+            return []
+        return [f"{name}: {line}" for line in changes.waits_for(known, coordinator.brokers())] or [f"{name} moves"]
+
+    took = changing.wait(run.out, seconds, look)
+    after = changing.business(coordinator, name)
+    line = f"the replica of {name} is at {target} instead of {source}, after {seconds_shown(took)}"
+    run.out.answer({**changing.shown(after), "seconds": round(took, 3)}, line)
+    return 0
+
+
+def drain(
+    ctx: typer.Context,
+    broker: BrokerArgument,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
+    wait: WaitOption = WAIT_S,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Prepare a broker for being stopped: others lead what it leads, and have what it has.
+
+    Its replicas are copied to brokers that are free, if there are any; else they stay, and follow again when it is
+    back. Nothing new is placed on it until --undo. A restart of minutes needs none of this: stop it and start it again.
+    """
+    from venus.coordination import changes
+
+    run = Invocation.of(ctx, config, as_json)
+    with coordinator_of(run.settings) as coordinator:
+        changes.check_broker(broker, _names(coordinator))
+        if undo:
+            return _undo(run, coordinator, broker)
+        for known in coordinator.leaderships():
+            changes.check_drain(known, broker, coordinator.brokers())
+        coordinator.drain(broker, draining=True)
+        took = changing.wait(run.out, wait, partial(_undrained, coordinator, broker))
+        left = [known for known in coordinator.leaderships() if broker in known.replicas]
+    line = f"broker {broker} leads nothing; it can be stopped with no write refused, after {seconds_shown(took)}"
+    kept = [f"{known.business} keeps its replica there: no other broker is free" for known in left]
+    document = {"broker": broker, "draining": True, "kept": [known.business for known in left], "seconds": took}
+    run.out.answer(document, line, *kept)
+    return 0
+
+
+def _undrained(coordinator: EtcdCoordinator, broker: str) -> list[str]:
+    from venus.coordination import changes
+
+    living, waiting = coordinator.brokers(), []
+    for known in coordinator.leaderships():
+        if not changes.is_drained(known, broker, living):
+            reasons = changes.waits_for(known, living) or ["it is led by broker " + broker]
+            waiting += [f"{known.business}: {reason}" for reason in reasons]
+    return waiting
+
+
+def _undo(run: Invocation, coordinator: EtcdCoordinator, broker: str) -> int:
+    from venus.coordination import changes
+
+    coordinator.drain(broker, draining=False)
+    for known in coordinator.leaderships():
+        changing.change(coordinator, known.business, lambda found, _: changes.kept(found, broker))
+    run.out.answer({"broker": broker, "draining": False}, f"broker {broker} takes part again")
+    return 0
+
+
+def add(
+    ctx: typer.Context,
+    broker: BrokerArgument,
+    business: BusinessesOption = None,
+    wait: WaitOption = WAIT_S,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Let a broker that runs take part: it gets a replica of each business that has too few, or of the one named.
+
+    A broker joins by being started with the [cluster] of the others and an id and data directory of its own.
+    """
+    from venus.coordination import changes
+
+    run = Invocation.of(ctx, config, as_json)
+    wanted = run.settings.cluster.replicas
+    with coordinator_of(run.settings) as coordinator:
+        changes.check_broker(broker, {one.member.broker for one in coordinator.brokers()})
+        coordinator.drain(broker, draining=False)
+        names = business or [known.business for known in coordinator.leaderships() if changes.lacks(known, wanted)]
+        make = partial(_added, broker=broker, wanted=wanted)
+        for name in names:
+            changing.change(coordinator, name, make)
+        took = changing.wait(run.out, wait, partial(_missing, coordinator, names, broker))
+    line = f"broker {broker} is in sync for {', '.join(names)}, after {seconds_shown(took)}"
+    if not names:
+        line = f"broker {broker} takes part; no business lacks a replica: --business NAME gives it one all the same"
+    run.out.answer({"broker": broker, "businesses": names, "seconds": round(took, 3)}, line)
+    return 0
+
+
+def _added(known: Leadership, living: Any, *, broker: str, wanted: int) -> Leadership:
+    from venus.coordination import changes
+
+    return changes.added(known, broker, living, wanted)
+
+
+def _missing(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
+    found = [changing.business(coordinator, name) for name in names]
+    late = [known.business for known in found if broker not in {member.broker for member in known.in_sync}]
+    return [f"broker {broker} is not in sync for {name} yet" for name in late]
+
+
+def remove(
+    ctx: typer.Context,
+    broker: BrokerArgument,
+    business: BusinessesOption = None,
+    wait: WaitOption = WAIT_S,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Take a broker's replicas away for good, whether it is alive or not; its data of them is removed.
+
+    Refused if those who stay in sync would be fewer than a write needs. Where a broker is free, it gets a replica
+    instead (--business: nobody does). `venus cluster drain` copies first.
+    """
+    from venus.coordination import changes
+
+    run = Invocation.of(ctx, config, as_json)
+    with coordinator_of(run.settings) as coordinator:
+        changes.check_broker(broker, _names(coordinator))
+        living = coordinator.brokers()
+        found = [changing.business(coordinator, name) for name in business or ()] or list(coordinator.leaderships())
+        has = [known for known in found if broker in known.replicas]
+        make: Callable[[Leadership, Any], Leadership] = partial(_removed, broker=broker, fewer=bool(business))
+        for known in has:
+            make(known, living)  # all of them can be, before one is
+        if not business:
+            coordinator.drain(broker, draining=True)
+        for known in has:
+            changing.change(coordinator, known.business, make)
+        names = [known.business for known in has]
+        took = changing.wait(run.out, wait, partial(_held, coordinator, [one.business for one in found], broker))
+    alive = any(one.member.broker == broker for one in living)
+    line = f"broker {broker} has no replica of {', '.join(names) or 'anything'} any more"
+    if alive and not business:
+        line += ": it can be stopped"
+    run.out.answer({"broker": broker, "businesses": names, "alive": alive, "seconds": round(took, 3)}, line)
+    return 0
+
+
+def _removed(known: Leadership, living: Any, *, broker: str, fewer: bool) -> Leadership:
+    from venus.coordination import changes
+
+    return changes.removed(known, broker, living, fewer=fewer)
+
+
+def _held(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
+    waiting = []
+    for name in names:
+        known = coordinator.read(name)
+        if known is not None and broker in {member.broker for member in known.in_sync}:
+            waiting.append(f"{name}: the leader has not let broker {broker} go yet")
+    return waiting
+
+
+def _names(coordinator: EtcdCoordinator) -> set[str]:
+    """Return every broker that lives, has a replica, or is marked."""
+    replicas = {name for known in coordinator.leaderships() for name in known.replicas}
+    return replicas | {one.member.broker for one in coordinator.brokers()} | coordinator.drained()

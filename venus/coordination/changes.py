@@ -1,0 +1,168 @@
+"""What operators change about who has a business: the next record, or why not, in one line. Pure.
+
+A change is a wish in the record, which leaders carry out (venus/broker/replicas/wishes.py); so an operator's command
+may end at any moment, and one that is repeated finds what it wanted done already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from venus.errors import ConfigError, Refused
+from venus.replication.records import Leadership, LiveBroker, Member, Policy
+from venus.suggest import nearest
+
+
+def leader(known: Leadership, broker: str, living: Collection[LiveBroker]) -> Leadership:
+    """Return the record with the wish that `broker` leads. Raises Refused, ConfigError."""
+    business = known.business
+    if known.leader is not None and known.leader.broker == broker:
+        return replace(known, successor="")
+    _is_replica(known, broker)
+    if known.leader not in {one.member for one in living}:
+        raise Refused(
+            f"{business} has no leader that could hand over",
+            hint="an election takes seconds; `venus cluster status` says who must come back if it does not end",
+        )
+    if broker not in _in_sync(known, living):
+        raise Refused(
+            f"broker {broker} is not in sync for {business}: it cannot lead yet",
+            hint="wait until `venus cluster status` shows it in sync",
+        )
+    if _of(broker, living).draining:
+        raise Refused(f"broker {broker} is draining", hint=f"`venus cluster drain {broker} --undo` ends that")
+    return replace(known, successor=broker)
+
+
+def moved(known: Leadership, source: str, target: str, living: Collection[LiveBroker]) -> Leadership:
+    """Return the record in which `target` gets the replica that `source` has. Raises Refused, ConfigError."""
+    if target in known.replicas and source not in known.replicas:
+        return known  # it was moved before
+    _is_replica(known, source)
+    if target in known.replicas and source in known.leaving:
+        return known  # it is under way
+    if target in known.replicas:
+        raise Refused(
+            f"broker {target} has a replica of {known.business} already",
+            hint=f"`venus cluster remove {source} --business {known.business}` takes one away without a substitute",
+        )
+    _may_get_one(target, living)
+    return replace(known, replicas=(*known.replicas, target), leaving=(*known.leaving, source))
+
+
+def added(known: Leadership, broker: str, living: Collection[LiveBroker], wanted: int) -> Leadership:
+    """Return the record with a replica at `broker`; `wanted` is how many [cluster] wants. Raises Refused."""
+    stay = tuple(name for name in known.replicas if name not in known.leaving)
+    if broker in stay:
+        return known
+    _may_get_one(broker, living)
+    replicas = known.replicas if broker in known.replicas else (*known.replicas, broker)
+    after = replace(known, replicas=replicas, leaving=tuple(name for name in known.leaving if name != broker))
+    return replace(after, replicas_wanted=max(known.replicas_wanted or wanted, len(stay) + 1))
+
+
+def removed(known: Leadership, broker: str, living: Collection[LiveBroker], *, fewer: bool) -> Leadership:
+    """Return the record without the replica of `broker`; `fewer`: no other broker shall get one for it. Raises Refused.
+
+    Refused if those who stay are fewer than the policy needs.
+    """
+    if broker not in known.replicas:
+        return known
+    stay = tuple(name for name in known.replicas if name != broker)
+    ready = [name for name in stay if name in _in_sync(known, living)]
+    needed = known.min_in_sync if known.policy is Policy.CONSISTENCY else 1
+    if len(ready) < needed:
+        others = ", ".join(ready) or "nobody"
+        raise Refused(
+            f"{known.business} needs {needed} replicas in sync, and without broker {broker} there would be "
+            f"{len(ready)} ({others})",
+            hint=f"give it another one first: `venus cluster add BROKER --business {known.business}`; "
+            "to go on with one broker alone: `venus cluster dissolve`",
+        )
+    after = replace(known, replicas=stay, leaving=(), successor="" if known.successor == broker else known.successor)
+    return replace(after, replicas_wanted=len(stay)) if fewer else after
+
+
+def kept(known: Leadership, broker: str) -> Leadership:
+    """Return the record in which the replica of `broker` stays after all."""
+    return replace(known, leaving=tuple(name for name in known.leaving if name != broker))
+
+
+def check_broker(broker: str, names: Collection[str]) -> None:
+    """Raise ConfigError for a broker that nobody has heard of."""
+    if broker not in names:
+        raise ConfigError(
+            f"the cluster has no broker {broker!r}{nearest(broker, sorted(names))}",
+            hint=f"known: {', '.join(sorted(names)) or 'none'}",
+        )
+
+
+def is_drained(known: Leadership, broker: str, living: Collection[LiveBroker]) -> bool:
+    """Whether a broker can be stopped without a write refused, and has nothing that another one could have."""
+    spare = [one for one in living if not one.draining and one.member.broker not in known.replicas]
+    if known.leader is not None and known.leader.broker == broker:
+        return False
+    if broker in known.replicas and (spare or broker in known.leaving):
+        return False
+    in_sync = _in_sync(known, living) - {broker}
+    return known.leader is not None and len(in_sync) >= known.min_in_sync
+
+
+def check_drain(known: Leadership, broker: str, living: Collection[LiveBroker]) -> None:
+    """Raise Refused if the cluster could not do without a broker, however long one waits."""
+    spare = [one for one in living if not one.draining and one.member.broker not in (*known.replicas, broker)]
+    rest = _in_sync(known, living) - {broker}
+    if spare or len(rest) >= known.min_in_sync:
+        return
+    raise Refused(
+        f"without broker {broker}, {known.business} would have {len(rest)} of the {known.min_in_sync} replicas in sync "
+        "that a write needs",
+        hint="start one more broker, or wait until the others are in sync (`venus cluster status`)",
+    )
+
+
+def lacks(known: Leadership, wanted: int) -> bool:
+    """Whether a business has fewer replicas than it shall have; `wanted` is how many [cluster] wants."""
+    stay = [name for name in known.replicas if name not in known.leaving]
+    return len(stay) < (known.replicas_wanted or wanted)
+
+
+def waits_for(known: Leadership, living: Collection[LiveBroker]) -> list[str]:
+    """Say what of an operator's wishes is not done yet, and why."""
+    in_sync, said = _in_sync(known, living), []
+    if known.leaving:
+        late = [name for name in known.replicas if name not in known.leaving and name not in in_sync]
+        why = f"once {', '.join(late)} {'is' if len(late) == 1 else 'are'} in sync" if late else "now"
+        said.append(f"the replica at {', '.join(known.leaving)} is taken away {why}")
+    if known.successor:
+        said.append(f"it is handed over to {known.successor}")
+    return said
+
+
+def _in_sync(known: Leadership, living: Collection[LiveBroker]) -> set[str]:
+    members: set[Member] = {one.member for one in living}
+    return {member.broker for member in known.in_sync & members}
+
+
+def _of(broker: str, living: Collection[LiveBroker]) -> LiveBroker:
+    return next(one for one in living if one.member.broker == broker)
+
+
+def _is_replica(known: Leadership, broker: str) -> None:
+    if broker not in known.replicas:
+        raise ConfigError(
+            f"broker {broker!r} has no replica of {known.business}{nearest(broker, list(known.replicas))}",
+            hint=f"it has replicas at {', '.join(known.replicas)}; `venus cluster add` gives it one",
+        )
+
+
+def _may_get_one(broker: str, living: Collection[LiveBroker]) -> None:
+    names = {one.member.broker for one in living}
+    if broker not in names:
+        raise Refused(
+            f"broker {broker!r} is not alive{nearest(broker, sorted(names))}",
+            hint=f"start it first; alive: {', '.join(sorted(names)) or 'none'}",
+        )
+    if _of(broker, living).draining:
+        raise Refused(f"broker {broker} is draining", hint=f"`venus cluster add {broker}` lets it take part again")
