@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,21 @@ from tests.support import engines
 from venus.broker.core import Core
 from venus.broker.replicas import copies
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
-from venus.broker.replicas.copies import Piece
+from venus.broker.replicas.copies import Begin, Copies, Piece, Place
 from venus.broker.replicas.core_logs import CoreLogs
+from venus.broker.replicas.health import Health
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs
+from venus.broker.replicas.unfinished import Mark
 from venus.coordination.memory import MemoryCluster, MemoryCoordinator
 from venus.errors import Unavailable
 from venus.replication.messages import Answer, Answered, Fetch, Fetched
 from venus.replication.records import LiveBroker, Member, Policy
 from venus.replication.settings import Patience
 
-LEASE_S = 1.0
+LEASE_S = 3.0
 TICK_S = 0.02
 #: Impatient, so that tests are short.
 PATIENCE = Patience(lag_s=3.0, idle_s=0.1, ballot_s=0.3, election_every_s=0.3, turn_s=0.1, fetch_s=1.0)
@@ -117,7 +119,8 @@ class Node:
         self.coordination = CoordinatorThread(
             self.coordinator, lease_s=LEASE_S, monotonic=time.monotonic, post=self.post
         )
-        self.installer = Installer(self.core, shared, self._copy, post=self.post)
+        self.copies = Copies(self.core, time.monotonic)
+        self.installer = Installer(self.core, shared, self, post=self.post)
         self.host = Host(
             me,
             logs=CoreLogs(self.core, shared, me=name, background=lambda call: self._background(call)),
@@ -129,6 +132,7 @@ class Node:
             patience=PATIENCE,
             monotonic=time.monotonic,
             post=self.post,
+            health=Health(self.core.store, self.core.space),
         )
         cluster.net.nodes[name] = self
         self._thread = threading.Thread(target=self._run, name=f"host-{name}", daemon=True)
@@ -139,13 +143,25 @@ class Node:
         """Run a call in the host's thread."""
         self._inbox.put(call)
 
-    def _copy(self, leader: LiveBroker, business: str) -> Iterator[Piece]:
+    def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
+        """Return the pieces of a leader's copy."""
         node = self._cluster.nodes[leader.member.broker]
         if (self.name, node.name) in self._cluster.net.cut:
             raise Unavailable("no way there")
-        for n, piece in enumerate(copies.pieces(node.core, node.core.catalogue.known(business))):
-            self._cluster.piece_came(self, n)
-            yield piece
+        copy = node.copies.take(node.core.catalogue.known(business), mark.copy if mark is not None else "")
+        try:
+            yield Begin(copy=copy.name, records_expected=copy.records_expected)
+            goes_on = mark is not None and mark.copy == copy.name
+            self._cluster.copied.append((copy.name, mark.records if mark is not None and goes_on else 0))
+            for n, piece in enumerate(copies.pieces(copy, mark.place if mark is not None and goes_on else Place())):
+                self._cluster.piece_came(self, n)
+                yield piece
+        finally:
+            node.copies.release(copy)
+
+    def copy_done(self, leader: LiveBroker, _: str, copy: str) -> None:
+        """Let the leader remove a copy."""
+        self._cluster.nodes[leader.member.broker].copies.done(copy)
 
     def _background(self, call: Callable[[], None]) -> None:
         self._pool.submit(call)
@@ -189,6 +205,7 @@ class Node:
         self._thread.join()
         self.coordination.stop(leave=False)
         self.installer.stop()
+        self.copies.close()
         self._pool.shutdown()
         self.core.stop()
 
@@ -199,6 +216,7 @@ class Node:
             self._inbox.put(None)
             self._thread.join()
             self.installer.stop()
+            self.copies.close()
             self._pool.shutdown()
             self.core.stop()
 
@@ -219,6 +237,8 @@ class Cluster:
         self.net = Net()
         #: Called with the node that installs and how many pieces it has had.
         self.piece_came: Callable[[Node, int], None] = lambda _node, _n: None
+        #: Which copies were begun, and how many records of each were there already.
+        self.copied: list[tuple[str, int]] = []
         self.memory = MemoryCluster(clock=time.monotonic)
         minimum = len(names) // 2 + 1 if policy is Policy.CONSISTENCY else 1
         self.wanted = Wanted(replicas=len(names), policy=policy, min_in_sync=minimum)

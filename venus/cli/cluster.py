@@ -171,7 +171,7 @@ def _loss(window: LossWindow) -> dict[str, Any]:
 
 def installing_shown(broker: str, found: Installing) -> str:
     """Return how far an installation has come, for people."""
-    from venus.cli.output import bytes_shown, seconds_shown
+    from venus.figures import bytes_shown, seconds_shown
 
     expected = f" of about {found.records_expected:,}" if found.records_expected else ""
     left = f", about {seconds_shown(found.seconds_left)} left" if found.seconds_left >= 0 else ""

@@ -1698,6 +1698,52 @@ class ReplicaStatus(_message.Message):
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
 @_typing.final
+class InstallationStatus(_message.Message):
+    """How far a replica has come that takes a leader's copy; its business is not among the others until it is whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    RECORDS_EXPECTED_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    SECONDS_LEFT_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    leader: _builtins.str
+    """the broker whose copy it is"""
+    reason: _builtins.str
+    records: _builtins.int
+    """that have come, those of an interrupted attempt included"""
+    records_expected: _builtins.int
+    """about; 0 = not known yet"""
+    bytes: _builtins.int
+    bytes_per_s: _builtins.int
+    seconds_left: _builtins.int
+    """about; -1 = not known yet"""
+    def __init__(
+        self,
+        *,
+        business: _builtins.str = ...,
+        leader: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        records: _builtins.int = ...,
+        records_expected: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        bytes_per_s: _builtins.int = ...,
+        seconds_left: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "bytes", b"bytes", "bytes_per_s", b"bytes_per_s", "leader", b"leader", "reason", b"reason", "records", b"records", "records_expected", b"records_expected", "seconds_left", b"seconds_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallationStatus: _TypeAlias = InstallationStatus  # noqa: Y015
+
+@_typing.final
 class BrokerStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1711,6 +1757,7 @@ class BrokerStatus(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     BROKER_ID_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    INSTALLATIONS_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
@@ -1728,6 +1775,10 @@ class BrokerStatus(_message.Message):
     def alarms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def traffic(self) -> Global___TrafficStatus: ...
+    @_builtins.property
+    def installations(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstallationStatus]:
+        """of replicas that begin anew"""
+
     def __init__(
         self,
         *,
@@ -1741,11 +1792,12 @@ class BrokerStatus(_message.Message):
         cluster: _builtins.str = ...,
         broker_id: _builtins.str = ...,
         traffic: Global___TrafficStatus | None = ...,
+        installations: _abc.Iterable[Global___InstallationStatus] | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

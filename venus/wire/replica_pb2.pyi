@@ -301,8 +301,19 @@ class CopyRequest(_message.Message):
 
     GREETING_FIELD_NUMBER: _builtins.int
     BUSINESS_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    AREA_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
+    copy: _builtins.str
+    """go on with this copy, if it still stands; empty = with a new one"""
+    area: _builtins.int
+    """behind `after` in this area; absent: from its begin"""
+    after: _builtins.bytes
+    done: _builtins.bool
+    """the copy is installed: nothing is sent, the leader removes it"""
     seal: _builtins.int
     @_builtins.property
     def greeting(self) -> Global___Greeting: ...
@@ -311,13 +322,19 @@ class CopyRequest(_message.Message):
         *,
         greeting: Global___Greeting | None = ...,
         business: _builtins.str = ...,
+        copy: _builtins.str = ...,
+        area: _builtins.int = ...,
+        after: _builtins.bytes | None = ...,
+        done: _builtins.bool = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["greeting", b"greeting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "greeting", b"greeting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "greeting", b"greeting", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "area", b"area", "business", b"business", "copy", b"copy", "done", b"done", "greeting", b"greeting", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
 
 Global___CopyRequest: _TypeAlias = CopyRequest  # noqa: Y015
 
@@ -332,12 +349,20 @@ class CopyFrame(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    RECORDS_EXPECTED_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     area: _builtins.int
     """venus/broker/replicas/copies.py"""
     end: _builtins.bool
     frames: _builtins.int
     """at the end: how many came before"""
+    copy: _builtins.str
+    """in the first frame, which has no keys: the copy that is sent, another one than was asked for"""
+    records_expected: _builtins.int
+    """if that is gone; then it is sent from its begin
+    in the first frame: about how many keys the whole copy has
+    """
     seal: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
@@ -351,11 +376,13 @@ class CopyFrame(_message.Message):
         values: _abc.Iterable[_builtins.bytes] | None = ...,
         end: _builtins.bool = ...,
         frames: _builtins.int = ...,
+        copy: _builtins.str = ...,
+        records_expected: _builtins.int = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["area", b"area", "end", b"end", "frames", b"frames", "keys", b"keys", "seal", b"seal", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["area", b"area", "copy", b"copy", "end", b"end", "frames", b"frames", "keys", b"keys", "records_expected", b"records_expected", "seal", b"seal", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -151,13 +151,15 @@ def test_a_broker_whose_disk_is_lost_comes_back_empty_and_is_whole_again(tmp_pat
         assert [h.batch_no for h in Producer(successor.core).ack.undecided] == [undecided.batch_no]
 
 
-def test_an_installation_that_is_interrupted_starts_over_and_nothing_of_it_is_served(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [1, 3, 6])  # behind the log, the rows, a part of the state
+def test_an_installation_that_is_interrupted_goes_on_and_nothing_of_it_is_served(tmp_path: Path, at: int) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
-        filled_without(cluster, "c")
+        leader = filled_without(cluster, "c")
         reached = threading.Event()
 
         def dies(node: Node, n: int) -> None:
-            if n == 2 and not reached.is_set():
+            if n == at and not reached.is_set():
+                node.core.commits.submit(lambda _: None).result(engines.WAIT_S)  # what came so far is in the store
                 node.killed = True
                 reached.set()
 
@@ -174,3 +176,37 @@ def test_an_installation_that_is_interrupted_starts_over_and_nothing_of_it_is_se
         assert node.core.catalogue.known(BUSINESS).log.end == 1
         cluster.net.cut = set()
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
+        (first, before), (second, came) = cluster.copied
+        assert (first, before) == (second, 0), "it went on with the same copy"
+        assert came > 0
+        engines.wait_until(lambda: not list((leader.core.data_dir / "snapshots").glob("copy-*")))
+        assert engines.full_data(node.core) == engines.full_data(leader.core)
+
+
+def test_an_installation_starts_over_if_the_leaders_copy_is_gone(tmp_path: Path) -> None:
+    with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
+        leader = filled_without(cluster, "c")
+
+        def breaks(node: Node, n: int) -> None:
+            if n == 3 and len(cluster.copied) == 1:
+                raise Unavailable("the line broke")
+
+        cluster.piece_came = breaks
+        copies = leader.copies
+        cluster.start("c")
+        engines.wait_until(lambda: len(cluster.copied) == 1)
+        engines.wait_until(lambda: copies.standing() == [(cluster.copied[0][0], 0)])
+        copies.close()
+        assert [len(rows) for rows in contents(cluster)] == [310] * 3
+        assert [came for _, came in cluster.copied] == [0, 0]
+
+
+def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(tmp_path: Path) -> None:
+    room = {"a": 10 << 30, "b": 600 << 20, "c": 10 << 30}
+    with Cluster(tmp_path, free_bytes=lambda path: room[path.name[0]], free_bytes_min=512 << 20) as cluster:
+        leader = cluster.create()
+        Producer(leader.core).commit(engines.rows(0, 3))
+        cluster.settle()
+        engines.wait_until(lambda: "less than 1024 MiB free" in cluster.nodes["b"].host.me.unhealthy)
+        leader.kill()
+        assert cluster.leader().name == "c", "b comes first by its name, and has as much"

@@ -30,6 +30,11 @@ def put_removal(batch: Batch, number: int) -> None:
     start = keys.number_prefix(number)
     for family in _NUMBERED:
         batch.delete_range(family, start, keys.after_prefix(start))
+    put_state_removal(batch, number)
+
+
+def put_state_removal(batch: Batch, number: int) -> None:
+    """Put the removal of a business's state alone."""
     for prefix in keys.state_prefixes(number):
         batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
 

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from venus.broker.log.upgrade import UPGRADES
 from venus.broker.machine import machine, records
 from venus.broker.machine.business import Business
-from venus.broker.pipeline.forgetting import put_removal
+from venus.broker.pipeline.forgetting import put_removal, put_state_removal
 from venus.broker.queue import places
 from venus.broker.store import keys
 from venus.broker.store.format import check_format
 from venus.broker.store.rocks import Store
 
 logger = logging.getLogger(__name__)
+
+#: Of a copy (venus/broker/replicas/copies.py): log, queue and rows come before it.
+FIRST_STATE_AREA = 3
 
 
 def recover(store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float) -> list[Business]:
@@ -43,9 +46,19 @@ def take_up(store: Store, business: Business, *, watermark: Callable[[Business],
 
 
 def remove_unfinished(store: Store) -> None:
-    """Remove what there is of copies whose installation did not end; their marks stay until one does."""
+    """Remove the state of copies whose installation did not end: by it they would be taken for businesses.
+
+    What else came of them stays, and their marks say that the state has to come again; nothing stays of one whose mark
+    does not say how far it came.
+    """
     batch = store.batch()
-    for _, mark in store.scan_prefix(keys.STATE, keys.INSTALLING):
-        put_removal(batch, int(json.loads(mark)["number"]))
+    for key, value in store.scan_prefix(keys.STATE, keys.INSTALLING):
+        mark = json.loads(value)
+        if not mark.get("copy"):
+            put_removal(batch, int(mark["number"]))
+            continue
+        put_state_removal(batch, int(mark["number"]))
+        if mark["area"] >= FIRST_STATE_AREA:
+            batch.put(keys.STATE, key, json.dumps(mark | {"area": FIRST_STATE_AREA, "after": None}).encode())
     if len(batch):
         store.write(batch, durable=True)

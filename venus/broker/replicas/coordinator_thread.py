@@ -1,4 +1,7 @@
-"""The coordinator's blocking calls, one at a time, in a thread of their own; answers go back as events."""
+"""The coordinator's blocking calls, one at a time, in a thread of their own; answers go back as events.
+
+The lease has another thread (lease_thread.py).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from venus.broker.replicas.lease_thread import REFRESH_PART, LeaseThread
 from venus.broker.replicas.ports import Post
-from venus.errors import Unavailable, VenusError
+from venus.errors import VenusError
 from venus.replication.coordinator import Coordinator
 from venus.replication.messages import Swapped
 from venus.replication.records import Leadership, LiveBroker
 
 logger = logging.getLogger(__name__)
 
-#: A lease is refreshed each third of it.
-REFRESH_PART = 1 / 3
 #: Between two looks at the coordinator, however many hints come.
 READ_EVERY_S = 0.05
 
@@ -46,9 +48,7 @@ class CoordinatorThread:
 
     def __init__(self, coordinator: Coordinator, *, lease_s: float, monotonic: Callable[[], float], post: Post) -> None:
         self._coordinator = coordinator
-        self._me: LiveBroker | None = None
-        self._lease_s = lease_s
-        self._refresh_every_s = lease_s * REFRESH_PART
+        self._read_at_least_s = lease_s * REFRESH_PART
         self._monotonic = monotonic
         self._post = post
         self._told: Told | None = None
@@ -56,23 +56,24 @@ class CoordinatorThread:
         self._calls: deque[Callable[[], None]] = deque()
         self._wants_read = True
         self._stopping = False
-        self._refreshed_at = self._read_at = float("-inf")
+        self._read_at = float("-inf")
         self.unreachable = ""
         self.invalid: tuple[str, ...] = ()
+        self._lease = LeaseThread(
+            coordinator, lease_s=lease_s, monotonic=monotonic, leased=self._leased, failed=self._failed
+        )
         self._thread = threading.Thread(target=self._run, name="venus-coordinator", daemon=True)
 
     def start(self, told: Told, me: LiveBroker) -> None:
         """Register this broker, and begin. Raises Refused if another broker has its id."""
-        self._told, self._me = told, me
-        try:
-            self._register()
-        except Unavailable as error:
-            self._failed(error)
+        self._told = told
+        self._lease.start(me)
         self._coordinator.watch(self.read_soon)
         self._thread.start()
 
     def stop(self, *, leave: bool = True) -> None:
-        """End the thread, and the lease if `leave`."""
+        """End the threads, and the lease if `leave`."""
+        self._lease.stop()
         with self._ready:
             self._stopping = True
             self._ready.notify()
@@ -84,6 +85,10 @@ class CoordinatorThread:
             except VenusError as error:
                 logger.info("the lease ends by itself: %s", error)
         self._coordinator.close()
+
+    def say(self, me: LiveBroker) -> None:
+        """Say something else of this broker."""
+        self._lease.say(me)
 
     # -- calls of the host -----------------------------------------------------------------------------------------
 
@@ -148,43 +153,25 @@ class CoordinatorThread:
                 self.unreachable = repr(error)
 
     def _next(self) -> Callable[[], None] | None:
-        """Return the next call: the lease first, then what was asked for, then a look at everything."""
+        """Return the next call: what was asked for, then a look at everything, now and then without a hint."""
         with self._ready:
             while True:
                 now = self._monotonic()
                 if self._stopping:
                     return None
-                if now >= self._refreshed_at + self._refresh_every_s:
-                    self._refreshed_at = now
-                    self._wants_read = True  # a watch is a hint that may be missed
-                    return self._refresh
                 if self._calls:
                     return self._calls.popleft()
-                if self._wants_read and now >= self._read_at + READ_EVERY_S:
+                # without a hint as well: a watch may miss something
+                wake = self._read_at + (READ_EVERY_S if self._wants_read else self._read_at_least_s)
+                if now >= wake:
                     self._wants_read, self._read_at = False, now
                     return self._read
-                wake = self._read_at + READ_EVERY_S if self._wants_read else self._refreshed_at + self._refresh_every_s
                 self._ready.wait(max(wake - now, 0.001))
 
-    def _refresh(self) -> None:
-        asked_at = self._monotonic()
-        if self._coordinator.refresh():
-            self._leased(asked_at)
-        else:
-            logger.warning("the lease at the coordinator had ended; this broker registers again")
-            self._register()
-
-    def _register(self) -> None:
-        asked_at = self._monotonic()
-        assert self._me is not None, "started"
-        self._coordinator.register(self._me)
-        self._leased(asked_at)
-
-    def _leased(self, asked_at: float) -> None:
+    def _leased(self, until: float) -> None:
         if self.unreachable:
             logger.info("the coordinator answers again")
             self.unreachable = ""
-        until = asked_at + self._lease_s
         self._tell(lambda told: told.leased(until))
 
     def _read(self) -> None:
@@ -202,7 +189,7 @@ class CoordinatorThread:
         if told is not None:
             self._post(lambda: say(told))
 
-    def _failed(self, error: VenusError) -> None:
+    def _failed(self, error: Exception) -> None:
         if not self.unreachable:
             logger.warning("the coordinator: %s", error)
-        self.unreachable = str(error)
+        self.unreachable = str(error) or repr(error)

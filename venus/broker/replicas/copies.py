@@ -1,26 +1,33 @@
 """A business as it lies in a store, in pieces: what a leader sends to a replica that starts over.
 
 The pieces come from a checkpoint, which is consistent: log up to what is applied, queue, full data and state. Keys
-travel without the business's number, which is another one in each store.
+travel without the business's number, which is another one in each store. A checkpoint stands until the replica has
+everything, or has not asked for a while: one that was interrupted goes on behind the last piece that it has.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.store import keys
 from venus.broker.store import rocks as stores
 from venus.broker.store.rocks import Store
-from venus.errors import ProtocolError, Unavailable
+from venus.errors import Overloaded, ProtocolError, Unavailable
 
 PIECE_BYTES = 1 << 20
 _PIECE_ROWS_MAX = 16_384
 _NUMBER_BYTES = 4
+#: So many copies may stand at once: each keeps files from being deleted.
+COPIES_MAX = 4
+#: A copy that nobody has asked for stands so long.
+STANDS_S = 600.0
 #: Family, and what stands before the number in a key; an area is named by its place here, so nothing is ever moved.
 AREAS: tuple[tuple[str, bytes], ...] = (
     (keys.RLOG, b""),
@@ -31,6 +38,22 @@ AREAS: tuple[tuple[str, bytes], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Behind which key of an area the next piece begins; None = at its begin."""
+
+    area: int = 0
+    after: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """What comes before the pieces: which copy it is, and about how many records it has."""
+
+    copy: str
+    records_expected: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Keys without area and number, with their values."""
 
@@ -38,42 +61,138 @@ class Piece:
     keys: tuple[bytes, ...]
     values: tuple[bytes, ...]
 
-
-def pieces(core: Core, business: Business) -> Generator[Piece, None, None]:
-    """Copy a business from a checkpoint that ends with the iterator. Raises Unavailable, StorageError."""
-    core.space.check_data(0)
-    path = core.data_dir / "snapshots" / f"copy-{uuid.uuid4().hex}"
-    core.store.checkpoint(path)
-    try:
-        store = Store(path, read_only=True)
-        try:
-            yield from _read(store, business)
-        finally:
-            store.close()
-    finally:
-        stores.remove(path)
+    @property
+    def behind(self) -> Place:
+        """Where the next piece begins."""
+        return Place(area=self.area, after=self.keys[-1])
 
 
-def _read(store: Store, business: Business) -> Iterator[Piece]:
-    record = store.get(keys.STATE, keys.core_key(business.number))
-    if record is None:
-        raise Unavailable(f"{business.name} has nothing yet")
-    log_stop = keys.log_key(business.number, json.loads(record)["applied"] + 1)
-    for area, (family, prefix) in enumerate(AREAS):
-        start = prefix + keys.number_prefix(business.number)
-        stop = log_stop if family == keys.RLOG else keys.after_prefix(start)
-        done = False
-        first = start
-        while not done:
-            found, values, done = store.range(family, first, stop, rows_max=_PIECE_ROWS_MAX, bytes_max=PIECE_BYTES)
+@dataclass(slots=True, eq=False)
+class Copy:
+    """One checkpoint, of which one business is read."""
+
+    name: str
+    path: Path
+    store: Store
+    number: int
+    log_stop: bytes
+    records_expected: int
+    users: int = 0
+    used_at: float = 0.0
+
+    def after(self, place: Place) -> Piece | None:
+        """Return the piece behind a place, None at the end. Raises StorageError."""
+        for area in range(place.area, len(AREAS)):
+            family, prefix = AREAS[area]
+            start = prefix + keys.number_prefix(self.number)
+            stop = self.log_stop if family == keys.RLOG else keys.after_prefix(start)
+            begun = area == place.area and place.after is not None
+            first = start + (place.after or b"") + b"\0" if begun else start
+            found, values, _ = self.store.range(family, first, stop, rows_max=_PIECE_ROWS_MAX, bytes_max=PIECE_BYTES)
             if found:
-                yield Piece(area=area, keys=tuple(key[len(start) :] for key in found), values=tuple(values))
-                first = found[-1] + b"\0"
+                return Piece(area=area, keys=tuple(key[len(start) :] for key in found), values=tuple(values))
+        return None
+
+
+class Copies:
+    """The copies of a broker that stand; thread-safe."""
+
+    def __init__(self, core: Core, monotonic: Callable[[], float]) -> None:
+        self._core, self._monotonic = core, monotonic
+        self._lock = threading.Lock()
+        self._copies: dict[str, Copy] = {}
+
+    def take(self, business: Business, name: str) -> Copy:
+        """Return the copy of this name, or a new one, until `release`. Raises Overloaded, Unavailable, StorageError."""
+        with self._lock:
+            copy = self._copies.get(name)
+            if copy is None or copy.number != business.number:
+                self._make_room()
+                copy = self._made(business)
+                self._copies[copy.name] = copy
+            copy.users += 1
+            return copy
+
+    def release(self, copy: Copy) -> None:
+        """Let a copy go; it stands for a while."""
+        with self._lock:
+            copy.users -= 1
+            copy.used_at = self._monotonic()
+
+    def standing(self) -> list[tuple[str, int]]:
+        """Return the names of the copies that stand, and how many replicas read each now."""
+        with self._lock:
+            return [(copy.name, copy.users) for copy in self._copies.values()]
+
+    def done(self, name: str) -> None:
+        """Remove a copy that was installed."""
+        with self._lock:
+            copy = self._copies.get(name)
+            if copy is not None and not copy.users:
+                self._remove(copy)
+
+    def expire(self) -> None:
+        """Remove copies that nobody has asked for in a while."""
+        with self._lock:
+            for copy in list(self._copies.values()):
+                if not copy.users and self._monotonic() - copy.used_at > STANDS_S:
+                    self._remove(copy)
+
+    def close(self) -> None:
+        """Remove every copy."""
+        with self._lock:
+            for copy in list(self._copies.values()):
+                self._remove(copy)
+
+    def _make_room(self) -> None:
+        idle = [copy for copy in self._copies.values() if not copy.users]
+        if len(self._copies) >= COPIES_MAX:
+            if not idle:
+                raise Overloaded(f"{COPIES_MAX} replicas take copies already", hint="it is tried again by itself")
+            self._remove(min(idle, key=lambda copy: copy.used_at))
+
+    def _made(self, business: Business) -> Copy:
+        core = self._core
+        core.space.check_data(0)
+        name = f"copy-{uuid.uuid4().hex}"
+        path = core.data_dir / "snapshots" / name
+        core.store.checkpoint(path)
+        try:
+            store = Store(path, read_only=True)
+        except BaseException:
+            stores.remove(path)
+            raise
+        record = store.get(keys.STATE, keys.core_key(business.number))
+        copy = Copy(name=name, path=path, store=store, number=business.number, log_stop=b"", records_expected=0)
+        if record is None:
+            self._forget(copy)
+            raise Unavailable(f"{business.name} has nothing yet")
+        applied = json.loads(record)["applied"]
+        copy.log_stop = keys.log_key(business.number, applied + 1)
+        rows = sum(figures.rows for figures in business.tables.values())
+        copy.records_expected = max(rows, 0) + max(applied + 1 - business.log.start, 0)
+        return copy
+
+    def _remove(self, copy: Copy) -> None:
+        self._copies.pop(copy.name, None)
+        self._forget(copy)
+
+    @staticmethod
+    def _forget(copy: Copy) -> None:
+        copy.store.close()
+        stores.remove(copy.path)
+
+
+def pieces(copy: Copy, place: Place) -> Iterator[Piece]:
+    """Return what is behind a place, piece by piece."""
+    while (piece := copy.after(place)) is not None:
+        yield piece
+        place = piece.behind
 
 
 def place(piece: Piece, number: int) -> tuple[str, list[bytes]]:
     """Return the family and the keys of a piece in the store of a business with this number. Raises ProtocolError."""
-    if piece.area >= len(AREAS) or len(piece.keys) != len(piece.values):
+    if piece.area >= len(AREAS) or len(piece.keys) != len(piece.values) or not piece.keys:
         raise ProtocolError(f"a piece of a copy is of area {piece.area}, which this version does not know")
     family, prefix = AREAS[piece.area]
     start = prefix + keys.number_prefix(number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from venus.broker.replicas.brokers import Brokers
@@ -27,11 +28,16 @@ from venus.replication.settings import Patience
 
 logger = logging.getLogger(__name__)
 
+#: How often the coordinator is told how this broker is.
+TELL_EVERY_S = 1.0
 ELSEWHERE = "this broker has no replica of it"
 
 
 class Host:
-    """The replicas of one broker. Every method is called in the host's thread, but for `log_changed`."""
+    """The replicas of one broker. Every method is called in the host's thread, but for `log_changed`.
+
+    `health` says why another broker should rather lead; empty = this one is healthy.
+    """
 
     def __init__(
         self,
@@ -46,8 +52,10 @@ class Host:
         patience: Patience,
         monotonic: Callable[[], float],
         post: Post,
+        health: Callable[[], str] = lambda: "",
     ) -> None:
         self.me = me
+        self._health, self._told_at = health, float("-inf")
         self.replicas: dict[str, Replica] = {}
         self.brokers = Brokers()
         self._effects = Effects(
@@ -231,8 +239,20 @@ class Host:
 
     def tick(self) -> None:
         """Let time pass; a few times a second."""
-        for business in list(self.replicas):
+        unhealthy = self._health()
+        for business, replica in list(self.replicas.items()):
+            replica.healthy = not unhealthy
             self.take(business, m.Tick())
+        now = self._monotonic()
+        if now >= self._told_at + TELL_EVERY_S:
+            self._told_at = now
+            self.tell(replace(self.me, unhealthy=unhealthy, installing=self._installations.progress()))
+
+    def tell(self, me: LiveBroker) -> None:
+        """Let the others know what has changed about this broker."""
+        if me != self.me:
+            self.me = me
+            self._coordination.say(me)
 
     # -- businesses ------------------------------------------------------------------------------------------------
 

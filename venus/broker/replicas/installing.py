@@ -1,30 +1,35 @@
 """A replica that cannot follow starts over: its business is removed, and a leader's copy takes its place.
 
-A mark in the store is there from the removal to the end. A process that finds it removes what there is of the copy,
-and the replica neither gives a ballot nor leads until another copy is whole. Nothing of a copy is served before.
+A mark in the store is there from the removal to the end (unfinished.py). While it is there, the replica neither gives
+a ballot nor leads, and nothing of the copy is served. An installation that was interrupted, by a line that broke or
+by the end of the process, goes on behind the last piece that is in the store, if the leader's copy still stands.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.forgetting import forget, give_back, put_removal
 from venus.broker.pipeline.group import Group
-from venus.broker.replicas import copies
-from venus.broker.replicas.copies import Piece
+from venus.broker.replicas import copies, unfinished
+from venus.broker.replicas.copies import Begin, Piece
 from venus.broker.replicas.ports import Post
 from venus.broker.replicas.shared import ReplicatedLogs, position_of
+from venus.broker.replicas.unfinished import Mark
 from venus.broker.store import keys
-from venus.errors import Refused, StorageError, Unavailable, VenusError
+from venus.errors import ProtocolError, Refused, StorageError, Unavailable, VenusError
 from venus.replication.messages import LogChanged
-from venus.replication.records import LiveBroker
+from venus.replication.records import Installing, LiveBroker
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +37,46 @@ WAIT_S = 60.0
 RETRY_S = 1.0
 #: So long readers of the old copy have to leave.
 LEAVE_S = 30.0
+#: So many pieces may be on their way to the store.
+UNDER_WAY_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an installation is, and where this attempt began."""
+
+    mark: Mark
+    began: Mark
+    began_at: float
+    expected: int
+
+    def shown(self, business: str, leader: str, now: float) -> Installing:
+        """Return it as others are told."""
+        seconds = max(now - self.began_at, 1e-3)
+        records = self.mark.records - self.began.records
+        left = max(self.expected - self.mark.records, 0)
+        return Installing(
+            business=business,
+            leader=leader,
+            records=self.mark.records,
+            records_expected=self.expected,
+            nbytes=self.mark.nbytes,
+            bytes_per_s=int((self.mark.nbytes - self.began.nbytes) / seconds),
+            seconds_left=int(left * seconds / records) if records and self.expected else -1,
+        )
 
 
 class Source(Protocol):
     """Where copies come from."""
 
-    def __call__(self, leader: LiveBroker, business: str) -> Iterator[Piece]:
-        """Return the pieces of a leader's copy, the end only if all have come. Raises VenusError."""
+    def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
+        """Return what a copy is and its pieces, from `mark` on if that still stands. Raises VenusError.
+
+        The end comes only if all have come.
+        """
+
+    def copy_done(self, leader: LiveBroker, business: str, copy: str) -> None:
+        """Let the leader remove a copy that is installed; nothing happens if it does not hear that."""
 
 
 class Installer:
@@ -60,14 +98,21 @@ class Installer:
         self._unwanted: dict[str, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        #: Rows and records that have come of the copy under way, by business.
-        self.progress: dict[str, int] = {}
+        self._progress: dict[str, Progress] = {}
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy; tried again until it is there, or another leader is named."""
         with self._lock:
             self._wanted[business] = leader, done
             self._wake()
+
+    def progress(self) -> tuple[Installing, ...]:
+        """Return how far the installations under way have come."""
+        now = time.monotonic()
+        return tuple(
+            found.shown(business, found.mark.leader.partition("/")[0], now)
+            for business, found in list(self._progress.items())
+        )
 
     def remove(self, business: str, done: Callable[[], None]) -> None:
         """Remove all that there is of a business; what is installed of it is given up."""
@@ -82,7 +127,7 @@ class Installer:
             self._thread.start()
 
     def stop(self) -> None:
-        """Give up what is under way: the next process starts over."""
+        """Give up what is under way: the next process goes on with it."""
         self._stopping.set()
         thread = self._thread
         if thread is not None:
@@ -107,7 +152,7 @@ class Installer:
                 self._stopping.wait(RETRY_S)
                 continue
             finally:
-                self.progress.pop(business, None)
+                self._progress.pop(business, None)
             with self._lock:
                 if self._wanted.get(business) == (leader, done):
                     del self._wanted[business]
@@ -131,22 +176,36 @@ class Installer:
         self._post(done)
 
     def _install(self, business: str, leader: LiveBroker) -> LogChanged:
-        pieces = self._source(leader, business)
-        first = next(pieces, None)  # before anything is removed: this leader has a copy to give
-        if first is None:
+        mark = unfinished.read(self._core.store, business)
+        if mark is not None and (mark.copy == "" or mark.leader != str(leader.member)):
+            mark = None
+        with closing(self._source.copy(leader, business, mark)) as pieces:
+            mark = self._take_copy(business, leader, mark, pieces)
+        return self._take_over(business, leader, mark)
+
+    def _take_copy(self, business: str, leader: LiveBroker, mark: Mark | None, pieces: Iterator[Begin | Piece]) -> Mark:
+        """Write a copy as it comes; return its mark."""
+        begin = next(pieces, None)  # before anything is removed: this leader has a copy to give
+        if not isinstance(begin, Begin):
             raise Unavailable(f"broker {leader.member.broker} has nothing of it")
-        number = self._core.catalogue.reserve()
-        self._remove(business, number)
-        self.progress[business] = 0
-        self._write(business, number, first)
-        for piece in pieces:
-            if self._stopping.is_set() or self._unwanted or self._wanted.get(business, (None,))[0] != leader:
-                raise Unavailable("the installation was given up")
-            self._write(business, number, piece)
+        if mark is None or begin.copy != mark.copy:
+            number = self._core.catalogue.reserve()
+            mark = Mark(number=number, copy=begin.copy, leader=str(leader.member))
+            self._remove(business, mark)
+        else:
+            logger.info("%s: its installation goes on behind %d records", business, mark.records)
+        self._progress[business] = Progress(
+            mark=mark, began=mark, began_at=time.monotonic(), expected=begin.records_expected
+        )
+        self._write_all(business, leader, mark, pieces)
+        return mark
+
+    def _take_over(self, business: str, leader: LiveBroker, mark: Mark) -> LogChanged:
+        """Let everybody find the business again, once its copy is found to be whole."""
         try:
-            found = self._core.take_in(number)
+            found = self._core.take_in(mark.number)
         except StorageError as error:
-            raise Unavailable(f"the copy does not fit together: {error}") from error
+            raise self._useless(business, mark, f"the copy does not fit together: {error}") from error
         self._core.commits.submit(lambda group: _put_mark(group, business, None)).result(WAIT_S)
         self._core.catalogue.forgotten(business)
         self._core.catalogue.put_back(found)
@@ -157,30 +216,63 @@ class Installer:
         logger.info(
             "%s: the copy of %s is installed: entries up to %d", business, leader.member.broker, found.log.applied
         )
+        self._source.copy_done(leader, business, mark.copy)
         return position_of(found)
 
-    def _remove(self, business: str, number: int | None) -> Business | None:
-        """Remove and return what there is of a business; mark the store with the number of the copy that follows."""
+    def _write_all(self, business: str, leader: LiveBroker, mark: Mark, pieces: Iterator[Begin | Piece]) -> None:
+        """Write pieces as they come; some are on their way to the store while others come."""
+        under_way: deque[Future[None]] = deque()
+        for piece in pieces:
+            if self._stopping.is_set() or self._unwanted or self._wanted.get(business, (None,))[0] != leader:
+                raise Unavailable("the installation was given up")
+            if not isinstance(piece, Piece):
+                raise ProtocolError("a copy begins twice")
+            self._core.space.check_data(0)
+            mark = mark.with_piece(piece)
+            under_way.append(self._write(business, mark, piece))
+            if len(under_way) > UNDER_WAY_MAX:
+                under_way.popleft().result(WAIT_S)
+            progress = self._progress.get(business)
+            if progress is not None:
+                self._progress[business] = replace(progress, mark=mark)
+        for write in under_way:
+            write.result(WAIT_S)
+
+    def _write(self, business: str, mark: Mark, piece: Piece) -> Future[None]:
+        family, found = copies.place(piece, mark.number)
+
+        def work(group: Group) -> None:
+            group.batch.put_many(family, found, piece.values)
+            unfinished.put(group.batch, business, mark)
+
+        return self._core.commits.submit(work)
+
+    def _useless(self, business: str, mark: Mark, why: str) -> Unavailable:
+        """Note that nothing of a copy may be used again."""
+        self._core.commits.submit(lambda group: _put_mark(group, business, Mark(number=mark.number))).result(WAIT_S)
+        return Unavailable(why)
+
+    def _remove(self, business: str, mark: Mark | None) -> Business | None:
+        """Remove and return what there is of a business; `mark` is that of the copy that follows, if one does."""
         catalogue, commits = self._core.catalogue, self._core.commits
         found = self._taken_out(business)
         if found is not None:
             commits.submit(lambda _: None).result(WAIT_S)
             self._core.materialiser.forget(found).result(WAIT_S)
             self._core.snapshots.forget(found)
-
-        unfinished = self._core.store.get(keys.STATE, keys.installing_key(business))
+        before = unfinished.read(self._core.store, business)
 
         def work(group: Group) -> None:
-            if unfinished is not None:
-                put_removal(group.batch, int(json.loads(unfinished)["number"]))
+            if before is not None:
+                put_removal(group.batch, before.number)
             if found is not None:
                 found.pending.clear()
                 forget(group, found, catalogue)
             catalogue.remember_number(group.batch)
-            _put_mark(group, business, number)
+            _put_mark(group, business, mark)
 
         commits.submit(work).result(WAIT_S)
-        if number is None:
+        if mark is None:
             catalogue.forgotten(business)
         return found
 
@@ -199,14 +291,7 @@ class Installer:
             except Unavailable:
                 return None  # an installation that was given up has removed it
 
-    def _write(self, business: str, number: int, piece: Piece) -> None:
-        family, found = copies.place(piece, number)
-        self._core.space.check_data(0)
-        self._core.commits.submit(lambda group: group.batch.put_many(family, found, piece.values)).result(WAIT_S)
-        self.progress[business] = self.progress.get(business, 0) + len(found)
 
-
-def _put_mark(group: Group, business: str, number: int | None) -> None:
-    value = None if number is None else json.dumps({"number": number}).encode()
-    group.stage(keys.STATE, keys.installing_key(business), value)
+def _put_mark(group: Group, business: str, mark: Mark | None) -> None:
+    group.stage(keys.STATE, keys.installing_key(business), None if mark is None else unfinished.encode(mark))
     group.durable = True

@@ -10,14 +10,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import grpc
 
 from venus.broker.replicas import wire
-from venus.broker.replicas.copies import Piece
+from venus.broker.replicas.copies import Begin, Piece
 from venus.broker.replicas.host import Host
+from venus.broker.replicas.unfinished import Mark
 from venus.errors import ProtocolError, VenusError
 from venus.replication.messages import Answer, Answered, Fetch
 from venus.replication.records import LiveBroker, Member
@@ -91,9 +92,28 @@ class Lines:
         if ballot is not None and self.host is not None:
             self.host.ballot_came(business, term, ballot)
 
-    def copy(self, leader: LiveBroker, business: str) -> Iterator[Piece]:
-        """Read a leader's copy of a business, from any thread but the loop's; the end comes only if all has come."""
+    def copy_done(self, leader: LiveBroker, business: str, copy: str) -> None:
+        """Let a leader remove a copy that is installed; from any thread but the loop's."""
+        greeting = self.greeting(leader.member)
+        request = replica_pb2.CopyRequest(greeting=greeting, business=business, copy=copy, done=True)
+        with unchecked_channel(Address(leader.address, self._proof), _options()) as channel:
+            call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)
+            try:
+                for _ in call(request, timeout=BALLOT_TIMEOUT_S):
+                    pass
+            except grpc.RpcError as error:
+                logger.info("%s: broker %s keeps its copy for a while: %s", business, leader.member.broker, error)
+
+    def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
+        """Read a leader's copy of a business, from any thread but the loop's; the end comes only if all has come.
+
+        `mark` says behind which piece of which copy it goes on, if that copy still stands.
+        """
         request = replica_pb2.CopyRequest(greeting=self.greeting(leader.member), business=business)
+        if mark is not None:
+            request.copy, request.area = mark.copy, mark.place.area
+            if mark.place.after is not None:
+                request.after = mark.place.after
         with unchecked_channel(Address(leader.address, self._proof), _options()) as channel:
             call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)(request)
             taken = 0
@@ -103,6 +123,9 @@ class Lines:
                     limits.check(frame, "from another broker: ")
                     if frame.end and frame.frames == taken:
                         return
+                    if frame.copy:
+                        yield Begin(copy=frame.copy, records_expected=frame.records_expected)
+                        continue
                     taken += 1
                     yield Piece(area=frame.area, keys=tuple(frame.keys), values=tuple(frame.values))
             except grpc.RpcError as error:

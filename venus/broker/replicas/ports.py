@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from venus.replication.messages import Answer, Append, Fetch, LogChanged, Truncate
-from venus.replication.records import Leadership, LiveBroker, Member
+from venus.replication.records import Installing, Leadership, LiveBroker, Member
 
 #: Runs a call in the host's thread, in the order of posting; from any thread.
 Post = Callable[[Callable[[], None]], None]
@@ -71,6 +71,9 @@ class Installations(Protocol):
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy; `done` follows in the host's thread, however often it has to be tried."""
 
+    def progress(self) -> tuple[Installing, ...]:
+        """Return how far the installations under way have come."""
+
     def remove(self, business: str, done: Callable[[], None]) -> None:
         """Remove all that there is of a business, an installation under way included; `done` follows likewise."""
 
@@ -86,6 +89,9 @@ class Coordination(Protocol):
 
     def create(self, leadership: Leadership) -> None:
         """Store a new business; `Host.seen` follows."""
+
+    def say(self, me: LiveBroker) -> None:
+        """Say something else of this broker."""
 
     def ask_forgotten(self, business: str) -> None:
         """Ask whether a business that has no record any more was forgotten; `Host.forgotten` follows."""

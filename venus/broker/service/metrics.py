@@ -53,6 +53,15 @@ REPLICATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ReplicationStatus
     ("venus_writable", "1 if this broker takes writes for the business", lambda r: float(not r.refusal)),
 )
 
+#: Of replicas that begin anew with a leader's copy.
+INSTALLATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.InstallationStatus], float]], ...] = (
+    ("venus_installation_records", "Records that have come of a leader's copy", lambda i: i.records),
+    ("venus_installation_records_expected", "Records of the whole copy, about", lambda i: i.records_expected),
+    ("venus_installation_bytes", "Bytes that have come of a leader's copy", lambda i: i.bytes),
+    ("venus_installation_bytes_per_second", "How fast it comes", lambda i: i.bytes_per_s),
+    ("venus_installation_seconds_left", "How long it takes yet, about; -1 = not known", lambda i: i.seconds_left),
+)
+
 CONSUMER_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ConsumerStatus], float]], ...] = (
     ("venus_consumer_acknowledged", "Every change below this offset is applied", lambda c: c.acknowledged),
     ("venus_consumer_backlog_rows", "Changes committed and not acknowledged", lambda c: c.backlog_rows),
@@ -122,6 +131,7 @@ class StatusCollector(Collector):
         yield self._oldest_half()
         yield from self._consumers()
         yield from self._replicas()
+        yield from self._installations()
         if not traffic_metrics.details_are_degraded(self._status):
             yield self._tables()
         yield from self._reports()
@@ -214,6 +224,14 @@ class StatusCollector(Collector):
                     behind.add_metric([business, replica.broker], replica.behind)
         if rows:
             yield behind
+
+    def _installations(self) -> Iterable[Metric]:
+        """Return how far replicas are that begin anew; nothing while there is none."""
+        for name, text, read in INSTALLATION_GAUGES if self._status.installations else ():
+            family = GaugeMetricFamily(name, text, labels=["business"])
+            for found in self._status.installations:
+                family.add_metric([found.business], read(found))
+            yield family
 
     def _reports(self) -> Iterable[Metric]:
         """Return what the adapters say; `place` is source or the consumer group."""

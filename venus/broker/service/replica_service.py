@@ -28,7 +28,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ReplicaService(replica_pb2_grpc.ReplicaServicer):
     """Follow, Ballot and Copy; in the host's loop."""
 
-    def __init__(self, core: Core, bridge: LoopBridge, traffic: Traffic, host: Host, lines: Lines) -> None:
+    def __init__(
+        self, core: Core, bridge: LoopBridge, traffic: Traffic, host: Host, lines: Lines, standing: copies.Copies
+    ) -> None:
+        self._copies = standing
         self._core, self._bridge, self._host, self._lines = core, bridge, host, lines
         self._traffic = traffic
 
@@ -75,17 +78,33 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
             replica = self._host.replicas.get(request.business)
             if replica is None or not replica.leads:
                 raise NotLeader(f"{request.business}: this broker does not lead it")
+            if request.done:
+                await self._bridge.blocking(Lane.CONTROL, self._copies.done, request.copy)
+                return
             logger.info("%s: broker %s takes a copy", request.business, sender.broker)
-            pieces = copies.pieces(self._core, self._core.catalogue.known(request.business))
-            frames = 0
+            business = self._core.catalogue.known(request.business)
+            copy = await self._bridge.blocking(Lane.FULL_DATA, self._copies.take, business, request.copy)
             try:
-                while (piece := await self._bridge.blocking(Lane.FULL_DATA, next, pieces, None)) is not None:
-                    await self._traffic.full_data(request.business, sum(map(len, piece.values)))
-                    await context.write(replica_pb2.CopyFrame(area=piece.area, keys=piece.keys, values=piece.values))
-                    frames += 1
-                await context.write(replica_pb2.CopyFrame(end=True, frames=frames))
+                await self._send(copy, request, context)
             finally:
-                self._bridge.behind(Lane.FULL_DATA, pieces.close)
+                self._bridge.behind(Lane.FULL_DATA, self._copies.release, copy)
+
+    async def _send(self, copy: copies.Copy, request: replica_pb2.CopyRequest, context: Context) -> None:
+        """Send what the replica does not have of a copy; the next piece is read while one is on its way."""
+        place = copies.Place()
+        if copy.name == request.copy:
+            place = copies.Place(area=request.area, after=request.after if request.HasField("after") else None)
+        await context.write(replica_pb2.CopyFrame(copy=copy.name, records_expected=copy.records_expected))
+        frames, piece = 0, await self._bridge.blocking(Lane.FULL_DATA, copy.after, place)
+        while piece is not None:
+            following = asyncio.ensure_future(self._bridge.blocking(Lane.FULL_DATA, copy.after, piece.behind))
+            try:
+                await self._traffic.full_data(request.business, sum(map(len, piece.values)))
+                await context.write(replica_pb2.CopyFrame(area=piece.area, keys=piece.keys, values=piece.values))
+            finally:
+                piece = await asyncio.shield(following)  # nothing may read a copy that is closed
+            frames += 1
+        await context.write(replica_pb2.CopyFrame(end=True, frames=frames))
 
     def _known(self, greeting: replica_pb2.Greeting) -> Member:
         """Return who speaks. Raises Refused for a stranger, and if somebody else is meant."""

@@ -14,7 +14,9 @@ from venus.broker.core import Core
 from venus.broker.machine.catalogue import in_use
 from venus.broker.replicas import identity
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
+from venus.broker.replicas.copies import Copies
 from venus.broker.replicas.core_logs import CoreLogs
+from venus.broker.replicas.health import Health
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.lines import Lines
@@ -39,6 +41,7 @@ TICK_S = 0.1
 #: A producer waits so long for a new business, or for a leader, before it is told to come again.
 WAIT_S = 5.0
 LOOK_EVERY_S = 0.02
+EXPIRE_EVERY_S = 10.0
 HAND_OVER_S = 3.0
 #: So long the answer to `venus forget` waits for the data of this broker.
 REMOVE_S = 300.0
@@ -76,7 +79,8 @@ class Replication:
         self.coordination = CoordinatorThread(
             self._coordinator, lease_s=settings.lease_s, monotonic=time.monotonic, post=self._bridge.post
         )
-        self.installer = Installer(core, self._shared, self.lines.copy, post=self._bridge.post, ended=self._installs)
+        self.copies = Copies(core, time.monotonic)
+        self.installer = Installer(core, self._shared, self.lines, post=self._bridge.post, ended=self._installs)
         self.host = Host(
             me,
             logs=CoreLogs(
@@ -94,6 +98,7 @@ class Replication:
             patience=Patience(),
             monotonic=time.monotonic,
             post=self._bridge.post,
+            health=Health(core.store, core.space),
         )
         self.host.begun(told)
         self.losses = LossWindows(core, self._shared, self.host, self.coordination)
@@ -124,11 +129,16 @@ class Replication:
         await asyncio.get_running_loop().run_in_executor(None, self.coordination.stop)
         await asyncio.get_running_loop().run_in_executor(None, self.installer.stop)
         await self.lines.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.copies.close)
         self._pool.shutdown()
 
     async def _tick(self) -> None:
+        expire_at = time.monotonic() + EXPIRE_EVERY_S
         while True:
             await asyncio.sleep(TICK_S)
+            if time.monotonic() >= expire_at:
+                expire_at += EXPIRE_EVERY_S
+                self._bridge.behind(Lane.CONTROL, self.copies.expire)
             try:
                 self.host.tick()
                 self.losses.tick()

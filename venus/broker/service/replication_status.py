@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.replication import states
 from venus.replication.in_sync import Progress
-from venus.replication.records import Leadership, LossWindow, Member
+from venus.replication.records import Installing, Leadership, LossWindow, Member
 from venus.replication.replica import Replica
 from venus.wire import broker_pb2
 
@@ -23,10 +23,10 @@ class ReplicationStatus:
         host: Host,
         shared: ReplicatedLogs,
         coordination: CoordinatorThread,
-        installed: Mapping[str, int],
+        installing: Callable[[], tuple[Installing, ...]],
     ) -> None:
         self._name = name
-        self._installed = installed  # records of copies that are under way, by business
+        self._installing = installing
         self._host, self._shared, self._coordination = host, shared, coordination
 
     def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
@@ -37,9 +37,16 @@ class ReplicationStatus:
         status.alarms.extend(
             f"a record of the coordinator cannot be used: {line}" for line in self._coordination.invalid
         )
-        for business, records in dict(self._installed).items():  # it is not among the others until its copy is whole
-            why = self._host.troubles.get(business, "it was interrupted")
-            status.alarms.append(f"{business} is being installed again: {why}; {records:,} records have come")
+        if self._host.me.unhealthy:
+            status.alarms.append(f"another broker should rather lead: {self._host.me.unhealthy}")
+        for found in self._installing():  # its business is not among the others until its copy is whole
+            why = self._host.troubles.get(found.business, "it was interrupted")
+            status.alarms.append(f"{found.business} is being installed again: {why}; {how_far(found)}")
+            status.installations.add(
+                business=found.business, leader=found.leader, reason=why, records=found.records,
+                records_expected=found.records_expected, bytes=found.nbytes, bytes_per_s=found.bytes_per_s,
+                seconds_left=found.seconds_left,
+            )  # fmt: skip
         for entry in status.businesses:
             replica = self._host.replicas.get(entry.business)
             if replica is None or replica.known is None:
@@ -121,3 +128,11 @@ def _window(window: LossWindow) -> broker_pb2.LossWindow:
         last_batch=window.last_batch,
         verified=window.verified,
     )
+
+
+def how_far(found: Installing) -> str:
+    """Return how far an installation is, for people."""
+    of = f" of about {found.records_expected:,}" if found.records_expected else ""
+    left = f", about {found.seconds_left} s left" if found.seconds_left >= 0 else ""
+    rate = f"{found.bytes_per_s / 2**20:.1f} MiB/s"
+    return f"{found.records:,}{of} records have come, {found.nbytes >> 20} MiB, {rate}{left}"

@@ -83,7 +83,9 @@ class Service:
         admin = Admin(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
         if replication is not None:
-            services["Replica"] = ReplicaService(core, bridge, traffic, replication.host, replication.lines)
+            services["Replica"] = ReplicaService(
+                core, bridge, traffic, replication.host, replication.lines, replication.copies
+            )
         self._server.add_generic_rpc_handlers([handlers(name, servicer) for name, servicer in services.items()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]

@@ -8,6 +8,7 @@ the store: about 1 us for each batch that is kept.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -42,7 +43,7 @@ def vouch_for_all(store: Store, businesses: Iterable[Business]) -> None:
     """Check a store that has been loaded and replayed. Raises Corruption."""
     found = list(businesses)
     _check_finding(store)
-    _check_strangers(store, {business.number for business in found})
+    _check_strangers(store, {business.number for business in found} | _unfinished(store))
     for business in found:
         vouch(store, business)
 
@@ -74,6 +75,11 @@ def _check_finding(store: Store) -> None:
     found = store.get(keys.STATE, keys.FINDING)
     if found is not None:
         raise damaged(store.path, found.decode(errors="replace"))
+
+
+def _unfinished(store: Store) -> set[int]:
+    """Return the numbers of copies whose installation has not ended: they have data and no record yet."""
+    return {int(json.loads(mark)["number"]) for _, mark in store.scan_prefix(keys.STATE, keys.INSTALLING)}
 
 
 def _check_strangers(store: Store, known: set[int]) -> None:

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from rocksdict import AccessType, Checkpoint, Rdict, ReadOptions, WriteBatch
 
 from venus.broker.store import files, keys, options, seal
+from venus.broker.store.syncs import Syncs
 from venus.broker.store.witness import Witness
 from venus.errors import ConfigError, Corruption, StorageError
 
@@ -94,6 +95,7 @@ class Store:
         self.path = path
         self._read_only = read_only
         self._on_write = on_write
+        self.syncs = Syncs()
         memory = options.Memory(_CHECKPOINT_CACHE_BYTES if read_only else cache_bytes)
         chosen = options.of_store(memory)
         families = {name: options.of_family(name, memory) for name in keys.FAMILIES}
@@ -131,7 +133,9 @@ class Store:
         sequence = self.sequence  # before the fsync: another thread writes meanwhile
         if self._witness is not None:
             self._witness.look(self._oldest_log)
+        self.syncs.begin(time.monotonic())
         self._db.flush_wal(True)
+        self.syncs.end(time.monotonic())
         if self._witness is not None:
             self._witness.note(sequence)
 

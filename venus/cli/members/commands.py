@@ -11,8 +11,8 @@ import typer
 from venus.cli.cluster import coordinator_of
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members import changing
-from venus.cli.output import seconds_shown
 from venus.errors import ConfigError, Unavailable
+from venus.figures import seconds_shown
 
 if TYPE_CHECKING:
     from venus.coordination.etcd import EtcdCoordinator
