@@ -32,6 +32,7 @@ from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members import commands as members
+from venus.cli.members import dissolve
 from venus.cli.output import ReaderGone, reader_gone
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
@@ -77,7 +78,7 @@ app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)
 app.command("forget", rich_help_panel=ACT)(forget.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
-for change in (members.move, members.drain, members.add, members.remove):
+for change in (members.move, members.drain, members.add, members.remove, dissolve.dissolve):
     cluster_command.app.command()(change)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=WATCH)

@@ -31,7 +31,7 @@ def join(coordinator: Identified, data_dir: Path, name: str) -> str:
         what = "was never created there" if found is None else f"has the id {found}"
         raise Refused(
             f"{data_dir} belongs to another cluster (id {known}): the cluster {name!r} {what}",
-            hint=f"correct broker.data_dir, [cluster] name or etcd; to bring this data into {name!r}, remove {file}",
+            hint="correct broker.data_dir, [cluster] name or etcd; `venus cluster dissolve` takes data out",
         )
     if found is None:
         raise Refused(f"the cluster {name!r} was removed while this broker joined it", hint="start it again")

@@ -192,7 +192,7 @@ def test_a_data_directory_of_another_cluster_is_refused_and_nothing_is_touched(
     identity = one.identity(create=True)
     with pytest.raises(Refused, match=f"has the id {identity}") as caught:
         join(one, tmp_path, "shop")
-    assert f"remove {tmp_path / FILE}" in caught.value.hint
+    assert "venus cluster dissolve" in caught.value.hint
     assert (tmp_path / FILE).read_text() == '{"format":1,"id":"of-another-one"}'
 
 

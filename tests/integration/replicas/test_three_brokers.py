@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.batches import half
-from tests.support.broker_clusters import BrokerCluster, Writer
+from tests.support.broker_clusters import BrokerCluster, SteadyWriter, Writer
 from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.codec.chunk import Totals
 from venus.errors import NotLeader, Refused, VenusError
 from venus.model import Verdict
+from venus.rpc.admin import Admin
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
@@ -34,6 +35,9 @@ ROWS = 10
 HAND_OVER_S = 10.0
 #: Two keepalives of 3 s and the client's way to the next leader; one of 20 s must not be enough.
 SILENT_S = 15.0
+#: A write waits for less than a second while a broker stops, on a machine that has nothing else to do.
+RESTART_S = 3.0
+FORGET_DONE = "the broker has forgotten business main"
 
 
 def bodies(last: int) -> list[bytes]:
@@ -202,6 +206,103 @@ def test_one_broker_becomes_three_in_place(tmp_path: Path, etcd_server: EtcdClus
         cluster.brokers["a"].stop()
         with pytest.raises(AssertionError, match=r"belongs to a cluster, and \[cluster\] is not set"):
             BrokerProcess(settings(tmp_path / "a"))
+        (tmp_path / "a" / "cluster.json").unlink()
+        with pytest.raises(AssertionError, match=r"belongs to a cluster, and \[cluster\] is not set"):
+            BrokerProcess(settings(tmp_path / "a"))
+
+
+def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(5, ROWS)
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        stays = writer.leader
+        stale, other = (name for name in "abc" if name != stays)
+        cluster.brokers[stale].kill()
+        wait_for(lambda: stale not in cluster.in_sync())
+        writer.write(5, ROWS)
+        before = totals(cluster.brokers[stays].address)
+
+        _, err = cluster.venus("cluster", "dissolve", of=stays, code=3)
+        assert "in use" in err or "runs on" in err or "alive" in err
+        cluster.brokers[other].stop()
+        cluster.brokers[stays].stop()
+        _, err = cluster.venus("cluster", "dissolve", of=stale, code=3)
+        assert "this replica of main is not known to have everything; known to are: " in err
+        for _ in range(2):  # one that was interrupted at its end is repeated
+            out, _ = cluster.venus("cluster", "dissolve", of=stays)
+            assert "remove [cluster] from the configuration" in out
+
+        with BrokerProcess(settings(tmp_path / stays)) as alone:
+            assert totals(alone.address) == before
+            fill(alone.address, 11, 5, rows=ROWS)
+            alone.stop()
+        for name in (stays, stale, other):
+            cluster.start(name)
+        writer.go_on()
+        assert writer.acknowledged == 15
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        writer.write(1, ROWS)
+        found = cluster.contents(16 * ROWS)
+        assert [found[name] for name in "abc"] == [bodies(16)] * 3
+        assert len({str(totals(broker.address)) for broker in cluster.brokers.values()}) == 1
+
+
+def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(5, ROWS)
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        _, err = cluster.venus("forget", "--business", BUSINESS, "--yes", code=3)
+        assert "producers and consumers of 'main' are connected" in err
+        away = next(name for name in "abc" if name != writer.leader)
+        cluster.brokers[away].kill()
+        writer.producer.close()
+        wait_for(lambda: forgotten(cluster))
+        assert (
+            "the broker knows no business 'main'" in cluster.venus("forget", "--business", BUSINESS, "--yes", code=2)[1]
+        )
+        assert json.loads(cluster.venus("cluster", "status", "--json")[0])["businesses"] == []
+        living = [broker for name, broker in cluster.brokers.items() if name != away]
+        wait_for(lambda: not any(statuses(broker.address) for broker in living))
+        back = cluster.start(away)
+        assert not statuses(back.address), "what it had was removed before it served"
+
+        again = Writer(cluster)
+        assert again.acknowledged == 0
+        again.write(3, ROWS)
+        assert cluster.record().term > 1
+        wait_for(lambda: cluster.in_sync() == set("abc"))
+        found = cluster.contents(3 * ROWS)
+        assert [found[name] for name in "abc"] == [bodies(3)] * 3
+
+
+def forgotten(cluster: BrokerCluster) -> bool:
+    """Forget the business as soon as nobody is connected."""
+    return FORGET_DONE in cluster.venus("forget", "--business", BUSINESS, "--yes", code=None)[0]
+
+
+def statuses(address: str) -> list[str]:
+    """Return the businesses that a broker has."""
+    with Admin(address) as admin:
+        return [found.business for found in admin.status().businesses]
+
+
+def test_a_rolling_restart_refuses_no_write(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(5, ROWS)
+        cluster.venus("cluster", "status", "--wait", "60")
+        with SteadyWriter(writer, ROWS) as steady:
+            for name in "abc":
+                assert cluster.brokers[name].stop() == 0
+                cluster.start(name)
+                cluster.venus("cluster", "status", "--wait", "60")
+        print(f"rolling restart: {len(steady.took_s)} writes, the longest {sorted(steady.took_s)[-3:]} s")  # noqa: T201
+        assert steady.refused == []
+        assert sorted(steady.took_s)[-4] < RESTART_S, "three brokers were restarted"
+        found = cluster.contents(writer.acknowledged * ROWS)
+        assert found["a"] == found["b"] == found["c"] == bodies(writer.acknowledged)
 
 
 def test_a_store_with_a_history_of_its_own_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from venus.broker.core import Core
+from venus.broker.pipeline import replica_commands
 from venus.broker.pipeline.group import Group
 from venus.broker.replicas.placement import Wanted
 from venus.broker.store import keys
@@ -22,10 +24,15 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """`store` is drawn once; `cluster` is the id of the cluster in which its businesses are, empty = none yet."""
+    """`store` is drawn once; `cluster` is the id of the cluster in which its businesses are, empty = none.
+
+    `terms`: of a store that was taken out of a cluster, in which term each business goes on alone. A term that begins
+    there keeps its entries apart from what others may still have under the same index.
+    """
 
     store: str
     cluster: str = ""
+    terms: dict[str, int] = field(default_factory=dict)
 
 
 def read(core: Core) -> Identity | None:
@@ -51,13 +58,17 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
     Raises Refused if the cluster has a business of the same name with another history; Unavailable.
     """
     known = read(core)
-    if known is None or known.cluster not in ("", cluster):
+    if known is not None and known.cluster not in ("", cluster):
+        raise Refused(
+            f"{core.data_dir} belongs to another cluster (id {known.cluster})",
+            hint="correct broker.data_dir, [cluster] name or etcd; `venus cluster dissolve` takes data out",
+        )
+    if known is None:
         known = Identity(store=uuid.uuid4().hex)
         write(core, known)
     me = Member(broker=broker, store=known.store)
     if known.cluster == cluster:
-        _forget(core, coordinator)
-    if known.cluster == cluster:
+        _forget(core, coordinator, me)
         return me, set()
     leaderships = {found.business: found for found in coordinator.leaderships()}
     for business in core.catalogue.stored():
@@ -75,10 +86,24 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
     return me, told
 
 
-def _forget(core: Core, coordinator: Coordinator) -> None:
-    """Remove businesses that the cluster has forgotten while this broker was away."""
-    leaderships = {found.business for found in coordinator.leaderships()}
+def _forget(core: Core, coordinator: Coordinator, me: Member) -> None:
+    """Remove businesses that the cluster has forgotten while this broker was away, whether they began anew or not."""
+    leaderships = {found.business: found for found in coordinator.leaderships()}
     for business in core.catalogue.stored():
-        if business.name not in leaderships and coordinator.forgotten(business.name) >= business.log.terms.newest > 0:
+        found = leaderships.get(business.name)
+        if found is not None and me in found.candidates:
+            continue
+        if coordinator.forgotten(business.name) >= business.log.terms.newest > 0:
             logger.info("%s: the cluster has forgotten it; what this broker has of it is removed", business.name)
             core.forget_business(business.name)
+
+
+def go_on_alone(core: Core, identity: Identity) -> None:
+    """Begin a term in each business of a store that was taken out of a cluster, once."""
+    for business in core.catalogue.stored():
+        term = max(identity.terms.get(business.name, 0), business.log.terms.newest + 1)
+        begin = partial(
+            replica_commands.begin_term, business=business, term=term, leader=identity.store, at_us=core.clock_us()
+        )
+        core.commits.submit(begin).result(WAIT_S)
+    write(core, None)

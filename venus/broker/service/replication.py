@@ -264,11 +264,11 @@ class Replication:
 
 def stay_alone(core: Core) -> None:
     """Serve a store without a cluster; blocking. Raises Refused if it belongs to one."""
-    file = core.data_dir / FILE
-    if file.exists():
+    known = identity.read(core)
+    if (core.data_dir / FILE).exists() or (known is not None and known.cluster):
         raise Refused(
             f"{core.data_dir} belongs to a cluster, and [cluster] is not set",
-            hint=f"set [cluster]; to serve this data by one broker alone from now on, remove {file}",
+            hint="set [cluster]; to let this broker go on alone: `venus cluster dissolve`, with [cluster] still set",
         )
-    if identity.read(core) is not None:
-        identity.write(core, None)
+    if known is not None:
+        identity.go_on_alone(core, known)

@@ -1,0 +1,111 @@
+"""One broker goes on alone with what a cluster had: only with a replica that is known to have everything.
+
+First the records say that nobody else may lead, then the store is in no cluster any more, then the records go. So a
+command that is interrupted is repeated, and at no moment can two brokers take writes. The broker goes on in a term of
+its own, so that what another one still has at its disk is never taken for the same history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from venus.broker.replicas.identity import Identity
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.coordination.membership import FILE
+from venus.errors import ConfigError, Refused, Unavailable
+from venus.replication.coordinator import Coordinator
+from venus.replication.records import Leadership, LiveBroker, Member
+
+TRIES_MAX = 5
+WAY_OUT = "start it with the others, wait until `venus cluster status` shows it in sync, stop all, and repeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dissolved:
+    """What a command did; `member` None = the store was in no cluster any more."""
+
+    member: Member | None
+    businesses: tuple[str, ...]
+
+
+def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> Dissolved:
+    """Take a store out of its cluster; nothing may run on it. `coordinator` None: whatever it lacks is lost.
+
+    Raises ConfigError, Refused, Unavailable; the store is as it was then.
+    """
+    if not (data_dir / "db").is_dir():
+        raise ConfigError(f"{data_dir} has no broker's data", hint="correct broker.data_dir")
+    with closing(Store(data_dir / "db")) as store:
+        value = store.get(keys.STATE, keys.MEMBER)
+        identity = None if value is None else Identity(**json.loads(value))
+        if (identity is None or not identity.cluster) and not (data_dir / FILE).exists():
+            return Dissolved(member=None, businesses=_removed(coordinator, broker, None))
+        member = Member(broker=broker, store=identity.store if identity is not None else "none")
+        terms = {} if coordinator is None else _claim(coordinator, member, _unfinished(store))
+        alone = Identity(store=member.store, terms=terms)
+        batch = store.batch()
+        batch.put(keys.STATE, keys.MEMBER, json.dumps(asdict(alone)).encode())
+        store.write(batch, durable=True)
+    (data_dir / FILE).unlink(missing_ok=True)
+    return Dissolved(member=member, businesses=_removed(coordinator, broker, member))
+
+
+def refusal(
+    known: Leadership, member: Member, living: Collection[LiveBroker], unfinished: Collection[str]
+) -> Refused | None:
+    """Return why a member must not go on alone with a business; None = it may."""
+    others = sorted(one.member.broker for one in living)
+    if others:
+        return Refused(
+            f"brokers of the cluster are alive: {', '.join(others)}", hint="stop every broker, the one that stays last"
+        )
+    if member in known.candidates and known.business not in unfinished:
+        return None
+    able = ", ".join(sorted(one.broker for one in known.candidates)) or "nobody"
+    return Refused(
+        f"this replica of {known.business} is not known to have everything; known to are: {able}",
+        hint=f"{WAY_OUT}; or dissolve at one of those",
+    )
+
+
+def _claim(coordinator: Coordinator, member: Member, unfinished: Collection[str]) -> dict[str, int]:
+    """Let nobody else lead anything any more; return the terms in which the member goes on."""
+    terms = {}
+    living = coordinator.brokers()
+    for known in coordinator.leaderships():  # all of them can be, before one is
+        if (refused := refusal(known, member, living, unfinished)) is not None:
+            raise refused
+    for known in coordinator.leaderships():
+        alone = replace(
+            known, term=known.term + 1, leader=None, in_sync=frozenset({member}), last_in_sync=frozenset(),
+            replicas=(member.broker,), min_in_sync=1, replicas_wanted=1, successor="", leaving=(),
+        )  # fmt: skip
+        if coordinator.swap(known, alone) is None:
+            raise Unavailable(f"the record of {known.business} has changed", hint="is every broker stopped? Try again")
+        terms[known.business] = alone.term
+    return terms
+
+
+def _removed(coordinator: Coordinator | None, broker: str, member: Member | None) -> tuple[str, ...]:
+    """Remove the records of businesses that only this broker may have."""
+    if coordinator is None or any(one.member.broker == broker for one in coordinator.brokers()):
+        return ()
+    own = [
+        known
+        for known in coordinator.leaderships()
+        if known.leader is None and known.replicas == (broker,) and member in (None, *known.in_sync)
+    ]
+    for known in own:
+        if not coordinator.remove(known):
+            raise Unavailable(f"the record of {known.business} has changed", hint="repeat the command")
+    return tuple(known.business for known in own)
+
+
+def _unfinished(store: Store) -> set[str]:
+    found = store.scan_prefix(keys.STATE, keys.INSTALLING)
+    return {key.removeprefix(keys.INSTALLING).decode() for key, _ in found}
