@@ -23,6 +23,7 @@ import tenacity
 
 from tests.support.lifetimes import new_folder
 from venus.coordination.etcd_client import EtcdClient
+from venus.coordination.login import NO_LOGIN, Login
 from venus.errors import VenusError
 
 _START_S = 60.0
@@ -38,11 +39,12 @@ class EtcdNode:
         self.address = f"127.0.0.1:{client_port}"
         self.peer = f"http://127.0.0.1:{peer_port}"
         self.initial_cluster = ""
+        self.authority: Path | None = None  # a folder with ca.crt, etcd.crt and etcd.key: TLS, client certificates
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; it may take a moment until it answers."""
-        url = f"http://{self.address}"
+        url = f"{'https' if self.authority else 'http'}://{self.address}"
         command = [
             require_binary(), f"--name={self.name}", f"--data-dir={self.home}/{self.name}",
             f"--listen-client-urls={url}", f"--advertise-client-urls={url}",
@@ -50,6 +52,11 @@ class EtcdNode:
             f"--initial-cluster={self.initial_cluster}", "--initial-cluster-state=new",
             "--heartbeat-interval=50", "--election-timeout=500", "--log-level=warn",
         ]  # fmt: skip
+        if self.authority is not None:
+            command += [
+                f"--cert-file={self.authority}/etcd.crt", f"--key-file={self.authority}/etcd.key",
+                f"--trusted-ca-file={self.authority}/ca.crt", "--client-cert-auth",
+            ]  # fmt: skip
         with (self.home / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
@@ -78,10 +85,12 @@ class EtcdNode:
 class EtcdCluster:
     """A running etcd; every test has a cluster name of its own in it."""
 
-    def __init__(self, home: Path, size: int) -> None:
+    def __init__(self, home: Path, size: int, authority: Path | None = None, login: Login = NO_LOGIN) -> None:
+        self.login = login
         ports = iter(_free_ports(2 * size))
         self.nodes = [EtcdNode(f"n{number}", home, next(ports), next(ports)) for number in range(size)]
         for node in self.nodes:
+            node.authority = authority
             node.initial_cluster = ",".join(f"{other.name}={other.peer}" for other in self.nodes)
         self.numbers = count(1)
 
@@ -107,7 +116,7 @@ class EtcdCluster:
                 self._wait_for(node)
 
     def _wait_for(self, node: EtcdNode) -> None:
-        with contextlib.closing(EtcdClient([node.address])) as client:
+        with contextlib.closing(EtcdClient([node.address], login=self.login)) as client:
             for attempt in tenacity.Retrying(
                 stop=tenacity.stop_after_delay(_START_S),
                 wait=tenacity.wait_fixed(0.05),
@@ -159,12 +168,15 @@ def _free_ports(number: int) -> list[int]:
 
 
 @contextmanager
-def running_etcd(size: int = 1) -> Iterator[EtcdCluster]:
-    """Run an etcd of this many nodes in a folder of its own; on other ports if somebody took one in between."""
+def running_etcd(size: int = 1, *, authority: Path | None = None, login: Login = NO_LOGIN) -> Iterator[EtcdCluster]:
+    """Run an etcd of this many nodes in a folder of its own; on other ports if somebody took one in between.
+
+    `authority`: it speaks TLS and asks for certificates; `login` is then how to reach it.
+    """
     require_binary()
     home = new_folder("etcd-")
     for left in range(_PORTS_MAX - 1, -1, -1):
-        cluster = EtcdCluster(home, size)
+        cluster = EtcdCluster(home, size, authority, login)
         try:
             cluster.start()
             break

@@ -31,6 +31,7 @@ app = Commands(help="The brokers of a cluster: status, policies, move, drain, ad
 def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
     """Connect to the coordinator of the configured cluster. Raises ConfigError if there is none, or etcd has not."""
     from venus.coordination.etcd import EtcdCoordinator
+    from venus.coordination.login import login_of
 
     cluster = settings.cluster
     if not cluster.name:
@@ -38,7 +39,9 @@ def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
             "there is no cluster: [cluster] name is not set",
             hint="a single broker needs none; for several, name, broker_id and etcd are set in [cluster]",
         )
-    opened = EtcdCoordinator(cluster.etcd, cluster.name, lease_s=cluster.lease_s, timeout_s=ETCD_TIMEOUT_S)
+    opened = EtcdCoordinator(
+        cluster.etcd, cluster.name, lease_s=cluster.lease_s, timeout_s=ETCD_TIMEOUT_S, login=login_of(cluster)
+    )
     with closing(opened):
         if opened.identity(create=False) is None:
             raise ConfigError(

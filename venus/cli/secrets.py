@@ -38,6 +38,7 @@ class Redactor:
         others.append(settings.security.client_token.get_secret_value())
         for recipient in settings.alarms.to.values():
             others += [recipient.webhook.get_secret_value(), recipient.smtp_password.get_secret_value()]
+        others.append(settings.cluster.etcd_password.get_secret_value())
         self._secrets |= {secret for secret in others if len(secret) >= SECRET_CHARS_MIN}
 
     def __call__(self, text: str) -> str:

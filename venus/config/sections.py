@@ -111,6 +111,15 @@ class Cluster(_Section):
     broker_id: str = ""
     #: Where etcd answers, HOST:PORT; tried in turn.
     etcd: Addresses = ()
+    #: TLS with etcd: whose certificates are believed; empty = none. `venus certs` makes an authority.
+    etcd_ca: str = ""
+    #: This process's own certificate and key, if etcd asks for one (--client-cert-auth).
+    etcd_certificate: str = ""
+    etcd_key: str = ""
+    #: A user of etcd, if it has authentication on; it needs to read and write the keys below /venus/.
+    etcd_user: str = ""
+    etcd_password: SecretStr = SecretStr("")
+    etcd_password_file: str = ""
     site: str = ""
     #: Among brokers that could equally well lead, the one with the smallest leads.
     priority: int = Field(default=0, ge=-1000, le=1000)
@@ -140,6 +149,12 @@ class Cluster(_Section):
                 raise ValueError(f"{option} must be set: 1 to {NAME_CHARS_MAX} printable characters, no space outside")
         if not self.etcd:
             raise ValueError('etcd must be set: a list of addresses, like ["10.0.0.1:2379", "10.0.0.2:2379"]')
+        if bool(self.etcd_certificate) != bool(self.etcd_key):
+            raise ValueError("etcd_certificate and etcd_key belong together: set both or none")
+        if self.etcd_user and not self.etcd_password.get_secret_value() and not self.etcd_password_file:
+            raise ValueError("etcd_user needs etcd_password or etcd_password_file")
+        if (self.etcd_user or self.etcd_certificate) and not self.etcd_ca:
+            raise ValueError("etcd_ca must be set: without TLS a password would cross the network readable")
         if self.min_in_sync > self.replicas:
             raise ValueError(f"min_in_sync is {self.min_in_sync}, and there are {self.replicas} replicas")
         return self

@@ -16,6 +16,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from venus.coordination.etcd_client import CALL_TIMEOUT_S, EtcdClient, LeaseEnded, Stored
+from venus.coordination.login import NO_LOGIN, Login
 from venus.coordination.refusals import another_broker
 from venus.coordination.stored import (
     decode_broker,
@@ -44,9 +45,15 @@ class EtcdCoordinator:
     """`venus.replication.coordinator.Coordinator` over etcd, for one cluster and at most one registered broker."""
 
     def __init__(
-        self, addresses: Seq[str], cluster: str, *, lease_s: float = LEASE_S, timeout_s: float = CALL_TIMEOUT_S
+        self,
+        addresses: Seq[str],
+        cluster: str,
+        *,
+        lease_s: float = LEASE_S,
+        timeout_s: float = CALL_TIMEOUT_S,
+        login: Login = NO_LOGIN,
     ) -> None:
-        self._client = EtcdClient(addresses, timeout_s=timeout_s)
+        self._client = EtcdClient(addresses, timeout_s=timeout_s, login=login)
         self._root = f"/venus/{quote(cluster, safe='')}/"
         #: etcd counts whole seconds: its lease ends later than the broker's own deadline, never sooner.
         self._lease_s = math.ceil(lease_s)

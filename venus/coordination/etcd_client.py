@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from venus.coordination.login import NO_LOGIN, Login
 from venus.errors import ConfigError, Refused, Unavailable, VenusError
 from venus.rpc.errors import reason
 from venus.wire import etcd_pb2
@@ -30,6 +31,7 @@ WATCH_PAUSE_S = 0.5
 PAGE_KEYS = 256
 ANSWER_BYTES_MAX = 64 << 20
 ATTEMPT_S_MIN = 0.2
+AUTHENTICATE = "Auth/Authenticate"
 
 #: A member that has lost etcd's majority says so at once instead of waiting.
 _METADATA = (("hasleader", "true"),)
@@ -44,7 +46,7 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 _REFUSED = {
-    grpc.StatusCode.UNAUTHENTICATED: "etcd wants a user, which VENUS cannot give yet",
+    grpc.StatusCode.UNAUTHENTICATED: "etcd wants a user",
     grpc.StatusCode.PERMISSION_DENIED: "etcd refuses access",
     grpc.StatusCode.INVALID_ARGUMENT: "etcd refuses the request",
     grpc.StatusCode.FAILED_PRECONDITION: "etcd refuses the request",
@@ -79,12 +81,14 @@ class LeaseEnded(Refused):
 class EtcdClient:
     """Blocking calls, from any thread; each raises Unavailable when its time is over, and names what it tried."""
 
-    def __init__(self, addresses: Seq[str], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+    def __init__(self, addresses: Seq[str], *, timeout_s: float = CALL_TIMEOUT_S, login: Login = NO_LOGIN) -> None:
         if not addresses:
             raise ConfigError("no address of etcd", hint='set [cluster] etcd = ["HOST:PORT", ...]')
         self._addresses = tuple(addresses)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
+        self._login, self._token = login, ""
+        self._files = login.files()
         self._channels: dict[str, grpc.Channel] = {}
         self._newest = 0  # which address answered last
         self._cluster_id = 0
@@ -196,6 +200,9 @@ class EtcdClient:
                 try:
                     answer = self._attempt(address, call, request, kind, min(left, share_s), one_of_stream)
                 except grpc.RpcError as error:
+                    if self._token_ended(error):
+                        failures[address] = "its token had ended"
+                        continue
                     failures[address] = _explain(error, address)
                     repeated = repeated or not _never_sent(error)
                     continue
@@ -209,11 +216,13 @@ class EtcdClient:
         self, address: str, call: str, request: Message, kind: type[M], timeout_s: float, one_of_stream: bool
     ) -> M:
         channel, path = self._channel(address), f"/etcdserverpb.{call}"
+        if self._login.user and not self._token and call != AUTHENTICATE:
+            self._log_in(address, timeout_s)
         if not one_of_stream:
             ask = channel.unary_unary(path, type(request).SerializeToString, kind.FromString)
-            return ask(request, timeout=timeout_s, metadata=_METADATA)
+            return ask(request, timeout=timeout_s, metadata=self._metadata())
         stream = channel.stream_stream(path, type(request).SerializeToString, kind.FromString)(
-            iter([request]), timeout=timeout_s, metadata=_METADATA
+            iter([request]), timeout=timeout_s, metadata=self._metadata()
         )
         try:
             for answer in stream:
@@ -226,9 +235,42 @@ class EtcdClient:
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable("this connection to etcd is closed")
+            if (files := self._login.files()) != self._files:  # renewed: for connections from now on
+                self._files, self._channels = files, {}
             if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+                made = self._login.credentials()
+                self._channels[address] = (
+                    grpc.insecure_channel(address, options=_OPTIONS)
+                    if made is None
+                    else grpc.secure_channel(address, made, options=_OPTIONS)
+                )
             return self._channels[address]
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*_METADATA, ("token", self._token)) if self._token else _METADATA
+
+    def _log_in(self, address: str, timeout_s: float) -> None:
+        """Prove the user, whom a certificate's name would stand for otherwise. Raises Refused, grpc.RpcError."""
+        request = etcd_pb2.AuthenticateRequest(name=self._login.user, password=self._login.secret())
+        try:
+            answer = self._attempt(
+                address, AUTHENTICATE, request, etcd_pb2.AuthenticateResponse, timeout_s, one_of_stream=False
+            )
+        except grpc.RpcError as error:
+            if error.code() not in _REFUSED:
+                raise
+            raise Refused(
+                f"etcd at {address} does not believe user {self._login.user}: {error.details()}",
+                hint="correct [cluster] etcd_user and etcd_password; unset them if etcd has authentication off",
+            ) from error
+        self._token = answer.token
+
+    def _token_ended(self, error: grpc.RpcError) -> bool:
+        """Whether a request was refused because our token has ended: then it is made again, with another one."""
+        ended = bool(self._token) and error.code() is grpc.StatusCode.UNAUTHENTICATED
+        if ended:
+            self._token = ""
+        return ended
 
     def _check_cluster(self, answer: Any, address: str) -> None:
         """Refuse a second etcd cluster among the addresses: two truths would let two brokers lead."""
@@ -244,10 +286,12 @@ class EtcdClient:
     def _unanswered(self, failures: dict[str, str]) -> VenusError:
         if self._closed.is_set():
             return Unavailable("this connection to etcd is closed")
+        hint = "is it running? `etcdctl endpoint health` asks it; its addresses are in [cluster] etcd"
+        hint += "; its certificate must name them" if self._login.ca else "; if it speaks TLS, set etcd_ca"
         tried = "; ".join(f"{address}: {what}" for address, what in failures.items()) or ", ".join(self._addresses)
         return Unavailable(
             f"etcd does not answer within {self._timeout_s:g} s ({tried})",
-            hint="is it running? `etcdctl endpoint health` asks it; its addresses are in [cluster] etcd",
+            hint=hint,
         )
 
     # -- watching ------------------------------------------------------------------------------------------------
@@ -255,7 +299,7 @@ class EtcdClient:
     def _watch(self, prefix: str, changed: Callable[[], None]) -> None:
         place = self._newest
         while not self._closed.is_set():
-            with contextlib.suppress(grpc.RpcError, Unavailable):
+            with contextlib.suppress(grpc.RpcError, VenusError):
                 for answer in self._watched(self._addresses[place], prefix):
                     if answer.created or answer.events:  # created: what happened before was not seen
                         changed()
@@ -276,7 +320,7 @@ class EtcdClient:
             "/etcdserverpb.Watch/Watch",
             etcd_pb2.WatchRequest.SerializeToString,
             etcd_pb2.WatchResponse.FromString,
-        )(requests(), metadata=_METADATA)
+        )(requests(), metadata=self._metadata())
         with self._lock:
             self._watching.append(stream)
         try:
@@ -306,5 +350,6 @@ def _explain(error: grpc.RpcError, address: str) -> str:
     if code in _FOREIGN:
         raise Refused(f"{address} is not an etcd ({details})", hint="correct [cluster] etcd") from error
     if code in _REFUSED:
-        raise Refused(f"{_REFUSED[code]} at {address}: {details}") from error
+        hint = "[cluster] etcd_user needs a role for the keys below /venus/; etcd_certificate proves who we are"
+        raise Refused(f"{_REFUSED[code]} at {address}: {details}", hint=hint) from error
     return reason(error)

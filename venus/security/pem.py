@@ -38,29 +38,32 @@ def certificates(path: Path, option: str) -> list[x509.Certificate]:
         raise ConfigError(f"{option} {path} holds no certificate in PEM form", hint=hint) from None
 
 
-def pair(certificate: Path, key: Path, now: datetime) -> Pair:
-    """Read a certificate and its key. Raises ConfigError if they do not belong together or may not be used now."""
-    first = certificates(certificate, "security.certificate")[0]
-    check_time(first, f"security.certificate {certificate}", now)
-    secret = read_secret(key, "security.key")
-    if public_bytes(private_key(secret, key).public_key()) != public_bytes(first.public_key()):
+def pair(certificate: Path, key: Path, now: datetime, section: str = "security.") -> Pair:
+    """Read a certificate and its key. Raises ConfigError if they do not belong together or may not be used now.
+
+    `section` is what stands before `certificate` and `key` in the names of their options.
+    """
+    first = certificates(certificate, f"{section}certificate")[0]
+    check_time(first, f"{section}certificate {certificate}", now)
+    secret = read_secret(key, f"{section}key")
+    if public_bytes(private_key(secret, key, section).public_key()) != public_bytes(first.public_key()):
         raise ConfigError(
-            f"security.key {key} does not belong to security.certificate {certificate}",
+            f"{section}key {key} does not belong to {section}certificate {certificate}",
             hint="name the two files that were made together",
         )
-    return Pair(read(certificate, "security.certificate"), secret, first)
+    return Pair(read(certificate, f"{section}certificate"), secret, first)
 
 
-def private_key(content: bytes, path: Path) -> PrivateKeyTypes:
+def private_key(content: bytes, path: Path, section: str = "security.") -> PrivateKeyTypes:
     """Return a private key. Raises ConfigError."""
     try:
         return serialization.load_pem_private_key(content, password=None)
     except TypeError:
         hint = f"openssl pkey -in {path} -out plain.key; chmod 600 plain.key"
-        raise ConfigError(f"security.key {path} is encrypted; VENUS needs it without a passphrase", hint=hint) from None
+        raise ConfigError(f"{section}key {path} is encrypted; VENUS needs it without a passphrase", hint=hint) from None
     except (ValueError, UnsupportedAlgorithm):
         hint = "a key begins with -----BEGIN PRIVATE KEY----- or -----BEGIN EC PRIVATE KEY-----"
-        raise ConfigError(f"security.key {path} holds no private key in PEM form", hint=hint) from None
+        raise ConfigError(f"{section}key {path} holds no private key in PEM form", hint=hint) from None
 
 
 def public_bytes(key: object) -> bytes:
@@ -69,12 +72,12 @@ def public_bytes(key: object) -> bytes:
     return key.public_bytes(serialization.Encoding.DER, form)  # type: ignore[attr-defined, no-any-return]
 
 
-def authorities(path: Path, now: datetime) -> bytes:
+def authorities(path: Path, now: datetime, section: str = "security.") -> bytes:
     """Read whose certificates are believed. Raises ConfigError if none of them may be used now."""
-    found = certificates(path, "security.ca")
+    found = certificates(path, f"{section}ca")
     if all(each.not_valid_after_utc <= now for each in found):
-        check_time(found[0], f"security.ca {path}", now)
-    return read(path, "security.ca")
+        check_time(found[0], f"{section}ca {path}", now)
+    return read(path, f"{section}ca")
 
 
 def check_time(certificate: x509.Certificate, what: str, now: datetime) -> None:

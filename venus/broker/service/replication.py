@@ -29,6 +29,7 @@ from venus.broker.service.loss_windows import LossWindows
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.config import Cluster
 from venus.coordination.etcd import EtcdCoordinator
+from venus.coordination.login import login_of
 from venus.coordination.membership import FILE, join
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable, VenusError
 from venus.replication.records import LiveBroker, Policy
@@ -54,7 +55,9 @@ class Replication:
     def __init__(self, core: Core, shared: ReplicatedLogs, bridge: LoopBridge, settings: Cluster, proof: Proof) -> None:
         self.settings = settings
         self._core, self._shared, self._bridge = core, shared, bridge
-        self._coordinator = EtcdCoordinator(settings.etcd, settings.name, lease_s=settings.lease_s)
+        self._coordinator = EtcdCoordinator(
+            settings.etcd, settings.name, lease_s=settings.lease_s, login=login_of(settings)
+        )
         self._proof = proof
         self._pool = ThreadPoolExecutor(1, "venus-replica-read")
         self._ticking: asyncio.Task[None] | None = None
