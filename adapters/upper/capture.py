@@ -7,6 +7,7 @@ Whatever breaks, the way out is the same: both ends are opened again under a new
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 import time
@@ -16,7 +17,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_event, stop_when_event_set
-from tenacity.wait import wait_random_exponential
 
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source
@@ -37,6 +37,9 @@ from venus.wire.broker_pb2 import BusinessStatus
 #: How long a clean stop waits for the answer to the last COMMIT; without it the half stays open until the restart.
 GOODBYE_S = 5.0
 WAITING = "waiting to reconnect"
+#: The first tries follow each other quickly: another broker leads within seconds. Then pauses grow.
+QUICK_TRIES = 20
+QUICK_MAX_S = 0.25
 BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 10.0
 
@@ -167,7 +170,7 @@ class Capture:
     def _retrying(self) -> Retrying:
         return Retrying(
             retry=retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
-            wait=wait_random_exponential(multiplier=BACKOFF_MIN_S, max=BACKOFF_MAX_S),
+            wait=lambda retry: pause_s(retry.attempt_number, random.random()),
             stop=stop_when_event_set(self._stop),
             sleep=sleep_using_event(self._stop),
             before_sleep=self._note_failure,
@@ -216,6 +219,13 @@ class Capture:
             else:
                 self._stop.wait(pace.delay_s(now))
             self._reporter.tick()
+
+
+def pause_s(failures: int, chance: float) -> float:
+    """Return how long to wait after so many failures in a row; `chance` from 0 to 1 keeps adapters apart."""
+    if failures <= QUICK_TRIES:
+        return chance * QUICK_MAX_S
+    return chance * min(BACKOFF_MAX_S, BACKOFF_MIN_S * float(2 ** min(failures - QUICK_TRIES, 30)))
 
 
 def _say_goodbye(session: Session) -> None:

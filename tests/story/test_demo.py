@@ -69,9 +69,12 @@ def test_the_demo_with_three_brokers_proves_what_it_says(tmp_path: Path) -> None
         "migrate and sync under load",
         "kill -9 of the leader under load",
         "two of three brokers killed and back",
+        "an unclean election, repaired",
         "verify, after it has found and repaired damage",
     ]
     assert found["figures"]["from kill -9 of the leader to the next commit"].endswith(" s")
+    assert found["figures"]["changes in the window of the unclean election"] > 0
+    assert found["figures"]["rows repaired after the unclean election"] > 0
     assert not folder.exists(), "it cleans up after itself"
     left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
     assert left == []

@@ -188,6 +188,7 @@ class Core:
             watermark=self._shared.watermark,
             review_after_s=self._settings.review_after_s,
             now=self._monotonic(),
+            shared=self._shared.is_shared,
         )
         for business in found:
             self.scavenger.load(business)

@@ -94,7 +94,8 @@ class Following:
         end = divergence.truncation(position.terms, position.end, answer.known_term, answer.end)
         if end <= position.high:
             return self._reinstall(
-                f"its log has other entries from {end} on, of which ours up to {position.high} are applied"
+                f"its log has other entries from {end} on, of which ours up to {position.high} are applied",
+                diverged=True,
             )
         self._asked_at = None
         return [Truncate(order=position.next_order(), end=end)]
@@ -104,10 +105,10 @@ class Following:
             return []  # an answer to an earlier fetch
         return self._reinstall(f"its log starts at entry {answer.start}, ours ends before that")
 
-    def _reinstall(self, reason: str) -> list[Effect]:
+    def _reinstall(self, reason: str, *, diverged: bool = False) -> list[Effect]:
         self._position.whole = False  # until Installed
         self._asked_at = None
-        return [Reinstall(leader=self.leader, reason=reason)]
+        return [Reinstall(leader=self.leader, reason=reason, diverged=diverged)]
 
     def _fetch(self, now: float) -> list[Effect]:
         position = self._position

@@ -244,6 +244,7 @@ class Reinstall:
 
     leader: Member
     reason: str
+    diverged: bool = False  # this log has applied entries that the leader does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support import engines
+from tests.support import engines, replicas
 from tests.support.engines import BUSINESS, Producer
 from tests.support.replicas import Cluster, Node
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
@@ -64,6 +65,28 @@ def test_nothing_is_acknowledged_without_a_majority(tmp_path: Path) -> None:
         assert len(engines.full_data(leader.core)) == 3
 
         cluster.start("b")
+        engines.wait_until(leader.leads)
+        again = Producer(leader.core)
+        assert [half.batch_no for half in again.ack.undecided] == [message.batch_no]
+        again.decide(message)
+        assert [len(rows) for rows in contents(cluster)] == [4, 4]
+
+
+def test_a_write_that_waits_for_a_silent_follower_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "PATIENCE", replace(replicas.PATIENCE, lag_s=60.0, silent_s=2.0))
+    with Cluster(tmp_path) as cluster:
+        leader = cluster.create()
+        producer = Producer(leader.core)
+        producer.commit(engines.rows(0, 3))
+        cluster.nodes["c"].kill()
+        known = leader.host.replicas[BUSINESS]
+        engines.wait_until(lambda: known.known is not None and len(known.known.in_sync) == 2)
+        cluster.net.cut = {("a", "b"), ("b", "a")}  # both keep their leases
+        message = producer.next_half(engines.rows(3, 1))
+        waiting = leader.core.producers.halves(BUSINESS, producer.epoch, [message])
+        with pytest.raises(Unavailable, match="nothing was heard of b for 2 s: 1 of 3 replicas is in sync without it"):
+            waiting.result(engines.WAIT_S)
+        cluster.net.cut = set()
         engines.wait_until(leader.leads)
         again = Producer(leader.core)
         assert [half.batch_no for half in again.ack.undecided] == [message.batch_no]

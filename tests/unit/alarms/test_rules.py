@@ -6,8 +6,13 @@ import pytest
 
 from venus import alarm_rules, conditions
 from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
+from venus.broker.pipeline.halting import reason
+from venus.broker.replicas.losses import diverged
 from venus.broker.service.replication_status import alarms as replication_alarms
+from venus.broker.service.replication_status import lost
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
+from venus.replication.messages import Reinstall
+from venus.replication.records import Leadership, LossWindow, Member
 from venus.wire import broker_pb2
 
 
@@ -49,6 +54,28 @@ def test_what_replicas_say_has_a_rule() -> None:
 
     assert OTHER not in names
     assert set(names) == {"replica_installed", "no_leader", "not_writable", "replica_gone", "replica_late"}
+
+
+def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> None:
+    known = Leadership(
+        business="main", term=7, leader=None, in_sync=frozenset(), unclean_terms=(6, 7),
+        losses=(LossWindow(term=6, first_offset=10, end_offset=28, rows=15),),
+    )  # fmt: skip
+    stopped = Reinstall(leader=Member(broker="b2", store="s"), reason="its log has others from 7 on", diverged=True)
+    said = [*lost(known), reason(17, ValueError("no")), diverged(stopped)]
+
+    assert [(recognised(sentence)[0].name, recognised(sentence)[1]) for sentence in said] == [
+        ("changes_lost", "6"),
+        ("changes_lost", "7"),
+        ("replica_stopped", ""),
+        ("replica_stopped", "b2"),
+    ]
+    assert commands(said[0]) == ["venus verify --repair"]
+    installed = "main is being installed again: cannot follow b2: its log starts at 7; 12 records have come"
+    assert recognised(installed)[0].name == "replica_installed"
+    record = "a record of the coordinator cannot be used: /venus/x/brokers/b cannot be used: it is not JSON; let all"
+    assert recognised(record) == (recognised(record)[0], "/venus/x/brokers/b")
+    assert recognised(record)[0].name == "coordinator_record"
 
 
 def test_figures_do_not_make_another_alarm() -> None:

@@ -105,6 +105,7 @@ class Business:
     tail: Tail = field(default_factory=Tail)
     materialised: Materialised = field(default_factory=Materialised)
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
+    halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it goes on
     is_forgotten: bool = False  # the materialising thread leaves it alone
     forgotten_below: dict[int, int] = field(default_factory=dict)  # table: older tombstones may be physically gone
     scrubbed_at_us: int = 0  # when the last pass over everything that is stored ended

@@ -45,6 +45,13 @@ def reload(store: Store, business: Business) -> None:
     pend_rest(store, business)
 
 
+def stand_still(store: Store, business: Business) -> None:
+    """Go back to what is applied on disk, and propose nothing beyond it: an entry there cannot be applied here."""
+    records.restore(store, business)
+    business.log.find_end(store)
+    business.pending.clear()
+
+
 def pend_rest(store: Store, business: Business) -> None:
     """Propose what the log has beyond what is applied."""
     business.pending.clear()

@@ -26,6 +26,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.acks import Acks, Held
 from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.halting import CannotApply, halt
 from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
@@ -264,6 +265,9 @@ class CommitThread:
             self._apply(group, group.changed | self._lagging)  # each once: what it applied is shown
             for business in group.changed:
                 records.save(business, group.batch)
+        except CannotApply as stuck:
+            self._halt(group, commands, stuck)
+            return
         except Exception as error:
             self._give_up(group, commands, error)
             return
@@ -313,11 +317,34 @@ class CommitThread:
             self._buffer.release(commands[0].nbytes)
         _reject(commands[0], VenusError(f"the broker failed: {error!r}"))
 
+    def _halt(self, group: Group, commands: Sequence[_Command[Any]], stuck: CannotApply) -> None:
+        """Stop one replica, drop the group, of which nothing is on disk, and run its commands again.
+
+        A leader ends as a whole: another broker can lead, and what it cannot apply is its own.
+        """
+        business = stuck.business
+        if self._shared.leads(business):
+            raise StorageError(f"{business.name}: {stuck}") from stuck.error
+        for other in group.touched() - {business}:
+            machine.reload(self._store, other)
+        halt(business, stuck.index, stuck.error)
+        machine.stand_still(self._store, business)
+        self._lagging.discard(business)
+        self._shared.halted(business)
+        self.step(commands)
+
     def _apply(self, group: Group, businesses: Iterable[Business]) -> None:
         for business in businesses:
             if not business.pending:
                 continue
-            applied = machine.apply_pending(business, self._shared.watermark(business), group.batch)
+            try:
+                applied = machine.apply_pending(business, self._shared.watermark(business), group.batch)
+            except StorageError:
+                raise
+            except Exception as error:
+                if not self._shared.is_shared:
+                    raise
+                raise CannotApply(business, business.log.applied + 1, error) from error
             group.applied[business] = applied
             group.changed.add(business)
             if business.pending:

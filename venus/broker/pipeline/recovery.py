@@ -10,10 +10,12 @@ from venus.broker.log.upgrade import UPGRADES
 from venus.broker.machine import machine, records
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.forgetting import put_removal, put_state_removal
+from venus.broker.pipeline.halting import halt
 from venus.broker.queue import places
 from venus.broker.store import keys
 from venus.broker.store.format import check_format
 from venus.broker.store.rocks import Store
+from venus.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -21,22 +23,38 @@ logger = logging.getLogger(__name__)
 FIRST_STATE_AREA = 3
 
 
-def recover(store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float) -> list[Business]:
-    """Return every business as the log has it, applied up to the high watermark. Raises Corruption, StorageError."""
+def recover(
+    store: Store, *, watermark: Callable[[Business], int], review_after_s: float, now: float, shared: bool = False
+) -> list[Business]:
+    """Return every business as the log has it, applied up to the high watermark. Raises Corruption, StorageError.
+
+    With a `shared` log, one of which an entry cannot be applied is halted; the others go on.
+    """
     check_format(store, UPGRADES)
     remove_unfinished(store)
     found = list(records.load_all(store, review_after_s))
     for business in found:
-        take_up(store, business, watermark=watermark, now=now)
+        take_up(store, business, watermark=watermark, now=now, shared=shared)
     return found
 
 
-def take_up(store: Store, business: Business, *, watermark: Callable[[Business], int], now: float) -> None:
+def take_up(
+    store: Store, business: Business, *, watermark: Callable[[Business], int], now: float, shared: bool = False
+) -> None:
     """Bring a business that was read from its record to where its log is."""
     business.log.find_end(store)
     business.log.committed = watermark(business)
-    entries = machine.replay(store, business)
-    machine.pend_rest(store, business)
+    entries = 0
+    try:
+        entries = machine.replay(store, business)
+        machine.pend_rest(store, business)
+    except StorageError:
+        raise
+    except Exception as error:
+        if not shared:
+            raise
+        halt(business, (business.pending[-1].index if business.pending else business.log.applied) + 1, error)
+        machine.stand_still(store, business)
     business.described_from = min(business.described_from, business.proposed.end_sequence)
     if entries:
         logger.info("%s: replayed %d log entries", business.name, entries)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from venus.broker.log.entry import EntryKind, decode, note
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.group import Group
-from venus.errors import Corruption
+from venus.broker.pipeline.halting import halt
+from venus.errors import Corruption, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -16,10 +17,11 @@ logger = logging.getLogger(__name__)
 def append_stored(group: Group, business: Business, first: int, values: Sequence[bytes], sender: str) -> None:
     """Append entries of a leader as they are stored there; each is checked before any is appended.
 
-    Nothing is done, but for saying where the log stands, if it ends elsewhere or an entry is damaged.
+    Nothing is done, but for saying where the log stands, if it ends elsewhere or an entry is damaged. One that cannot
+    be applied here halts the business.
     """
     group.log_changed.add(business)
-    if first != business.log.end:
+    if first != business.log.end or business.halted:
         return
     try:
         entries = [decode(value, first + i, where=f"what {sender} sent") for i, value in enumerate(values)]
@@ -27,8 +29,16 @@ def append_stored(group: Group, business: Business, first: int, values: Sequence
         business.count("damaged_entries")
         logger.warning("%s: %s; it is asked for again", business.name, error)
         return
-    for entry, value in zip(entries, values, strict=True):
-        group.follow(business, entry, value)
+    mark = group.mark()
+    try:
+        for entry, value in zip(entries, values, strict=True):
+            group.follow(business, entry, value)
+    except StorageError:
+        raise
+    except Exception as error:
+        index = business.log.end
+        group.take_back(mark)
+        halt(business, index, error)
 
 
 def begin_term(

@@ -38,6 +38,12 @@ class SharedLog(Protocol):
     def term(self, business: Business) -> int:
         """Return the term in which entries are proposed here now. Raises NotLeader, Unavailable."""
 
+    def leads(self, business: Business) -> bool:
+        """Whether this broker leads the business, as far as it knows."""
+
+    def halted(self, business: Business) -> None:
+        """Note that this broker's replica has stopped, for the reason that the business has."""
+
     def backlog(self, business: Business) -> Backlog:
         """Return what other brokers still need of the log."""
 
@@ -66,6 +72,13 @@ class Alone:
     def term(self, business: Business) -> int:
         """Return the term of the newest entry: 0 unless the business was replicated once."""
         return business.log.terms.newest
+
+    def leads(self, business: Business) -> bool:
+        """Yes."""
+        return True
+
+    def halted(self, business: Business) -> None:
+        """Do nothing: what a broker on its own cannot apply is refused before it is logged."""
 
     def backlog(self, business: Business) -> Backlog:
         """Return that of nobody."""

@@ -118,6 +118,8 @@ class Upkeep:
         return True
 
     def _trim(self, group: Group, business: Business) -> None:
+        if business.halted:
+            return
         before = business.nbytes_trimmed
         first, end = trimming.trim(
             self._store, group, business, self._snapshots.offsets(business), self._settings.retain_bytes,

@@ -44,6 +44,8 @@ class CoreLogs:
     def open(self, business: str) -> tuple[LogChanged, int, bool]:
         """Return where a log stands, up to where it is applied, and False if an installation was interrupted."""
         found = self._core.catalogue.adopt(business)
+        if found.halted:
+            self._shared.halted(found)
         whole = self._core.store.get(keys.STATE, keys.installing_key(business)) is None
         return position_of(found), found.log.applied, whole
 
@@ -58,6 +60,8 @@ class CoreLogs:
         def work(group: Group) -> None:
             self._shared.ordered(group, found, effect.order)
             replica_commands.append_stored(group, found, effect.first, effect.entries, sender)
+            if found.halted:
+                self._shared.halted(found)
 
         self._submit(found, work)
 

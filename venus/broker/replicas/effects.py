@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from venus.broker.replicas import losses
 from venus.broker.replicas.brokers import Brokers
 from venus.broker.replicas.ports import Coordination, Logs, Post, Transport
 from venus.replication import messages as m
@@ -31,6 +32,7 @@ class Effects:
         coordination: Coordination,
         post: Post,
         install: Callable[[str, LiveBroker], None],
+        halt: Callable[[str, str], None],
     ) -> None:
         self.troubles: dict[str, str] = {}
         self.ballot: Ballot | None = None
@@ -38,7 +40,7 @@ class Effects:
         self._replicas = replicas
         self._logs, self._transport, self._coordination = logs, transport, coordination
         self._post = post
-        self._install = install
+        self._install, self._halt = install, halt
 
     def carry_out(self, business: str, effect: m.Effect) -> None:
         """Do what a replica wants."""
@@ -106,6 +108,10 @@ class Effects:
         self._logs.retire(business, self._brokers.address(effect.leader))
 
     def _reinstall(self, business: str, effect: m.Reinstall) -> None:
+        known = self._replicas[business].known
+        if effect.diverged and known is not None and losses.must_not_happen(known):
+            self._halt(business, losses.diverged(effect))
+            return
         self.troubles[business] = f"cannot follow {effect.leader.broker}: {effect.reason}"
         logger.warning("%s: %s; its copy is installed", business, self.troubles[business])
         leader = self._brokers.known(effect.leader)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+from venus.broker.replicas import silence
 from venus.broker.replicas.brokers import Brokers
 from venus.broker.replicas.effects import Effects
 from venus.broker.replicas.losses import doubted
@@ -59,7 +60,14 @@ class Host:
         self.replicas: dict[str, Replica] = {}
         self.brokers = Brokers()
         self._effects = Effects(
-            self.brokers, self.replicas, logs, transport, coordination, post, self._installer(installations)
+            self.brokers,
+            self.replicas,
+            logs,
+            transport,
+            coordination,
+            post,
+            self._installer(installations),
+            self.halted,
         )
         self.troubles = self._effects.troubles
         self._logs, self._shared, self._transport, self._coordination = logs, shared, transport, coordination
@@ -72,26 +80,39 @@ class Host:
         self._monotonic = monotonic
         self._lease_until = float("-inf")
         self._begun: set[str] = set()  # businesses that this process made
-        shared.tell(lambda business, position: post(lambda: self.take(business, position)))
+        self._halted: set[str] = set()
+        shared.tell(
+            lambda business, position: post(lambda: self.take(business, position)),
+            lambda business, reason: post(lambda: self.halted(business, reason)),
+        )
 
     # -- one event of one replica ----------------------------------------------------------------------------------
 
     def take(self, business: str, event: m.Event) -> None:
         """Give one event to a replica and carry out what it wants; nothing happens if there is none."""
         replica = self.replicas.get(business)
-        if replica is None:
+        if replica is None or business in self._halted:
             return
         effects = replica.step(event, self._monotonic())
         self._publish(business, replica)
         for effect in effects:
             self._effects.carry_out(business, effect)
 
+    def halted(self, business: str, reason: str) -> None:
+        """Let a replica rest that cannot go on: it fetches nothing, gives no ballot and does not lead."""
+        if business not in self._halted:
+            logger.critical("%s: %s", business, reason)
+        self._halted.add(business)
+        self.troubles[business] = reason
+        self._shared.publish(business, replace(self._shared.standing(business), leads=False, refusal=reason))
+
     def _publish(self, business: str, replica: Replica) -> None:
+        now = self._monotonic()
         leader = replica.known.leader if replica.known is not None else None
         standing = Standing(
             term=replica.known.term if replica.known is not None else 0,
             leads=replica.leads,
-            refusal=replica.refusal(self._monotonic()),
+            refusal=replica.refusal(now) or silence.refusal(replica, now, self._patience.silent_s),
             leader=self.brokers.address(leader) if leader != self.me.member else "",
             high=replica.high,
             needed_from=needed_from(replica),
@@ -135,7 +156,7 @@ class Host:
 
     def answered(self, business: str, event: m.Answered) -> None:
         """Take the answer to a fetch of ours."""
-        if isinstance(event.answer, m.Entries):
+        if isinstance(event.answer, m.Entries) and business not in self._halted:
             self.troubles.pop(business, None)
         self.take(business, event)
 

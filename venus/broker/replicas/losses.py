@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from venus.broker.machine.loss import Loss
-from venus.replication.records import Leadership, LossWindow
+from venus.replication.messages import Reinstall
+from venus.replication.records import Leadership, LossWindow, Policy
 
 
 def doubted(known: Leadership) -> tuple[int, ...]:
@@ -65,4 +66,20 @@ def _without(known: Leadership, terms: Collection[int]) -> Leadership:
         known,
         losses=tuple(window for window in known.losses if window.term not in terms),
         unclean_terms=tuple(term for term in known.unclean_terms if term not in terms),
+    )
+
+
+def must_not_happen(known: Leadership) -> bool:
+    """Whether whoever leads has what others have applied, unless an old data directory was put in place by hand."""
+    return known.policy is Policy.CONSISTENCY and not known.unclean_terms
+
+
+def diverged(effect: Reinstall) -> str:
+    """Say that this replica keeps what it has, and the ways out."""
+    leader = effect.leader.broker
+    return (
+        f"broker {leader} leads without what was acknowledged: {effect.reason}; this replica has stopped and keeps "
+        f"what it has. If an old data directory was put in place at {leader}, stop {leader}, remove that and start "
+        "this broker again; if this one is the old one, stop it, remove its broker.data_dir and start it: it installs "
+        "the leader's copy"
     )

@@ -16,6 +16,7 @@ from venus.replication.messages import LogChanged
 RECENT_BYTES = 8 << 20
 
 TellLog = Callable[[str, LogChanged], None]
+TellHalted = Callable[[str, str], None]
 
 
 class ReplicatedLogs:
@@ -27,12 +28,13 @@ class ReplicatedLogs:
         self._recent: dict[str, Recent] = {}
         self._done: dict[Business, int] = {}  # the newest order of the replica that was carried out
         self._tell: TellLog = lambda _business, _position: None
+        self._tell_halted: TellHalted = lambda _business, _reason: None
 
     # -- for the host ----------------------------------------------------------------------------------------------
 
-    def tell(self, changed: TellLog) -> None:
-        """Say where logs stand to `changed`, from the commit thread."""
-        self._tell = changed
+    def tell(self, changed: TellLog, halted: TellHalted = lambda _business, _reason: None) -> None:
+        """Say where logs stand to `changed`, and why a replica stops to `halted`, from the commit thread."""
+        self._tell, self._tell_halted = changed, halted
 
     def publish(self, business: str, standing: Standing) -> None:
         """Let the broker know how a replica stands."""
@@ -72,6 +74,14 @@ class ReplicatedLogs:
         if business.log.terms.newest != standing.term:
             raise Unavailable(f"{business.name}: this broker begins to lead", hint="try again in a moment")
         return standing.term
+
+    def leads(self, business: Business) -> bool:
+        """Whether this broker leads the business, as far as it knows."""
+        return self.standing(business.name).leads
+
+    def halted(self, business: Business) -> None:
+        """Let the host know that a replica has stopped."""
+        self._tell_halted(business.name, business.halted)
 
     def backlog(self, business: Business) -> Backlog:
         """Return what the followers of this broker still need."""

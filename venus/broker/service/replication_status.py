@@ -71,7 +71,7 @@ class ReplicationStatus:
         if leading is not None:
             mode, found.reason = states.mode(known, followers, replica.position.end)
             found.mode = mode.value
-        entry.alarms.extend(alarms(found, leads=leading is not None))
+        entry.alarms.extend(line for line in alarms(found, leads=leading is not None) if line not in entry.alarms)
         entry.alarms.extend(lost(known))
 
     def _replica(

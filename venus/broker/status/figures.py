@@ -75,6 +75,7 @@ def business_status(
             *_alarms(business, halves, now_us, half_alarm_s, behind_bytes_max),
             *_held_alarms(consumers, held_bytes_max),
             *_undescribed_alarms(business),
+            *([business.halted] if business.halted else []),
         ],
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
     )

@@ -32,8 +32,9 @@ def check_format(store: Store, upgrades: Upgrades) -> None:
     if found is not None or next(store.scan_prefix(keys.STATE, keys.CORE), None) is not None:
         raise StorageError(
             f"{store.path} has layout {(found or b'1').decode(errors='replace')}, this broker reads {FORMAT.decode()}",
-            hint="run the VENUS that wrote it, or give the broker an empty data_dir, then `venus uninstall-triggers`, "
-            "`venus install-triggers` and `venus migrate` for each target",
+            hint="run the VENUS that wrote it, or give the broker an empty data_dir. In a cluster that is all: it "
+            "installs a copy. A broker on its own then needs `venus uninstall-triggers`, `venus install-triggers` and "
+            "`venus migrate` for each target",
         )
     _mark(store, FORMAT)
 

@@ -64,6 +64,8 @@ class ClusterStory(Story):
             ("Synchronise while the shop is in use", self._sync),
             ("Kill the leading broker (kill -9) while the shop is in use", self._kill_the_leader),
             ("Kill another one: the rest is no majority, and nothing is acknowledged", self._kill_the_majority),
+            ("Under the policy availability whoever lives goes on; what may be lost is named", self._go_on_alone),
+            ("Repair what was lost", self._repair),
             ("Somebody writes to the target: verify finds it, and repairs it", self._verify),
         )
 
@@ -144,6 +146,45 @@ class ClusterStory(Story):
         self._caught_up("main")
         self._compare("two of three brokers killed and back", "shop", started)
 
+    def _go_on_alone(self) -> None:
+        """Let one broker go on, kill it as well, and start one that has not heard what was acknowledged meanwhile."""
+        self._whole()
+        self._commands.run("cluster", "policy", BUSINESS, "availability", "-c", f"{self._names[0]}.toml")
+        self._workload.start()
+        leader = self._leader()
+        first, third = (name for name in self._names if name != leader)
+        for name in (first, third):
+            self._commands.kill(f"broker {name}")
+        wait_for(lambda: self._in_sync(leader) == {leader} and not self._refusal(leader), "the last broker to go on")
+        before = self._end()
+        self._stay_busy(BUSY_S / 2)
+        wait_for(lambda: self._end() > before, "commits by one broker alone")
+        self._say(f"  {leader} goes on alone; it is killed as well, and {first} comes back without what it took")
+        self._commands.kill(f"broker {leader}")
+        self._start(first)
+        window = wait_for(self._window, "the range that may be lost")
+        self._say(
+            f"  {first} leads; what may be lost: offsets {window.first_offset:,} to {window.end_offset - 1:,}, "
+            f"{window.rows:,} changes in batches {window.first_batch:,} to {window.last_batch:,}"
+        )
+        self._figures["changes in the window of the unclean election"] = window.rows
+        self._stay_busy(BUSY_S / 2)
+        for name in (leader, third):
+            self._start(name)
+        self._workload.stop()
+        self._caught_up("main")
+
+    def _repair(self) -> None:
+        started = time.monotonic()
+        self._whole()
+        said = self._commands.run("verify", "--target", "main", "--repair", "--wait-s", "60")
+        if not said["losses"]["closed"]:
+            raise DemoFailed(f"the window stays open: {said['losses']['why']}", hint=f"see {self._home / 'venus.log'}")
+        self._say(f"  {said['repair']['repaired']:,} rows differed and were shipped again; the window is closed")
+        self._figures["rows repaired after the unclean election"] = said["repair"]["repaired"]
+        self._caught_up("main")
+        self._compare("an unclean election, repaired", "shop", started)
+
     # -- parts of steps ------------------------------------------------------------------------------------------
 
     def _start(self, name: str) -> None:
@@ -172,6 +213,16 @@ class ClusterStory(Story):
     def _end(self) -> int:
         """Return the end of the queue, as far as any broker knows it."""
         return max((found.next_offset for found in self._said()), default=0)
+
+    def _in_sync(self, name: str) -> set[str]:
+        """Return who is in sync, as a broker says."""
+        found = self._asked(name)
+        return set() if found is None else {replica.broker for replica in found.replication.replicas if replica.in_sync}
+
+    def _window(self) -> broker_pb2.LossWindow | None:
+        """Return what an unclean election may have lost, once its end is known."""
+        windows = [window for found in self._said() for window in found.replication.losses]
+        return next((window for window in windows if window.HasField("end_offset")), None)
 
     def _refusal(self, name: str) -> str:
         """Return why a broker that should lead cannot; empty as long as it may."""

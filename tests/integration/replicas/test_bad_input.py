@@ -1,0 +1,172 @@
+"""What must not be: each is refused in one line with the way out, by real processes; nothing is lost or overwritten."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers import business_status, settings, wait_for
+from tests.support.etcd import EtcdCluster
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.cli.demo.servers import free_ports
+from venus.config import Cluster
+from venus.errors import VenusError
+from venus.rpc.producer import Producer
+
+pytestmark = pytest.mark.integration
+ROWS = 10
+
+
+def refused(data: Path, **cluster: Any) -> str:
+    """Start a broker that must not start; return what it says, which must be one line and its hint."""
+    chosen = settings(data, free_bytes_min=1 << 20)
+    chosen = chosen.model_copy(update={"cluster": Cluster(**{"lease_s": 2.0, **cluster})})
+    config = data.parent / f"{data.name}.json"
+    config.write_text(chosen.model_dump_json())
+    run = (
+        "import sys\nfrom venus.broker.service.process import serve\nfrom venus.config import Settings\n"
+        "from venus.errors import VenusError\ntry:\n"
+        "    sys.exit(serve(Settings.model_validate_json(open(sys.argv[1]).read())))\n"
+        "except VenusError as error:\n    sys.stderr.write(f'{error} -> {error.hint}\\n')\n"
+        "    sys.exit(error.exit_code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", run, str(config)], capture_output=True, text=True, timeout=120)
+    assert done.returncode in (2, 3, 12, 75), done
+    said = [line for line in done.stderr.splitlines() if " -> " in line]
+    assert len(said) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return said[0]
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Return what a data directory holds, but for RocksDB's own log of its starts."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in [*sorted(folder.rglob("*.sst")), folder / "cluster.json"]
+    }
+
+
+def test_two_brokers_with_one_id(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(2, ROWS)
+        said = refused(tmp_path / "second", name=cluster.name, broker_id="a", etcd=etcd_server.addresses)
+        assert said.startswith("another broker with the id a is alive, at ")
+        assert "give each broker an id of its own ([cluster] broker_id)" in said
+        writer.write(2, ROWS)
+        assert business_status(cluster.brokers[writer.leader].address).replication.term == 1
+
+
+def test_the_data_directory_of_another_cluster(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path / "one", etcd_server, "a", replicas=1) as first:
+        Writer(first).write(2, ROWS)
+        first.brokers["a"].stop()
+        before = content(tmp_path / "one" / "a")
+        with BrokerCluster(tmp_path / "two", etcd_server, "b", replicas=1) as second:
+            Writer(second).write(1, ROWS)
+            said = refused(tmp_path / "one" / "a", name=second.name, broker_id="a", etcd=etcd_server.addresses)
+            assert "belongs to another cluster" in said
+            assert "correct broker.data_dir, [cluster] name or etcd" in said
+        assert content(tmp_path / "one" / "a") == before
+        first.start("a")
+        writer = Writer(first)
+        writer.go_on()
+        assert writer.acknowledged == 2
+
+
+def test_etcd_addresses_that_answer_nothing(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    said = refused(tmp_path / "a", name="nobody", broker_id="a", etcd=addresses)
+    assert said.startswith("etcd does not answer within 2 s (127.0.0.1:")
+    assert "is it running? `etcdctl endpoint health` asks it; its addresses are in [cluster] etcd" in said
+    assert not (tmp_path / "a" / "cluster.json").exists()
+
+
+def test_a_store_of_a_layout_that_nobody_reads(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(2, ROWS)
+        old = next(name for name in "abc" if name != writer.leader)
+        cluster.brokers[old].kill()
+        store = Store(tmp_path / old / "db")
+        batch = store.batch()
+        batch.put(keys.STATE, keys.FORMAT, b"1")
+        store.write(batch, durable=True)
+        store.close()
+        said = refused(tmp_path / old, name=cluster.name, broker_id=old, etcd=etcd_server.addresses)
+        assert "has layout 1, this broker reads" in said
+        assert "give the broker an empty data_dir. In a cluster that is all: it installs a copy" in said
+        shutil.rmtree(tmp_path / old)
+        cluster.start(old)
+        writer.write(1, ROWS)
+        wait_for(lambda: business_status(cluster.brokers[old].address).next_offset == 3 * ROWS)
+
+
+def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(2, ROWS)
+        old, other = (name for name in "abc" if name != writer.leader)
+        leader = writer.leader
+
+        def in_sync() -> set[str]:
+            replicas = business_status(cluster.brokers[leader].address).replication.replicas
+            return {replica.broker for replica in replicas if replica.in_sync}
+
+        cluster.brokers[old].kill()
+        shutil.copytree(tmp_path / old, tmp_path / "backup")
+        cluster.start(old)
+        wait_for(lambda: in_sync() == set("abc"))
+        writer.write(5, ROWS)
+        wait_for(lambda: in_sync() == set("abc"))
+        for broker in cluster.brokers.values():
+            broker.process.kill()
+        for broker in cluster.brokers.values():
+            broker.kill()
+        shutil.rmtree(tmp_path / old)
+        shutil.copytree(tmp_path / "backup", tmp_path / old)
+        cluster.start(old)  # alone, it is chosen: as far as the coordinator knows, it has everything
+        wait_for(lambda: business_status(cluster.brokers[old].address).replication.leader == old)
+        for name in (leader, other):
+            cluster.start(name)
+
+        def trouble(name: str) -> str:
+            return business_status(cluster.brokers[name].address).replication.trouble
+
+        def stopped(name: str) -> bool:
+            return "leads without what was acknowledged" in trouble(name)
+
+        for name in (leader, other):
+            wait_for(partial(stopped, name))
+            assert "keeps what it has. If an old data directory was put in place" in trouble(name)
+            found = business_status(cluster.brokers[name].address)
+            assert found.next_offset == 7 * ROWS
+            assert trouble(name) in found.alarms
+        reach = cluster.reach([cluster.brokers[old].address])
+        with (
+            Producer(reach, "main", "t", window_bytes_max=1) as producer,
+            pytest.raises(VenusError, match=r"1 of 3 replicas are in sync, 2 are needed"),
+        ):
+            producer.connect(0, 7, owner="test", take_over=True)
+
+        cluster.brokers[old].kill()
+        shutil.rmtree(tmp_path / old)
+        for name in (leader, other):
+            cluster.brokers[name].kill()
+            cluster.start(name)
+        cluster.start(old)
+        writer.go_on()
+        assert writer.acknowledged == 7
+        writer.write(1, ROWS)
+        contents = cluster.contents(8 * ROWS)
+        assert contents["a"] == contents["b"] == contents["c"]

@@ -1,0 +1,111 @@
+"""An entry that one replica cannot apply stops that replica, with a line that says so; everybody else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Producer
+from tests.support.replicas import Cluster, Node
+from venus.broker.log.entry import Entry, EntryKind, decode, note
+from venus.errors import Unavailable
+from venus.replication.messages import Answer, Entries
+
+pytestmark = pytest.mark.integration
+OTHER = "other"
+
+
+def undecidable(entry: Entry) -> Entry:
+    """Return a decision that was taken before: refused when it is proposed."""
+    return note(EntryKind.DECIDE, epoch=entry.epoch, at_us=1, record={"verdict": 1, "batch_no": 1, "digest": 7})
+
+
+def nameless(entry: Entry) -> Entry:
+    """Return a consumer without a name: refused when it is applied."""
+    return note(EntryKind.CONSUMER, epoch=entry.epoch, at_us=1, record={"acknowledged": 1})
+
+
+def mangled(cluster: Cluster, bad: Callable[[Entry], Entry]) -> None:
+    """Change one decision on its way to one follower; it is sealed as if the leader had written it."""
+    done: list[int] = []
+
+    def mangle(answer: Answer) -> Answer:
+        if not isinstance(answer, Entries) or done:
+            return answer
+        found = [decode(value, answer.first + i, where="test") for i, value in enumerate(answer.entries)]
+        for i, entry in enumerate(found):
+            if entry.kind is EntryKind.DECIDE:
+                done.append(answer.first + i)
+                value = replace(bad(entry), term=entry.term).encode(answer.first + i)
+                return replace(answer, entries=(*answer.entries[:i], value, *answer.entries[i + 1 :]))
+        return answer
+
+    cluster.net.mangle = mangle
+
+
+def halted(cluster: Cluster) -> Node:
+    """Return the one whose replica has stopped, once there is one."""
+    engines.wait_until(lambda: any(BUSINESS in node.host.troubles for node in cluster.living()))
+    (node,) = [node for node in cluster.living() if BUSINESS in node.host.troubles]
+    return node
+
+
+@pytest.mark.parametrize("bad", [undecidable, nameless])
+def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Callable[[Entry], Entry]) -> None:
+    with Cluster(tmp_path) as cluster:
+        leader = cluster.create()
+        cluster.create(business=OTHER)
+        producer, other = Producer(leader.core), Producer(leader.core, OTHER)
+        producer.commit(engines.rows(0, 3))
+        cluster.settle()
+        mangled(cluster, bad)
+        producer.commit(engines.rows(3, 3))
+        stopped = halted(cluster)
+        assert stopped is not leader
+        said = stopped.host.troubles[BUSINESS]
+        assert "cannot be applied here" in said
+        assert "remove its broker.data_dir and start it" in said
+        assert said in engines.status(stopped.core).alarms
+
+        for n in range(2, 6):
+            producer.commit(engines.rows(3 * n, 3))
+            other.commit(engines.rows(3 * n, 3))
+        cluster.settle(OTHER)  # the other business goes on at the broker of the replica that stopped
+        assert stopped.core.catalogue.known(OTHER).committed.next_offset == 12
+        assert stopped.core.catalogue.known(BUSINESS).committed.next_offset <= 6
+        assert stopped.errors.fatal == []
+        assert stopped.ask(lambda host: host.ballot_asked(BUSINESS, leader.member, 99)) is None
+
+        stopped.kill()
+        again = cluster.start(stopped.name, "s2")  # with an empty disk
+        engines.wait_until(lambda: entries(again) == entries(leader))
+        assert engines.full_data(again.core) == engines.full_data(leader.core)
+        assert BUSINESS not in again.host.troubles
+
+
+def entries(node: Node) -> int:
+    try:
+        return node.core.catalogue.known(BUSINESS).log.applied
+    except Unavailable:
+        return -1  # it begins anew
+
+
+def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        leader = cluster.create()
+        producer = Producer(leader.core)
+        producer.commit(engines.rows(0, 3))
+        cluster.settle()
+        mangled(cluster, nameless)
+        producer.commit(engines.rows(3, 3))
+        stopped = halted(cluster)
+        stopped.kill()
+        again = cluster.start(stopped.name)
+        engines.wait_until(lambda: BUSINESS in again.host.troubles)
+        assert "cannot be applied here" in again.host.troubles[BUSINESS]
+        assert producer.commit(engines.rows(6, 3)).next_offset == 9
+        assert again.errors.fatal == []

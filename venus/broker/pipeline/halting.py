@@ -1,0 +1,37 @@
+"""An entry of a replicated log that cannot be applied here stops this replica, and nothing else.
+
+Every replica applies the same entries by the same steps, so this does not happen unless the versions of the brokers
+differ, or memory or a program is broken. Going on without the entry would make another business of it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from venus.broker.machine.business import Business
+from venus.errors import VenusError
+
+logger = logging.getLogger(__name__)
+
+
+class CannotApply(Exception):
+    """Carries the business whose next entry cannot be applied."""
+
+    def __init__(self, business: Business, index: int, error: Exception) -> None:
+        super().__init__(reason(index, error))
+        self.business, self.index, self.error = business, index, error
+
+
+def reason(index: int, error: Exception) -> str:
+    """Say why a replica stops, and the way out."""
+    what = str(error) if isinstance(error, VenusError) else repr(error)
+    return (
+        f"log entry {index} cannot be applied here ({what}), so this replica has stopped; do all brokers have the same "
+        "version of VENUS? If so, stop this one, remove its broker.data_dir and start it: it installs the leader's copy"
+    )
+
+
+def halt(business: Business, index: int, error: Exception) -> None:
+    """Stop a replica for as long as this process lives; the host says so in one line."""
+    business.halted = reason(index, error)
+    logger.error("%s: log entry %d cannot be applied", business.name, index, exc_info=error)
