@@ -73,6 +73,8 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bVSIZE\(", "OCTET_LENGTH("),
     (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
     (r"\(SYSDATE - (T\.LAST_ANALYZED)\) \* 86400", r"TIMESTAMPDIFF(SECOND, \1, NOW())"),
+    (r"TO_CHAR\((O\.DATA_OBJECT_ID)\)", r"\1"),
+    (r"TO_CHAR\((O\.LAST_DDL_TIME), '[^']*'\)", r"\1"),
     (r"SYSDATE - 3 / 86400", "NOW() - INTERVAL 3 SECOND"),
     (r"SYS_EXTRACT_UTC\(SYSTIMESTAMP\), 'YYYY-MM-DD HH24:MI:SS.FF6'", "UTC_TIMESTAMP(), 'YYYY-MM-DD HH24:MI:SS'"),
     (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS'\)", rf"DATE_FORMAT(\1, '{_MOMENT}')"),
@@ -122,7 +124,7 @@ PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREAT
 _FILLED = ("SESSION_PRIVS", "USER_TS_QUOTAS", "USER_ERRORS", "INVALID_TRIGGERS", "DDL_TRIGGERS", "ALL_SEQUENCES",
            "ALL_TAB_IDENTITY_COLS", "ALL_POLICIES", "REDACTION_POLICIES", "BYTE_CHARS", "SORTS",
            "ALL_SYNONYMS", "SEGMENTS", "PENDING_DML", "FIXED_STATISTICS", "ANALYZED", "ALL_TAB_MODIFICATIONS",
-           "ALL_LOBS", "LARGE_SEGMENTS")  # fmt: skip
+           "ALL_LOBS", "LARGE_SEGMENTS", "ALTERED_TRIGGERS")  # fmt: skip
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {

@@ -16,7 +16,7 @@ from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler,
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
 
-PACE = Pace(row_us=3.0, value_us=0.9, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
+PACE = Pace(row_us=4.6, value_us=0.5, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
 _FETCH_ROWS = 200
 NO_CHANGES = (
     "change rate: neither performance_schema nor userstat counts changes here; switch one of them on for a working day"

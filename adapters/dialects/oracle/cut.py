@@ -271,7 +271,7 @@ class OracleCut:
             self._forget_log()
             for claim in self._claims.values():
                 if claim.truncated and self._watches_segments:
-                    segments.forget(self._writer, claim.access.layout.schema.table_id)
+                    segments.forget_emptied(self._writer, claim.access.layout.schema.table_id)
             for table_id, key in self._vanished.items():
                 registry.missed(self._writer, table_id, VANISHED.format(key=key))
             for fill in fills:

@@ -3,6 +3,9 @@
 TRUNCATE, of a partition or a cluster too, EXCHANGE PARTITION and DROP PARTITION give a segment another number or take
 it away, whoever does it and whether or not the DDL trigger sees it. ALTER TABLE ... MOVE does so too: it looks alike. A
 partition that is added brings no rows.
+
+VENUS's triggers are looked at in the same way, by the time at which each was last altered: one that was disabled and
+enabled again between two looks is as it should be, and has missed what was written meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from venus.adapters.dialects.oracle.statements import statement
 TABLE = "VENUS_SEGMENT"
 #: In place of a partition's name: the table itself.
 WHOLE = "-"
+#: What the name of a trigger stands behind; no partition's name has a blank unless somebody quoted it.
+TRIGGER = "TRIGGER "
 
 Marks = Mapping[str, str]
 NOTHING: Marks = {}
@@ -37,10 +42,14 @@ class Segments:
         """Say why rows of a table may have been missed; empty if none were."""
         return replaced(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
 
+    def altered(self, table_id: int, place: tuple[str, str]) -> str:
+        """Say which triggers of a table were altered since the last look; empty if none was."""
+        return altered(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
+
 
 def replaced(before: Marks, now: Marks) -> str:
     """Compare the segments of one table; nothing is said of one that was never looked at."""
-    changed = sorted(name for name, mark in before.items() if now.get(name) != mark)
+    changed = sorted(n for n, mark in before.items() if not n.startswith(TRIGGER) and now.get(n) != mark)
     if not changed:
         return ""
     what = "the table's segment" if changed[0] == WHOLE else f"partition {changed[0]}"
@@ -49,6 +58,18 @@ def replaced(before: Marks, now: Marks) -> str:
     return (
         f"{what}{more} {how}: TRUNCATE, EXCHANGE or DROP PARTITION that nobody noted (or MOVE, which looks alike):"
         " rows may be gone or new that no trigger has noted, read the table again"
+    )
+
+
+def altered(before: Marks, now: Marks) -> str:
+    """Compare the triggers of one table; one that is gone is noticed by the triggers themselves (refresh.py)."""
+    changed = sorted(n for n, mark in before.items() if n.startswith(TRIGGER) and now.get(n, mark) != mark)
+    if not changed:
+        return ""
+    names = ", ".join(name.removeprefix(TRIGGER) for name in changed)
+    return (
+        f"{names} altered: disabled and enabled again, or compiled (which looks alike): changes may have been missed"
+        " in between, read the table again"
     )
 
 
@@ -72,5 +93,10 @@ def store(session: Session, table_id: int, marks: Marks) -> None:
 
 
 def forget(session: Session, table_id: int) -> None:
-    """Look at the segments of a table again: what has happened to them is known."""
+    """Look at a table again, its segments and its triggers."""
     session.run(statement("segments", "forget"), {"table_id": table_id})
+
+
+def forget_emptied(session: Session, table_id: int) -> None:
+    """Look at the segments of a table again: what has happened to them is known. Its triggers are not meant."""
+    session.run(statement("segments", "forget_emptied"), {"table_id": table_id})

@@ -1,10 +1,17 @@
--- By which number Oracle knows the segments of the captured tables: one that is emptied or exchanged gets another.
+-- By which number Oracle knows the segments of the captured tables: one that is emptied or exchanged gets another. And
+-- when VENUS's triggers on them were last altered.
 
 -- now --
 -- Of a table itself, or of its partitions and subpartitions. An index-organized table has none.
-SELECT O.OWNER, O.OBJECT_NAME, O.SUBOBJECT_NAME, O.DATA_OBJECT_ID
+SELECT O.OWNER, O.OBJECT_NAME, O.SUBOBJECT_NAME, TO_CHAR(O.DATA_OBJECT_ID)
   FROM ALL_OBJECTS O JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = O.OWNER AND V.NAME = O.OBJECT_NAME
  WHERE O.OBJECT_TYPE IN ('TABLE', 'TABLE PARTITION', 'TABLE SUBPARTITION') AND O.DATA_OBJECT_ID IS NOT NULL
+UNION ALL
+SELECT T.TABLE_OWNER, T.TABLE_NAME, 'TRIGGER ' || T.TRIGGER_NAME, TO_CHAR(O.LAST_DDL_TIME, 'YYYY-MM-DD HH24:MI:SS')
+  FROM USER_TRIGGERS T
+  JOIN USER_OBJECTS O ON O.OBJECT_TYPE = 'TRIGGER' AND O.OBJECT_NAME = T.TRIGGER_NAME
+  JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = T.TABLE_OWNER AND V.NAME = T.TABLE_NAME
+ WHERE T.TRIGGER_NAME LIKE 'VENUS\_%' ESCAPE '\'
 
 -- stored --
 SELECT TABLE_ID, SEGMENT, MARK FROM VENUS_SEGMENT
@@ -14,3 +21,6 @@ INSERT INTO VENUS_SEGMENT (TABLE_ID, SEGMENT, MARK) VALUES (:1, :2, :3)
 
 -- forget --
 DELETE FROM VENUS_SEGMENT WHERE TABLE_ID = :table_id
+
+-- forget_emptied --
+DELETE FROM VENUS_SEGMENT WHERE TABLE_ID = :table_id AND SUBSTR(SEGMENT, 1, 8) <> 'TRIGGER '

@@ -21,7 +21,7 @@ from venus.config import Settings
 from venus.errors import ConfigError, SourceError
 
 #: Of the stand-in (docs/oracle/EVIDENCE.md): no Oracle was measured.
-PACE = Pace(row_us=4.0, value_us=1.0, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
+PACE = Pace(row_us=9.0, value_us=1.2, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
 NO_ORACLE_MEASURED = "pace of reading and cost of triggers: measured on a stand-in for Oracle, not on an Oracle"
 _FETCH_ROWS = 500
 #: Tables with so many times the rows of a sample are sampled from all of their blocks.

@@ -20,11 +20,19 @@ class Watch:
     noted: Collection[tuple[str, str]]
 
     def judged(self, how: Comparison) -> Comparison:
-        """Add the reason to read a table again, if its segments give one."""
-        place = (how.captured.schema.namespace, how.captured.schema.name)
-        if how.reason or how.table is None or place in self.noted:
+        """Add the reason to read a table again, if its segments or its triggers give one."""
+        schema = how.captured.schema
+        place = (schema.namespace, schema.name)
+        if how.reason or how.table is None:
             return how
-        return replace(how, reason=self.found.reason(how.captured.schema.table_id, place))
+        reason = "" if place in self.noted else self.found.reason(schema.table_id, place)
+        return replace(how, reason=reason or self._altered(how, place))
+
+    def _altered(self, how: Comparison, place: tuple[str, str]) -> str:
+        """Say that triggers were altered, unless the whole table is about to be read anyway."""
+        fill = how.captured.table.fill
+        begins = not fill.done and not fill.cursor
+        return "" if begins else self.found.altered(how.captured.schema.table_id, place)
 
     def store(self, compared: Iterable[Comparison]) -> None:
         """Remember what was looked at, in the transaction that stores what follows from it.

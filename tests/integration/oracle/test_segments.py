@@ -103,6 +103,51 @@ def test_what_happens_to_a_paused_table_is_found_when_it_goes_on(
     assert state(source)[0] == "RESYNC"
 
 
+def alter(application: Any, trigger: str) -> None:
+    """Alter a trigger as far as the dictionary shows it: off and on again, so that nothing else is different."""
+    application.execute(f"REPLACE INTO DICTIONARY.ALTERED_TRIGGERS VALUES ('{trigger}', NOW() + INTERVAL 1 HOUR)")
+
+
+def test_a_trigger_that_was_off_for_a_moment_marks_the_table(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    alter(application, "VENUS_U_00002")
+    note(application, "ALTER")  # of the table, at the same time: it excuses no trigger
+    source.refresh_schemas()
+    now, reason = state(source)
+    assert now == "RESYNC"
+    assert reason.startswith("VENUS_U_00002 altered: disabled and enabled again")
+    source.restart_fill(2)
+    item.drain()
+    source.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+
+
+def test_a_trigger_that_was_off_before_the_table_is_read_again_has_missed_nothing(
+    item: Follower, application: Any, source: OracleSource
+) -> None:
+    source.restart_fill(2)
+    alter(application, "VENUS_I_00002")
+    source.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+    item.drain()
+    source.refresh_schemas()
+    assert state(source) == ("ACTIVE", "")
+    alter_again = "UPDATE DICTIONARY.ALTERED_TRIGGERS SET ALTERED = NOW() + INTERVAL 2 HOUR"
+    application.execute(alter_again)
+    source.refresh_schemas()
+    assert state(source)[0] == "RESYNC"
+
+
+def test_a_truncate_is_no_excuse_for_a_trigger(item: Follower, application: Any, source: OracleSource) -> None:
+    application.execute('TRUNCATE TABLE "ITEM"')
+    note(application, "TRUNCATE")
+    alter(application, "VENUS_D_00002")
+    item.drain()  # forgets the segments, and not the triggers
+    source.refresh_schemas()
+    assert state(source)[1].startswith("VENUS_D_00002 altered")
+
+
 def test_an_older_installation_has_nothing_to_remember_them_in(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
