@@ -1,0 +1,81 @@
+"""The compose files and the Dockerfile against what they speak of: commands, options, ports, services, the package.
+
+Docker itself is not here. What stood in for it: bench/README.md, "docker".
+"""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.test_cli import commands
+from venus.config import Settings
+from venus.config import load as load_config
+
+ROOT = Path(__file__).parents[2]
+FILES = {"plain": ["compose.yaml"], "oracle": ["compose.yaml", "compose.oracle.yaml"]}
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+
+
+def composed(names: list[str]) -> dict[str, Any]:
+    """Return the services, later files over earlier ones as `docker compose -f A -f B` lays them."""
+    services: dict[str, Any] = {}
+    for name in names:
+        for service, found in yaml.safe_load((ROOT / "docker" / name).read_text())["services"].items():
+            services[service] = _over(services.get(service, {}), found)
+    return services
+
+
+def _over(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}
+
+
+@pytest.mark.parametrize("names", FILES.values(), ids=FILES)
+def test_every_service_that_is_waited_for_is_there_and_says_when_it_is_healthy(names: list[str]) -> None:
+    services = composed(names)
+    waited_for = {other for service in services.values() for other in service.get("depends_on", {})}
+
+    assert waited_for >= {"postgres", "broker"}
+    assert all(services[name]["healthcheck"]["test"] for name in waited_for)
+
+
+@pytest.mark.parametrize("names", FILES.values(), ids=FILES)
+def test_the_environment_is_a_configuration(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("broker", "sync"):
+        service = composed(names)[name]
+        assert service["command"][0] in commands()
+        for option, value in service["environment"].items():
+            monkeypatch.setenv(option, value)
+        settings: Settings = load_config(None)
+        dialect = settings.source.url.get_secret_value().partition("+")[0].partition(":")[0]
+        assert dialect == ("oracle" if len(names) == 2 else "postgresql")
+        assert set(settings.targets) == {"main"}
+        assert settings.broker.address == "broker:7400"
+
+
+def test_the_commands_in_the_remarks_exist() -> None:
+    text = "".join((ROOT / "docker" / name).read_text() for name in FILES["oracle"])
+    named = re.findall(r"run --rm sync ([a-z-]+)", text)
+
+    assert len(named) >= 4
+    assert set(named) <= set(commands())
+
+
+def test_the_image_has_what_it_starts_and_listens_where_the_playground_asks() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    ports = {port.rpartition(":")[2] for port in composed(FILES["plain"])["broker"]["ports"]}
+    extras = composed(FILES["oracle"])["sync"]["build"]["args"]["EXTRAS"]
+
+    assert 'ENTRYPOINT ["venus"]' in DOCKERFILE
+    assert "venus = " in setup["options.entry_points"]["console_scripts"]
+    assert set(re.search(r"EXPOSE (.*)", DOCKERFILE)[1].split()) == ports  # type: ignore[index]
+    assert extras.strip("[]") in setup["options.extras_require"]
+    assert f'"{setup["metadata"]["name"]}${{EXTRAS}}"' in DOCKERFILE
