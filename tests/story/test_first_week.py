@@ -23,7 +23,7 @@ from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
 from tests.support.sqlplus import read
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "FIRST_WEEK.md").read_text()
 TABLES = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.postgresql import dictionary, structure
@@ -12,7 +13,7 @@ from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first
 from venus.config import Settings
-from venus.errors import SourceError
+from venus.errors import DatabaseUnavailable, SourceError
 
 PACE = Pace(row_us=0.4, value_us=0.15, kib_us=1.5, trigger_us=40.0, log_row_bytes=45)
 #: Tables with so many times the rows of a sample are sampled from all of their blocks.
@@ -57,7 +58,22 @@ def _sizes(connection: Connection, tables: Seq[Table], over_s: float, *, counts:
 def _counted(connection: Connection, table: Table, size: Size) -> Size:
     if table.kind == "f":
         return size
-    return replace(size, rows=int(connection.row(statement("survey", "count", table=table.from_sql))[0]), counted=True)
+    with _tried(connection):
+        rows = int(connection.row(statement("survey", "count", table=table.from_sql))[0])
+        return replace(size, rows=rows, counted=True)
+    return size
+
+
+@contextmanager
+def _tried(connection: Connection) -> Iterator[None]:
+    """Pass over what this role may not read: it is among the findings of the check."""
+    connection.run("SAVEPOINT tried")
+    try:
+        yield
+    except DatabaseUnavailable:
+        raise
+    except SourceError:
+        connection.run("ROLLBACK TO SAVEPOINT tried")
 
 
 @dataclass(slots=True)
@@ -74,7 +90,7 @@ class _Weight:
 
 
 def _sampled(connection: Connection, tables: Seq[Table], sizes: Seq[Size], sampler: Sampler) -> list[Size]:
-    """Sample the tables whose rows this role may read; what it may not is among the findings of the check."""
+    """Sample the tables whose rows this role may read."""
     by_name = {(t.namespace, t.name): t for t in tables}
     found = {}
     for size in largest_first(sizes):
@@ -93,12 +109,9 @@ def _sample(connection: Connection, table: Table, size: Size, sampler: Sampler) 
         connection.copy_out(text, weight)
         return weight.rows, weight.nbytes
 
-    connection.run("SAVEPOINT sample")
-    try:
+    with _tried(connection):
         return replace(size, sample=sampler.take(read))
-    except SourceError:
-        connection.run("ROLLBACK TO SAVEPOINT sample")
-        return size
+    return size
 
 
 def _unknown(sizes: Seq[Size], *, since_reset: bool, counts: bool) -> list[str]:
