@@ -80,9 +80,9 @@ class Connection:
         if isinstance(error, NotLeader):
             self._brokers.leads(business, error.leader if error.leader != self.address else "")
             if not error.leader:
-                self._brokers.lost(self.address)
+                self._brokers.passed_over(self.address)
         elif type(error) is Unavailable:
-            self._brokers.lost(self.address)
+            self._brokers.lost(self.address, str(error))
 
     def close(self) -> None:
         """Close the channel."""
@@ -105,12 +105,15 @@ class Connection:
             left_s = end - time.monotonic()
             if left_s <= 0:
                 break
+            patience_s = self._brokers.patience_s(address) if len(order) > 1 else None
+            began = time.monotonic()
             try:
-                channel = self._open_one(address, min(left_s, share_s))
+                channel = self._open_one(address, min(left_s, patience_s or share_s))
             except Unavailable as error:
-                self._brokers.lost(address)
+                self._brokers.lost(address, _reason(error))
                 failures[address] = error
                 continue
+            self._brokers.answered(address, time.monotonic() - began)
             return address, channel
         if len(order) == 1:
             raise failures[order[0]]
