@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,7 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
+from venus.adapters.targets.postgresql.apply import report as reporting
 from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
@@ -374,6 +376,35 @@ def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, br
         feed.cut(put(1, "last", 9))
         caught_up(database, broker)
         assert any("terminat" in r.error or "closed" in r.error for r in reports)
+    equal(database, feed)
+
+
+def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "SLOW_CLASSES", ((1.0, 2.0),))
+    settings = loaded(database, feed, items(), rows=1)
+    query(
+        database,
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.2); RETURN NEW; END $$;"
+        "CREATE TRIGGER slow BEFORE UPDATE ON shop.items FOR EACH ROW EXECUTE FUNCTION slow();"
+        "ALTER TABLE shop.items ENABLE ALWAYS TRIGGER slow",
+    )
+    with following(settings, "a") as reports:
+        feed.cut(put(1, "slowly", 1))
+        caught_up(database, broker)
+        wait_for(lambda: any("left alone for 2 s" in r.error for r in reports))
+        slow = next(r for r in reports if r.error)
+        assert slow.circuit == "open"
+        assert slow.error.startswith("answered after 1.")
+        query(database, "DROP TRIGGER slow ON shop.items")
+        began = time.monotonic()
+        feed.cut(put(1, "again", 2))
+        caught_up(database, broker)
+        assert 0.5 < time.monotonic() - began < 10, "it comes back by itself, not before its time"
+        feed.cut(put(1, "quickly", 3))
+        caught_up(database, broker)
+        wait_for(lambda: reports[-1].circuit == "closed")
     equal(database, feed)
 
 

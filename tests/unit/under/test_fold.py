@@ -1,4 +1,4 @@
-"""The last change of each key, cuts out of increments, the circuit: all pure."""
+"""The last change of each key, cuts out of increments: all pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tests.support.feed import gone, items, put, section
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Suspect, Verdicts
-from venus.adapters.under.circuit import Breaker, Circuit
 from venus.adapters.under.cuts import Assembler, Piece
 from venus.adapters.under.fold import joined, last_of_each, net, rows_of, select, slice_of
 from venus.codec.batch import Batch
@@ -85,18 +84,6 @@ def test_a_reader_of_one_table_closes_cuts_by_the_next_one() -> None:
     assert len(assembler.group(1)) == 1
     assembler.close_below(35)
     assert [c.number for c in assembler.group(1)] == [4]
-
-
-def test_the_circuit_opens_probes_and_closes() -> None:
-    breaker = Breaker(failures_max=3, wait_first_s=1, wait_max_s=3)
-    assert [breaker.failed() for _ in range(3)] == [1, 2, 3]
-    assert breaker.state is Circuit.OPEN
-    states: list[Circuit] = []
-    for step in (breaker.probe, breaker.failed, breaker.probe, breaker.worked):
-        step()
-        states.append(breaker.state)
-    assert states == [Circuit.HALF_OPEN, Circuit.OPEN, Circuit.HALF_OPEN, Circuit.CLOSED]
-    assert breaker.failures == 0
 
 
 def test_verdicts_end() -> None:

@@ -61,7 +61,7 @@ class ApplySession:
         self._reload()
         self._subscribe()
         while not self._loop.stopped:
-            if self._wait_while_paused():
+            if self._wait_while_paused() or self._wait_while_isolated():
                 continue
             try:
                 busy = self._held.active or self._resyncs.active
@@ -128,6 +128,16 @@ class ApplySession:
         self._reload_if_superseded()
         return True
 
+    def _wait_while_isolated(self) -> bool:
+        """Leave a slow target alone; when its time is over, ask it something small."""
+        if self._loop.is_isolated:
+            self._loop.wait(min(IDLE_S, self._loop.left_s))
+            return True
+        if self._loop.breaker.probe(time.monotonic()):
+            self._looked = 0.0
+            self._reload_if_superseded()
+        return False
+
     def _apply(self) -> bool:
         """Apply what is there; False = the stream must be opened again."""
         try:
@@ -145,10 +155,12 @@ class ApplySession:
         at_once = (
             not self._loop.verdicts and sum(c.rows for c in cuts) <= 4 * self._target.settings.apply.keyed_rows_max
         )
+        began = time.monotonic()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
         ):
             self._done(cuts[-1], sum(c.rows for c in cuts), reload=False)
+            self._loop.answered(time.monotonic() - began)
             return
         while True:
             try:
@@ -268,6 +280,7 @@ class ApplySession:
             return
         self._looked = time.monotonic()
         position = self._target.position(self._session)
+        self._loop.answered(time.monotonic() - self._looked)
         if position is None or position.control != self._catalogue.position.control:
             self._reload()
             self._held.forget()

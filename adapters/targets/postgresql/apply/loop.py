@@ -7,6 +7,7 @@ from what the target itself says: its applied offset, its tables' states. That i
 from __future__ import annotations
 
 import threading
+import time
 
 import tenacity
 
@@ -25,10 +26,10 @@ def run_apply(settings: Settings, name: str, stop: threading.Event, report: Repo
     loop = Loop(name, stop, report)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
-        wait=lambda _: loop.breaker.failed(),
+        wait=lambda state: loop.breaker.failed(time.monotonic(), _text(state)),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
-        before=lambda _: loop.breaker.probe(),
+        before=lambda _: loop.begin(),
         before_sleep=lambda state: loop.failed(state.outcome.exception() if state.outcome else None),
         reraise=True,
     )
@@ -37,6 +38,10 @@ def run_apply(settings: Settings, name: str, stop: threading.Event, report: Repo
     except VenusError as error:
         if not (error.retryable and loop.stopped):
             raise
+
+
+def _text(state: tenacity.RetryCallState) -> str:
+    return str(state.outcome.exception()) if state.outcome else ""
 
 
 def _follow(target: PostgresTarget, loop: Loop) -> None:
