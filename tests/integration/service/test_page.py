@@ -191,6 +191,7 @@ def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: Place, b
         assert re.match(r"no answer for [\d.]+ m?s, what you see is that old", page.locator("#state").inner_text())
         assert page.title() == "(!) VENUS broker"
         assert page.locator(".hop").count() >= 3
+        assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
 
 
 def test_the_policy_of_the_page_is_strict(place: Place, browser: Browser) -> None:

@@ -71,9 +71,11 @@ async function refresh() {
     }
     show(status);
     answeredAt = Date.now();
+    document.body.classList.remove("is-old");
     state.className = "soft";
     state.textContent = new Date().toLocaleTimeString();
   } catch (error) {
+    document.body.classList.add("is-old");
     state.className = "bad";
     const since = answeredAt ? "no answer for " + span((Date.now() - answeredAt) / 1000) + ", what you see is that old" : "no answer";
     state.textContent = since + ": " + error.message;
