@@ -32,6 +32,7 @@ class Markers:
 
         Where TRUNCATE is asked for: it cannot be had under foreign keys or a long reader, DELETE always can.
         """
+        self._begin_resync_again(table_id)
         if self._empty_by == "delete":
             guarded(self._session, table_id, sql.text("delete_all"))
             return
@@ -45,6 +46,11 @@ class Markers:
             self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
             guarded(self._session, table_id, sql.text("delete_all"))
 
+    def _begin_resync_again(self, table_id: int) -> None:
+        """Have a resync under way load again: rows that go now, key by key unrecorded, may be in its side table."""
+        if self._catalogue.sweeps.get(table_id, {}).get(RESYNC, -1) >= 0:
+            self._recording.request(table_id, RESYNC)
+
     def begin_sweep(self, table_id: int, offset: int, sql: RowSql) -> None:
         """Record from here on which keys the second read of the source's table meets."""
         self._recording.start(table_id, SWEEP, offset, sql)
@@ -56,6 +62,7 @@ class Markers:
             # Loaded in the middle of the sweep: only the broker's full data knows what it has removed.
             self._recording.request(table_id, RESYNC)
             return
+        self._begin_resync_again(table_id)
         guarded(
             self._session,
             table_id,

@@ -100,6 +100,8 @@ class SideLoad(threading.Thread):
         for split in snapshot.splits:
             session.run("BEGIN")
             for chunk in snapshots.read_split(snapshot.snapshot_id, split):
+                if self._stop_asked.is_set():
+                    return
                 for rows in chunk.sections:
                     copy_full(session, sql.side, sql.placed, rows, schemas[rows.schema_version])
                 snapshots.renew(snapshot.snapshot_id)
@@ -142,6 +144,8 @@ class Resyncs:
             if state is None:
                 continue
             if recorded_from == REQUESTED:
+                if table_id in self._loads:  # what it loads is too old: the table was emptied or swept since
+                    self._loads.pop(table_id).stop()
                 self._begin(session, catalogue, state)
                 changed = True
             elif table_id not in self._loads:

@@ -1,0 +1,53 @@
+"""A table that is emptied while it is made equal to the full data: rows of before do not come back."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.feed import Feed, caught_up, following, items, put, rows_at, settings_for, wait_for
+from tests.support.real_broker import RealBroker
+from venus.adapters.targets.postgresql.apply.resync import Resyncs
+from venus.adapters.targets.postgresql.control import progress, resync
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("how", ["truncated", "swept"])
+def test_rows_that_are_gone_do_not_come_back(
+    database: str, real: RealBroker, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(real)
+    feed.describe(items())
+    feed.cut(*(put(i, "old", i) for i in range(50)))
+    settings = settings_for(feed.broker.address, {"a": database})
+    full_sync(settings, "a")
+    loaded, emptied = threading.Event(), threading.Event()
+    look = Resyncs._look
+
+    def patiently(self: Resyncs, session: object, catalogue: object, state: object) -> bool:
+        """Take the side table over only behind what empties the table."""
+        if not emptied.is_set():
+            if any(load.cut is not None for load in self._loads.values()):
+                loaded.set()
+            return False
+        return look(self, session, catalogue, state)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Resyncs, "_look", patiently)
+    resync(settings, "a", "items")
+    with following(settings, "a"):
+        assert loaded.wait(60)
+        if how == "truncated":
+            feed.truncate(1, put(7, "new", 7))
+        else:
+            before = feed.sweep_begin(1)
+            feed.cut(put(7, "new", 7))
+            feed.model[1] = {k: r for k, r in feed.model[1].items() if k == ("7",)}
+            feed.sweep_end(1, before)
+        caught_up(database, feed.broker)
+        emptied.set()
+        wait_for(lambda: not progress(settings, "a").resyncing, "the resync")
+
+    assert rows_at(database, items()) == feed.model[1] == {("7",): ("new", "7")}
