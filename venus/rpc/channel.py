@@ -45,9 +45,8 @@ def options(
         ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # 60 s otherwise, whatever the line above says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", int(keepalive_s * 500)),
-        # Half of the shortest keepalive: no peer is taken for a flood of pings.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", int(min(keepalive_s, CLUSTER_KEEPALIVE_S) * 500)),
+        # Half of the shortest keepalive that a peer may have: nobody is taken for a flood of pings.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(min(keepalive_s, CLUSTER_KEEPALIVE_S) * 500)),
     ]
 
 

@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 
 from tests.support.batches import half
-from tests.support.brokers import BUSINESS, business_status, settings, wait_for
+from tests.support.brokers import BUSINESS, business_status, fill, settings, wait_for
 from tests.support.proxy import Proxy
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.service.server import PATIENCE_MARGIN_S, Keepalive
 from venus.errors import Fenced, Held, VenusError
+from venus.rpc.channel import CLUSTER_KEEPALIVE_S
 from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
 
 KEEPALIVE_S = 1.0
+#: gRPC forgives two that come too early.
+PINGS = 5
 #: After this a newcomer is let in or refused.
 BOUND_S = 2 * KEEPALIVE_S + PATIENCE_MARGIN_S
 
@@ -140,3 +144,16 @@ def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: Running
     for thread in threads:
         thread.join(30)
     assert sorted(outcomes) == ["Held"] * 5 + ["in"]
+
+
+def test_a_client_of_several_brokers_asks_often_whether_this_one_is_there(tmp_path: Path) -> None:
+    """GRPC takes pings for a flood that are closer together than the server has agreed to, and ends the connection."""
+    running = start_in_thread(settings(tmp_path / "broker"))
+    try:
+        fill(running.address, 1, 1)
+        reach = f"{running.address},{running.address}"
+        with Subscriber(reach, BUSINESS, "g", credit_bytes=1 << 20, keepalive_s=CLUSTER_KEEPALIVE_S / 1.8) as reader:
+            reader.open(1, 0)
+            assert list(reader.increments(PINGS * CLUSTER_KEEPALIVE_S / 1.8)) == []
+    finally:
+        running.stop()
