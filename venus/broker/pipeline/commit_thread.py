@@ -76,6 +76,14 @@ class _Answer:
         _reject(self.command, error)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A group that is written, and on disk unless its log is shared; nobody has been answered."""
+
+    group: Group
+    answers: list[_Answer]
+
+
 class CommitThread:
     """The queue of commands and the thread that drains it."""
 
@@ -257,6 +265,12 @@ class CommitThread:
 
     def step(self, commands: Sequence[_Command[Any]]) -> None:
         """Run one group: propose, write, apply, publish, answer."""
+        written = self.write(commands)
+        if written is not None:
+            self.finish(written)
+
+    def write(self, commands: Sequence[_Command[Any]]) -> Written | None:
+        """Do the first half of a step: what `finish` does rests on it. None = the group was given up."""
         group = Group(self._store.batch())
         answers = [self._answer(group, c) for c in commands]
         try:
@@ -270,17 +284,24 @@ class CommitThread:
             return
         except Exception as error:
             self._give_up(group, commands, error)
-            return
+            return None
         if self._shared.is_shared:
             self._write_shared(group)
         else:
             if len(group.batch):
                 self._store.write(group.batch, durable=group.durable)
             self._show(group)
-        for command in commands:
-            if command.nbytes:
-                self._buffer.release(command.nbytes)
-        self._tell(answers)
+        return Written(group, answers)
+
+    def finish(self, written: Written) -> None:
+        """Do the second half: a shared log is synced, the buffer freed, callers are told."""
+        group = written.group
+        if self._shared.is_shared:
+            self._sync_shared(group)
+        for answer in written.answers:
+            if answer.command.nbytes:
+                self._buffer.release(answer.command.nbytes)
+        self._tell(written.answers)
         for business, first, refusal in group.refused:  # behind those who have only just begun to wait
             self._acks.drop(business, first, refusal)
 
@@ -296,6 +317,8 @@ class CommitThread:
         for business, run in group.written.items():
             self._shared.written(business, run.first, run.stored)
         self._show(group)
+
+    def _sync_shared(self, group: Group) -> None:
         if group.durable or group.written:
             self._store.sync()
         for business in {*group.written, *group.log_changed}:
