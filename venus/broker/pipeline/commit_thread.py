@@ -281,7 +281,7 @@ class CommitThread:
                 records.save(business, group.batch)
         except CannotApply as stuck:
             self._halt(group, commands, stuck)
-            return
+            return None
         except Exception as error:
             self._give_up(group, commands, error)
             return None
