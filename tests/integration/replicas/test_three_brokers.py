@@ -235,7 +235,7 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
 
         with BrokerProcess(settings(tmp_path / stays)) as alone:
             assert totals(alone.address) == before
-            fill(alone.address, 11, 5, rows=ROWS)
+            fill(alone.address, 11, 15, rows=ROWS)
             alone.stop()
         for name in (stays, stale, other):
             cluster.start(name)

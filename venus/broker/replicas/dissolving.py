@@ -77,10 +77,13 @@ def _claim(coordinator: Coordinator, member: Member, unfinished: Collection[str]
     """Let nobody else lead anything any more; return the terms in which the member goes on."""
     terms = {}
     living = coordinator.brokers()
-    for known in coordinator.leaderships():  # all of them can be, before one is
+    leaderships = coordinator.leaderships()
+    if coordinator.invalid:
+        raise Refused(f"a record of the cluster cannot be read: {coordinator.invalid[0]}", hint="put it right first")
+    for known in leaderships:  # all of them can be, before one is
         if (refused := refusal(known, member, living, unfinished)) is not None:
             raise refused
-    for known in coordinator.leaderships():
+    for known in leaderships:
         alone = replace(
             known, term=known.term + 1, leader=None, in_sync=frozenset({member}), last_in_sync=frozenset(),
             replicas=(member.broker,), min_in_sync=1, replicas_wanted=1, successor="", leaving=(),
