@@ -1,0 +1,110 @@
+"""The lease goes on while everything else waits for the coordinator; what makes a broker unfit to lead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import wait_for
+from venus.broker.replicas.coordinator_thread import CoordinatorThread
+from venus.broker.replicas.health import NEARLY_FULL, SLOW_SYNC_S, Health, trouble
+from venus.broker.store.rocks import Store
+from venus.broker.store.space import Space
+from venus.broker.store.syncs import Syncs
+from venus.coordination.memory import MemoryCluster, MemoryCoordinator
+from venus.replication.messages import Swapped
+from venus.replication.records import Leadership, LiveBroker, Member
+
+LEASE_S = 1.5
+ME = LiveBroker(member=Member(broker="a", store="s"), address="a:1")
+RECORD = Leadership(business="main", term=1, leader=ME.member, in_sync=frozenset({ME.member}))
+MIB = 1 << 20
+
+
+class Stuck(MemoryCoordinator):
+    """A coordinator whose swaps do not end until they are let go."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        super().__init__(cluster, lease_s=LEASE_S)
+        self.let_go = threading.Event()
+
+    def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
+        self.let_go.wait(60)
+        return super().swap(before, after)
+
+
+class Told:
+    """What the host would be told."""
+
+    def __init__(self) -> None:
+        self.until: list[float] = []
+
+    def seen(self, leaderships: object, brokers: object) -> None: ...
+
+    def leased(self, until: float) -> None:
+        self.until.append(until)
+
+    def swapped(self, event: Swapped) -> None: ...
+
+    def forgotten(self, business: str, term: int) -> None: ...
+
+
+def test_a_swap_that_nobody_answers_does_not_cost_the_lease() -> None:
+    cluster = MemoryCluster(time.monotonic)
+    coordinator, told = Stuck(cluster), Told()
+    stored = coordinator.create(RECORD)
+    assert stored is not None
+    thread = CoordinatorThread(coordinator, lease_s=LEASE_S, monotonic=time.monotonic, post=lambda call: call())
+    thread.start(told, ME)
+    try:
+        thread.swap(stored, stored)
+        end = time.monotonic() + 3 * LEASE_S
+        while time.monotonic() < end:
+            assert [broker.member for broker in coordinator.brokers()] == [ME.member]
+            time.sleep(0.05)
+        assert told.until[-1] > end
+        thread.say(LiveBroker(member=ME.member, address="a:1", unhealthy="its disk is slow"))
+        wait_for(lambda: coordinator.brokers()[0].unhealthy == "its disk is slow")
+    finally:
+        coordinator.let_go.set()
+        thread.stop()
+
+
+@pytest.mark.parametrize(
+    ("free", "slow", "running_s", "wrong"),
+    [
+        (NEARLY_FULL * 512 * MIB, 1, 0.0, ""),
+        (NEARLY_FULL * 512 * MIB - 1, 0, 0.0, "its disk has less than 1024 MiB free"),
+        (1 << 40, 2, 0.0, "2 fsyncs took 1 s or more in 30 s"),
+        (1 << 40, 0, SLOW_SYNC_S, "an fsync does not end"),
+    ],
+)
+def test_what_makes_a_broker_unfit(free: int, slow: int, running_s: float, wrong: str) -> None:
+    syncs, now = Syncs(), 100.0
+    for _ in range(slow):
+        syncs.begin(now - 10)
+        syncs.end(now - 10 + SLOW_SYNC_S)
+    for _ in range(5):  # too long ago
+        syncs.begin(now - 40)
+        syncs.end(now - 35)
+    if running_s:
+        syncs.begin(now - running_s)
+    assert trouble(free, 512 * MIB, syncs, now) == wrong
+
+
+def test_a_trouble_that_has_ended_counts_for_a_while(tmp_path: Path) -> None:
+    now, free = 0.0, 10 * MIB
+    store = Store(tmp_path / "db")
+    try:
+        health = Health(store, Space(tmp_path, 10 * MIB, lambda _: free), lambda: now)
+        assert "less than 20 MiB free" in health()
+        free = 1 << 40
+        now = 29.0
+        assert health() != ""
+        now = 31.0
+        assert health() == ""
+    finally:
+        store.close()
