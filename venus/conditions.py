@@ -29,11 +29,18 @@ class TableCondition:
     reason: str = ""
     #: Changes of it that wait in quarantine.
     quarantined: int = 0
+    #: Which of its rows a target gets, in words; empty = every row.
+    rows: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether every change is taken over at once."""
+        return self.state == ACTIVE and not self.quarantined
 
     @property
     def ordinary(self) -> bool:
         """Whether there is nothing to say of it."""
-        return self.state == ACTIVE and not self.quarantined
+        return self.follows and not self.rows
 
 
 def at_source(table_id: int, name: str, state: str, reason: str) -> TableCondition:
@@ -48,7 +55,7 @@ class AdapterCondition:
 
     paused: bool = False
     tables: tuple[TableCondition, ...] = ()
-    #: Tables that are not ordinary either, and were too many to tell.
+    #: Tables that do not follow either, and were too many to tell.
     left_out: int = 0
     #: Changes that wait in quarantine, of all tables.
     quarantined: int = 0

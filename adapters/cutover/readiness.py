@@ -100,6 +100,14 @@ def blocks(readiness: Readiness) -> list[Block]:
     if view.paused:
         found.append(Block(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
     found += [b for t in view.tables if (b := _table_block(t, at))]
+    found += [
+        Block(
+            what=f"{t.name} gets a part of its rows: {t.rows_shown}",
+            remedy=f"take it out of [targets.{readiness.target}.where]",
+        )
+        for t in view.tables
+        if t.predicate or t.predicate_before
+    ]
     if view.open_quarantine:
         what = f"{view.open_quarantine:,} refused changes wait in quarantine"
         remedy = f"venus quarantine list {at}, then venus quarantine retry, or skip --reason"

@@ -66,6 +66,7 @@ class Subject:
     schema: TableSchema
     where: str = ""  # a condition in SQL that both databases understand
     digest: str = "md5"  # or sha256
+    predicate: str = ""  # which of its rows the target gets; empty = every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ class Capabilities:
     loads_by_runner: bool = False  # a load's tasks may run elsewhere: on Spark
     follows_by_runner: bool = False  # increments may be laid down by tasks that run elsewhere
     verifies: bool = False  # its rows can be compared with the source's and the full data's
+    filters: bool = False  # its tables may have predicates: [targets.NAME.where]
     cuts_over: bool = False  # it can become the application's own database
 
 
@@ -52,6 +53,7 @@ WITHOUT = {
     "loads_by_runner": "Spark is not what loads it",
     "follows_by_runner": "Spark is not what writes to it",
     "verifies": "only databases can be compared",
+    "filters": "it gets every row, so that [targets.NAME.where] says nothing to it",
     "cuts_over": "an application cannot use it as its database, so it cannot be cut over",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
-from venus.adapters.targets.contract import Target
+from venus.adapters.targets.contract import Target, require
 from venus.config import Settings, require_target
 from venus.errors import ConfigError
 
@@ -26,7 +26,8 @@ class _TargetModule(Protocol):
 
 def open_target(settings: Settings, name: str) -> Target:
     """Return target `name` of the configuration; it is not connected to before it is asked for something."""
-    url = require_target(settings, name).url.get_secret_value()
+    config = require_target(settings, name)
+    url = config.url.get_secret_value()
     kind = kind_of(url, f"targets.{name}.url")
     try:
         module = cast(_TargetModule, import_module(f"venus.adapters.targets.{kind}.target"))
@@ -34,7 +35,10 @@ def open_target(settings: Settings, name: str) -> Target:
         if error.name is None or error.name.startswith("venus"):
             raise
         raise ConfigError(f"targets.{name}.url: {error.name} is not installed", hint="pip install venus-cdc") from error
-    return module.open_target(settings, name)
+    target = module.open_target(settings, name)
+    if config.where:
+        require(target, "filters")
+    return target
 
 
 def kind_of(url: str, place: str) -> str:

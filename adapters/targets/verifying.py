@@ -11,10 +11,11 @@ from venus.model import TableSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTable:
-    """A table as a target has it: its version there, and what keeps it from being compared."""
+    """A table as a target has it: its version and its rows there, and what keeps it from being compared."""
 
     schema: TableSchema
     obstacle: str = ""
+    predicate: str = ""  # which of its rows it gets; empty = every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,20 @@ def age_s(moment_us: int, now_us: int) -> float | None:
     return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
 
 
+def rows_where(predicate: str) -> str:
+    """Return which rows those are, for people."""
+    return f"the rows where {predicate}" if predicate else "every row"
+
+
+def rows_shown(predicate: str, before: str | None, brought: int, removed: int) -> str:
+    """Say which rows a table gets, and how a change of that goes or went; empty = every row, and always has."""
+    if before is not None:
+        return f"{rows_where(predicate)}; until now {rows_where(before)}, what differs is being brought and removed"
+    if brought or removed:
+        return f"{rows_where(predicate)}; the last change of that brought {brought:,} rows and removed {removed:,}"
+    return rows_where(predicate) if predicate else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
     """A table at a target."""
@@ -25,6 +39,26 @@ class TargetTable:
     quarantined: int = 0
     skipped: int = 0
     held: int = 0
+    #: Which rows it gets; empty = every row. `predicate_before` = what that was until the change under way.
+    predicate: str = ""
+    predicate_before: str | None = None
+    #: What the configuration says, where no `venus sync` has taken that over yet.
+    predicate_configured: str | None = None
+    #: By the last change of the predicate.
+    rows_brought: int = 0
+    rows_removed: int = 0
+
+    @property
+    def rows_shown(self) -> str:
+        """Say which rows it gets, in words; empty = every row, and always has."""
+        text = rows_shown(self.predicate, self.predicate_before, self.rows_brought, self.rows_removed)
+        if self.predicate_configured is not None and not text:
+            text = rows_where("")
+        if self.predicate_configured is not None:
+            text += (
+                f"; configured is {rows_where(self.predicate_configured)}, which `venus sync` takes over at its start"
+            )
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +89,10 @@ class TargetView:
     def condition(self) -> AdapterCondition:
         """Return how the tables stand, as the under adapter reports it."""
         return AdapterCondition.of(
-            (TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason) for t in self.tables),
+            (
+                TableCondition(table_id=t.table_id, name=t.name, state=t.state, reason=t.reason, rows=t.rows_shown)
+                for t in self.tables
+            ),
             paused=self.paused,
             quarantined=self.open_quarantine,
         )

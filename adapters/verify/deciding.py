@@ -13,7 +13,7 @@ from venus.adapters.dialects.verifying import Subject
 from venus.adapters.verify.equality import differing, equal
 from venus.adapters.verify.findings import ColumnDifference, Difference, Fault, Kind
 from venus.adapters.verify.history import History, Known
-from venus.adapters.verify.rows import Row, key_as_dict
+from venus.adapters.verify.rows import Row, inside_of, key_as_dict
 from venus.adapters.verify.tasks import Place, Suspect
 
 
@@ -57,7 +57,7 @@ def _judged(subject: Subject, suspect: Suspect, history: History, place: Place) 
     positions, row = suspect.positions, suspect.rows[place]
     if place is Place.TARGET:
         assert positions.reached is not None
-        expected = history.at_offset(suspect.key, positions.reached.offset)
+        expected = _for_target(subject, history.at_offset(suspect.key, positions.reached.offset))
         reason = positions.reached.held or (
             f"the target is at offset {positions.reached.offset:,}, the full data at {history.pinned:,}"
         )
@@ -70,6 +70,14 @@ def _judged(subject: Subject, suspect: Suspect, history: History, place: Place) 
     if expected is None:
         return Leg(place=place, reason=reason)
     return Leg(place=place, expected=expected, right=equal(subject.schema, expected.row, row))
+
+
+def _for_target(subject: Subject, known: Known | None) -> Known | None:
+    """Return what the target must show of that: nothing of a row that it does not get."""
+    if known is None or known.row is None or not subject.predicate:
+        return known
+    gets = inside_of(subject.predicate, [[value] for value in known.row], subject.schema)[0]
+    return known if gets else Known(row=None)
 
 
 def _difference(subject: Subject, suspect: Suspect, legs: list[Leg]) -> Difference:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.verifying import Key, Subject, open_reader
+from venus.adapters.targets.registry import open_target
 from venus.adapters.verify.findings import Difference, Result
 from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.settling import Settling
@@ -50,8 +51,10 @@ def repair(settings: Settings, target: str, result: Result, *, wait_s: float) ->
     if not wanted:
         return done
     try:
-        subjects = _touch(settings, wanted, done)
         right = Place.FULL if result.leg == "source" else Place.TARGET
+        subjects = _touch(settings, wanted, done)
+        if right is Place.TARGET:
+            subjects = _as_at_target(settings, target, subjects)
         _wait(settings, target, right, wanted, subjects, done, wait_s)
     finally:
         close_opened()
@@ -76,6 +79,16 @@ def _touch(settings: Settings, wanted: dict[str, dict[Key, Difference]], done: R
                 reader.touch(subject, keys[first : first + KEYS_AT_ONCE])
             done.emitted[table] = len(keys)
     return subjects
+
+
+def _as_at_target(settings: Settings, target: str, subjects: dict[str, Subject]) -> dict[str, Subject]:
+    """Return the tables with the rows that the target gets of them."""
+    loaded = (open_target(settings, target).loaded_tables() or {}).values()
+    predicates = {table.schema.table_id: table.predicate for table in loaded}
+    return {
+        name: replace(subject, predicate=predicates.get(subject.schema.table_id, ""))
+        for name, subject in subjects.items()
+    }
 
 
 def _wait(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from venus.adapters.dialects.forms import forms, key_forms
 from venus.adapters.dialects.verifying import HEX_DIGITS, SEPARATOR, Key, Style, style_of
@@ -18,7 +20,9 @@ from venus.codec.changes import TableChanges
 from venus.codec.columns import Value, keys_from_columns, keys_to_columns, to_columns
 from venus.codec.layout import Layout
 from venus.errors import ProtocolError
-from venus.model import LogicalType, TableSchema
+from venus.model import Column, LogicalType, TableSchema
+from venus.predicates.judging import Bools, inside
+from venus.predicates.ranges import Predicate, compiled
 
 Row = tuple[Value, ...]
 Columns = Seq[Seq[Value]]
@@ -42,6 +46,22 @@ def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wante
     by_number = {c.number: values for c, values in zip(schema.wire_columns, found, strict=True)}
     missing = [None] * section.count
     return [by_number.get(c.number, missing) for c in wanted.wire_columns]
+
+
+def inside_of(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
+    """Say which rows a predicate's target gets, of values in the schema's wire order."""
+    by_number = {c.number: values for c, values in zip(schema.wire_columns, columns, strict=True)}
+
+    def column(wanted: Column) -> pa.Array:
+        values = (v.encode() if isinstance(v, str) else v for v in by_number[wanted.number])
+        return pa.array(list(values), pa.large_binary())
+
+    return inside(_compiled(predicate, schema), column, len(columns[0]))
+
+
+@lru_cache(maxsize=16)
+def _compiled(predicate: str, schema: TableSchema) -> Predicate:
+    return compiled(predicate, schema)
 
 
 def keys_of(section: TableChanges, versions: Mapping[int, TableSchema], wanted: TableSchema) -> list[Key]:

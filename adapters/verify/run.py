@@ -20,6 +20,7 @@ from venus.adapters.running import LocalRunner
 from venus.adapters.targets.contract import require
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.verifying import LoadedTable
+from venus.adapters.targets.views import rows_where
 from venus.adapters.verify.findings import Result
 from venus.adapters.verify.full import opened_snapshot
 from venus.adapters.verify.options import LEGS, Chosen, Options, Report, RunnerFor, VerificationFailed
@@ -137,7 +138,10 @@ class _Run:
         elif known and not known.fill.done:
             obstacle = f"it is still being read from the source ({known.fill.rows_done:,} rows so far)"
         note = f"RESYNC at the source: {known.reason}" if known and known.state == "RESYNC" else ""
-        subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest)
+        predicate = loaded.predicate if loaded else ""
+        if predicate and not note:
+            note = f"the target gets {rows_where(predicate)}: it is compared with those"
+        subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest, predicate=predicate)
         return Chosen(subject=subject, note=note, obstacle=obstacle)
 
     def _wanted(self, schema: TableSchema, every: list[TableSchema]) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.verifying import Buckets, Key, Reader, Slice, Subject
-from venus.adapters.verify.rows import Columns, Row, checksums, columns_of
+from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, inside_of
 from venus.codec.changes import TableChanges
 from venus.model import TableSchema
 
@@ -89,6 +89,8 @@ class ScannedSide:
     scan: Scan
     subject: Subject
     versions: Mapping[int, TableSchema]
+    #: Only the rows in it are compared; empty = every row.
+    predicate: str = ""
     moved: int = 0
     _kept: tuple[Slice, list[_Read]] | None = None
     _rows: dict[Key, Row] = field(default_factory=dict)
@@ -130,6 +132,9 @@ class ScannedSide:
         for section in self.scan(part, buckets):
             self.moved += section.count
             columns = columns_of(section, self.versions, schema)
+            if self.predicate and section.count:
+                chosen = np.flatnonzero(inside_of(self.predicate, columns, schema)).tolist()
+                columns = [[column[n] for n in chosen] for column in columns]
             sums = checksums(columns, schema, self.subject.digest)
             places = places_of(columns, part, self.subject)
             if part.sampled:

@@ -154,6 +154,8 @@ class Comparison:
             if not reader.pushes_down:
                 continue
             why = "--mode scan" if mode == "scan" else disagreement(reader, self._subject)
+            if place is Place.SOURCE and self._subject.predicate:
+                why = why or "which of its rows the target gets is found out row by row"
             if why and mode == "hash":
                 raise VerificationFailed(
                     f"{self._result.table}: checksums of the {place.value} cannot be used: {why}",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from venus.adapters.dialects.verifying import Key, Reader, Slice, SourceReader, Subject, open_reader
@@ -148,15 +148,17 @@ class Opened:
     def side(self, place: Place, subject: Subject, scanned: frozenset[Place]) -> Side:
         """Return one side of a comparison."""
         versions = {subject.schema.version: subject.schema}
+        # what the target gets is chosen here, by the rules that chose it there; at the target everything counts
+        predicate = subject.predicate if place is not Place.TARGET else ""
         if place is Place.FULL:
             assert self.full is not None
             full = self.full
             known = full.versions(subject.schema.table_id) | versions
-            return ScannedSide(lambda part, buckets: full.scan(subject, part, buckets), subject, known)
+            return ScannedSide(lambda part, buckets: full.scan(subject, part, buckets), subject, known, predicate)
         reader = dict(self.readers)[place]
-        if reader.pushes_down and place not in scanned:
+        if reader.pushes_down and place not in scanned and not predicate:
             return PushedSide(reader, subject)
-        return ScannedSide(lambda part, buckets: reader.scan(subject, part, buckets), subject, versions)
+        return ScannedSide(lambda part, buckets: reader.scan(subject, part, buckets), subject, versions, predicate)
 
 
 _kept: dict[str, tuple[Ends, Opened]] = {}
@@ -216,8 +218,16 @@ def _compare(task: Task, sessions: Opened, positions: Positions) -> Compared:
                     suspects.append(Suspect(key=key, rows=values, positions=positions))
     return Compared(
         table_id=subject.schema.table_id, number=part.number, rows=rows, moved=left.moved + right.moved,
-        suspects=tuple(_with_waiting(suspects, sessions.source, subject)),
+        suspects=tuple(_with_waiting(_with_source(suspects, sessions.source, subject), sessions.source, subject)),
     )  # fmt: skip
+
+
+def _with_source(suspects: Seq[Suspect], source: SourceReader | None, subject: Subject) -> Seq[Suspect]:
+    """Return the suspects with the rows that the source has, also where the target does not get them."""
+    if source is None or not subject.predicate or not suspects:
+        return suspects
+    rows = found_rows(source, subject, [s.key for s in suspects])
+    return [replace(s, rows=s.rows | {Place.SOURCE: rows.get(s.key)}) for s in suspects]
 
 
 def _groups(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]) -> Iterator[list[int]]:

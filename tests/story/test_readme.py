@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
+from tests.support.whole_way import run_at
 from venus.cli.demo.compare import compare
 from venus.cli.demo.shop import build
 
@@ -62,7 +66,26 @@ def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> N
     follow(pipeline, "A second target")
     wait_equal(pipeline, "second", "copy")
 
+    some_rows_only(pipeline)
+
     follow(pipeline, "Cut over")
+
+
+def some_rows_only(pipeline: Pipeline) -> None:
+    """Give the second target the predicate of the README: it is taken over while the source is off."""
+    file = pipeline.folder / "venus.toml"
+    whole, predicate = blocks("toml", "A second target")
+    file.write_text(file.read_text().replace(whole, predicate))
+    condition = tomllib.loads(predicate)["targets"]["second"]["where"]["orders"]
+    with closing(sqlite3.connect(pipeline.folder / "shop.db")) as shop:
+        wanted = shop.execute(f"SELECT count(*), sum(id) FROM orders WHERE {condition}").fetchall()
+        assert 0 < wanted[0][0] < shop.execute("SELECT count(*) FROM orders").fetchone()[0]
+    pipeline.start("second", "sync", "--apply-only", "--target", "second")
+    there = "SELECT count(*), sum(id)::bigint FROM copy.orders"
+    pipeline.until(lambda: run_at(pipeline.targets["second"], there) == wanted, "the rows of the predicate")
+    status = pipeline.ask("status", code=(0, 1))
+    (orders,) = [t for t in status["targets"][1]["tables"] if t["name"].endswith(".orders")]
+    assert (orders["predicate"], orders["rows_removed"]) == (condition, 300 - wanted[0][0])
 
 
 def follow(pipeline: Pipeline, heading: str) -> None:

@@ -91,6 +91,12 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
         ('[targets.main]\nschema = "a"\n', 1, "targets.main.url: must be set"),
         ('[targets.main]\nurl = "p://x"\non_error = "stop"\n', 3, "should be 'halt' or 'quarantine'"),
         ('[targets.main]\nurl = "p://x"\nshema = "a"\n', 3, "(did you mean schema?)"),
+        (
+            '[targets.eu]\nurl = "p://x"\n[targets.eu.where]\norders = "upper(region) = \'EU\'"\n',
+            4,
+            "targets.eu.where.orders: \"upper(region) = 'EU'\" character 1: upper() is a function",
+        ),
+        ('[targets.eu]\nurl = "p://x"\nwhere = {orders = 5}\n', 3, "where.orders: 5 should be a string, in quotes"),
         ("broker.listn = 1\n", 1, "broker.listn: no such option"),
         ('[broker]\naddresses = "a:1, b"\n', 2, "broker.addresses.1: 'b' should be HOST:PORT"),
         ('[broker]\naddresses = ["a:1", "b:1", "a:1"]\n', 2, "broker.addresses: names a:1 twice"),

@@ -16,7 +16,7 @@ from venus.cli.overview import (
     SourceTable,
     SourceView,
 )
-from venus.cli.status import shown, target_row, verdict
+from venus.cli.status import rows_shown, shown, target_row, verdict
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -151,3 +151,28 @@ def test_an_error_that_names_a_part_of_the_configuration_keeps_its_name() -> Non
     wrong = TargetView(name="a", group="main/a", error="targets.a.url: mysql is not a target that VENUS knows")
 
     assert "target a: targets.a.url: mysql is not" in str(replace(HEALTHY, targets=(wrong,)).problems)
+
+
+def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> None:
+    def lines(**table: object) -> list[str]:
+        changed = replace(TARGET.tables[0], **table)  # type: ignore[arg-type]
+        found = replace(HEALTHY, targets=(replace(TARGET, tables=(changed,)),))
+        assert found.healthy
+        return rows_shown(found)
+
+    where = "target a: main.orders gets the rows where region = 'EU'"
+    assert lines() == []
+    assert lines(predicate="region = 'EU'") == [where]
+    assert lines(predicate="region = 'EU'", predicate_before="") == [
+        f"{where}; until now every row, what differs is being brought and removed"
+    ]
+    assert lines(predicate="region = 'EU'", rows_brought=1200, rows_removed=3) == [
+        f"{where}; the last change of that brought 1,200 rows and removed 3"
+    ]
+    assert lines(rows_brought=5) == [
+        "target a: main.orders gets every row; the last change of that brought 5 rows and removed 0"
+    ]
+    assert lines(predicate_configured="region = 'US'") == [
+        "target a: main.orders gets every row; configured is the rows where region = 'US', "
+        "which `venus sync` takes over at its start"
+    ]

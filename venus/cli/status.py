@@ -103,6 +103,8 @@ def shown(found: Overview) -> list[RenderableType]:
     parts: list[RenderableType] = [path_table(found)]
     if found.source.tables or any(t.tables for t in found.targets):
         parts += ["", tables_table(found)]
+    if parted := rows_shown(found):
+        parts += ["", *parted]
     if found.broker.scrub_age_s is not None:
         parts += [
             "",
@@ -115,6 +117,16 @@ def shown(found: Overview) -> list[RenderableType]:
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return [*parts, "", verdict(found)]
+
+
+def rows_shown(found: Overview) -> list[str]:
+    """Say which tables get a part of their rows at which target, and how a change of that goes."""
+    return [
+        f"target {target.name}: {table_.name} gets {table_.rows_shown}"
+        for target in found.targets
+        for table_ in target.tables
+        if table_.rows_shown
+    ]
 
 
 def lease_shown(lease: LeaseView) -> str:

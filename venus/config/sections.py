@@ -18,6 +18,7 @@ from venus.config.values import (
     Name,
     Pairs,
     Patterns,
+    Predicates,
     Remote,
     Seconds,
     SparkValue,
@@ -72,6 +73,8 @@ class Target(_Section):
     on_existing: Literal["refuse", "truncate", "append"] = "refuse"
     #: How a table is emptied: by DELETE, as readers of an older snapshot need it, or by TRUNCATE, which is instant.
     empty_by: Literal["delete", "truncate"] = "delete"
+    #: Which rows of a table it gets: {"orders": "region = 'EU' and amount >= 100"}; other tables come whole.
+    where: Predicates = {}
 
 
 class Broker(_Section):

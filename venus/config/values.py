@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from venus.model import NAME_CHARS_MAX, is_address, is_name
+from venus.predicates.syntax import parse
+from venus.predicates.words import PredicateRefused
 
 
 def _name(value: str) -> str:
@@ -54,8 +56,17 @@ def _paired(value: object) -> object:
     return dict(part.strip().partition("=")[::2] for part in value.split(",") if part.strip())
 
 
+def _predicate(value: str) -> str:
+    try:
+        parse(value)
+    except PredicateRefused as refused:
+        raise ValueError(f"{refused}; {refused.hint}" if refused.hint else str(refused)) from None
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_paired)]
+Predicates = dict[str, Annotated[str, AfterValidator(_predicate)]]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Address = Annotated[str, BeforeValidator(_address)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]

@@ -12,7 +12,9 @@ import xxhash
 
 from venus.model import Column, TableSchema
 from venus.predicates.constants import UNORDERED, Sort, Value, sort_of, value_of
-from venus.predicates.syntax import PredicateRefused, Term, parse, quoted
+from venus.predicates.syntax import parse
+from venus.predicates.terms import Term, quoted
+from venus.predicates.words import PredicateRefused
 from venus.suggest import nearest
 
 

@@ -166,6 +166,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "name": Name(REPORTED_NAME_CHARS_MAX),
         "state": Name(20),
         "reason": Name(REPORTED_REASON_CHARS_MAX, may_be_empty=True),
+        "rows": Name(REPORTED_REASON_CHARS_MAX, may_be_empty=True),
         "quarantined": _ANY,
     },
     "DeliveryFrame": {"increments": Each(COUNT_MAX), "progress": _ANY},

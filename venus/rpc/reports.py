@@ -24,7 +24,7 @@ def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
     return broker_pb2.AdapterReport(
         paused=condition.paused,
         quarantined=condition.quarantined,
-        tables_left_out=condition.left_out + len(condition.tables) - len(told),
+        tables_left_out=condition.left_out + sum(not t.follows for t in condition.tables[TABLES_MAX:]),
         tables=[
             broker_pb2.TableReport(
                 table_id=table.table_id,
@@ -32,6 +32,7 @@ def encode(condition: AdapterCondition) -> broker_pb2.AdapterReport:
                 state=table.state,
                 reason=_line(table.reason, REASON_CHARACTERS_MAX),
                 quarantined=table.quarantined,
+                rows=_line(table.rows, REASON_CHARACTERS_MAX),
             )
             for table in told
         ],
@@ -47,7 +48,7 @@ def decode(report: broker_pb2.AdapterReport) -> AdapterCondition:
         tables=tuple(
             TableCondition(
                 table_id=table.table_id, name=table.name, state=table.state, reason=table.reason,
-                quarantined=table.quarantined,
+                quarantined=table.quarantined, rows=table.rows,
             )
             for table in report.tables
         ),
@@ -59,10 +60,14 @@ def check(report: broker_pb2.AdapterReport) -> None:
     if len(report.tables) > TABLES_MAX:
         raise ProtocolError(f"a report names {len(report.tables):,} tables, at most {TABLES_MAX} are taken")
     for table in report.tables:
-        if not 0 < len(table.name) <= NAME_CHARACTERS_MAX or len(table.reason) > REASON_CHARACTERS_MAX:
+        if not 0 < len(table.name) <= NAME_CHARACTERS_MAX or max(map(len, _texts(table))) > REASON_CHARACTERS_MAX:
             raise ProtocolError(f"a report has no name or too long a text for table {table.table_id}")
-        if not (table.name + table.reason).isprintable() or not _STATE.fullmatch(table.state):
+        if not (table.name + "".join(_texts(table))).isprintable() or not _STATE.fullmatch(table.state):
             raise ProtocolError(f"a report has an unreadable name, reason or state for table {table.table_id}")
+
+
+def _texts(table: broker_pb2.TableReport) -> tuple[str, str]:
+    return table.reason, table.rows
 
 
 def reported_problems(entry: broker_pb2.BusinessStatus, now_us: int) -> Iterator[tuple[str, str]]:

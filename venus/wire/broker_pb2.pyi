@@ -328,6 +328,7 @@ class TableReport(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     table_id: _builtins.int
     name: _builtins.str
     """the source's; at most 300 characters"""
@@ -337,6 +338,8 @@ class TableReport(_message.Message):
     """at most 500 characters"""
     quarantined: _builtins.int
     """changes that wait in quarantine"""
+    rows: _builtins.str
+    """which of its rows the target gets, in words; empty = every row; at most 500 characters"""
     def __init__(
         self,
         *,
@@ -345,10 +348,11 @@ class TableReport(_message.Message):
         state: _builtins.str = ...,
         reason: _builtins.str = ...,
         quarantined: _builtins.int = ...,
+        rows: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "quarantined", b"quarantined", "reason", b"reason", "state", b"state", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "quarantined", b"quarantined", "reason", b"reason", "rows", b"rows", "state", b"state", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.targets.postgresql.database import ACTIVE, RESYNC, Position, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.views import rows_shown
 from venus.codec.layout import Layout
 from venus.conditions import RESYNCING, AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
+from venus.predicates.ranges import Predicate, compiled
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class Catalogue:
     #: table -> how many of its changes wait in quarantine.
     quarantined: dict[int, int]
     _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
+    _predicates: dict[tuple[int, int, str], Predicate] = field(default_factory=dict)
 
     def follows(self, table_id: int) -> bool:
         """Whether the stream's changes are applied to this table."""
@@ -106,6 +109,16 @@ class Catalogue:
             self._sql[key] = RowSql(target.place(self.schema(table_id, version)), target.group)
         return self._sql[key]
 
+    def predicate(self, table_id: int, version: int) -> Predicate | None:
+        """Return which rows of a table version the target gets, None = all. Raises PredicateRefused."""
+        text = self.tables[table_id].predicate
+        if not text:
+            return None
+        key = (table_id, version, text)
+        if key not in self._predicates:
+            self._predicates[key] = compiled(text, self.schema(table_id, version))
+        return self._predicates[key]
+
     def layout(self, table_id: int, version: int) -> Layout:
         """Return how a table version's rows are laid out."""
         return Layout.of(self.schema(table_id, version))
@@ -123,6 +136,7 @@ def standing_of(
                 state=RESYNCING if t.table_id in resyncing and t.state == ACTIVE else t.state,
                 reason=t.reason,
                 quarantined=quarantined.get(t.table_id, 0),
+                rows=rows_shown(t.predicate, t.predicate_before, t.rows_brought, t.rows_removed),
             )
             for t in tables
         ),

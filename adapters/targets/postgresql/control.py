@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.targets.cutting import Mark
@@ -23,6 +23,7 @@ from venus.adapters.targets.postgresql.database import (
 from venus.adapters.targets.postgresql.quarantine import quarantine_list, quarantine_retry, quarantine_skip
 from venus.adapters.targets.postgresql.replica import DEFERRED, REPLICA, may_be_replica
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.predicates import text_for
 from venus.config import Settings
 
 __all__ = [
@@ -57,6 +58,8 @@ class Progress:
     resyncing: tuple[str, ...] = ()
     #: Since when the target is the application's own.
     cut_over: Mark | None = None
+    #: Which rows each table shall get by the configuration, by its name at the source; empty = every row.
+    wanted: dict[str, str] = field(default_factory=dict)
 
 
 def progress(settings: Settings, name: str) -> Progress:
@@ -82,6 +85,7 @@ def progress_of(target: PostgresTarget, session: Session) -> Progress:
         unaccounted=(target.unaccounted(session) or 0) if installed else 0,
         resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
         cut_over=cutmark.read(target, session),
+        wanted={t.source_name: text_for(target.config.where, t.source_name) for t in tables},
     )
 
 

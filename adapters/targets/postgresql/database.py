@@ -73,6 +73,13 @@ class TableState:
     rows_held: int
     counted_from: Offset
     created: bool
+    #: Which rows it gets; empty = every row.
+    predicate: str = ""
+    #: What that was before, until the rows have become what `predicate` says.
+    predicate_before: str | None = None
+    #: By the last change of it.
+    rows_brought: int = 0
+    rows_removed: int = 0
 
 
 class PostgresTarget(Configured):
@@ -169,12 +176,14 @@ class PostgresTarget(Configured):
         wire = schemas_codec.to_wire(schema).SerializeToString()
         self.own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
 
-    def put_table(self, session: Session, placed: Placed, state: str, offset: int, *, created: bool) -> None:
+    def put_table(
+        self, session: Session, placed: Placed, state: str, offset: int, *, created: bool, predicate: str = ""
+    ) -> None:
         """Register a table, its counters at zero."""
         self.own(
             session, "put_table", table_id=placed.schema.table_id, version=placed.schema.version,
             namespace=placed.namespace, name=placed.name, source_name=placed.schema.qualified, state=state,
-            offset=offset, created=created,
+            offset=offset, created=created, predicate=predicate,
         )  # fmt: skip
 
     def set_state(

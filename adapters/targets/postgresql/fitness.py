@@ -17,7 +17,8 @@ from venus.adapters.targets.postgresql.schema.ddl import own_types
 from venus.adapters.targets.postgresql.schema.missing import Obstacle, missing_types
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
-from venus.errors import Refused, VenusError
+from venus.adapters.targets.predicates import checked
+from venus.errors import ConfigError, Refused, VenusError
 from venus.model import Finding, TableSchema
 
 
@@ -37,7 +38,7 @@ def obstacles(target: PostgresTarget, session: Session, schemas: Iterable[TableS
 def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
     """Say whether the database can be reached and can have these tables; being away is a finding, not an error."""
     where = f"target {target.name}"
-    names = _names_at(target, schemas)
+    names = [*_predicates(target, schemas), *_names_at(target, schemas)]
     try:
         with closing(target.connect("check")) as session:
             constraints = REPLICA if may_be_replica(session) else DEFERRED
@@ -48,6 +49,19 @@ def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Findin
     except VenusError as error:
         return [*names, Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
     return [*found, *(Finding(where=o.where, message=o.message, remedy=o.remedy, blocks=True) for o in more)]
+
+
+def _predicates(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
+    """Say which predicate does not fit its table."""
+    try:
+        found = checked(target.config.where, schemas, target.name)
+    except ConfigError as error:
+        return [Finding(where=f"target {target.name}", message=str(error), remedy=error.hint, blocks=True)]
+    names = {s.table_id: s.qualified for s in schemas}
+    return [
+        Finding(where=f"target {target.name}", message=f"{names[table_id]} gets the rows where {text}")
+        for table_id, text in found.items()
+    ]
 
 
 def _names_at(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
@@ -66,7 +80,9 @@ def _names_at(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Fi
 
 
 def refuse_unfit(target: PostgresTarget, schemas: Iterable[TableSchema]) -> None:
-    """Raise Refused with a line for everything that would keep a load from making its tables."""
+    """Raise Refused with a line for everything that would keep a load from making its tables, ConfigError likewise."""
+    schemas = list(schemas)
+    checked(target.config.where, schemas, target.name)
     session = target.connect("check")
     try:
         found = obstacles(target, session, schemas)

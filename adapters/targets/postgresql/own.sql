@@ -45,19 +45,37 @@ UPDATE {own}.applied SET control = control + 1 WHERE group_name = %(group)s
 UPDATE {own}.applied SET note = %(note)s WHERE group_name = %(group)s
 
 -- tables --
+-- A target that an older VENUS has loaded lacks the last four until a load or `venus sync` upgrades it.
 SELECT table_id, schema_version, namespace, name, source_name, state, held_from, reason,
-    rows_applied, rows_quarantined, rows_skipped, rows_held, counted_from, created
-FROM {own}.target_table WHERE group_name = %(group)s ORDER BY table_id
+    rows_applied, rows_quarantined, rows_skipped, rows_held, counted_from, created,
+    coalesce(to_jsonb(t) ->> 'predicate', ''), to_jsonb(t) ->> 'predicate_before',
+    coalesce((to_jsonb(t) ->> 'rows_brought')::bigint, 0), coalesce((to_jsonb(t) ->> 'rows_removed')::bigint, 0)
+FROM {own}.target_table t WHERE group_name = %(group)s ORDER BY table_id
+
+-- knows_predicates --
+SELECT EXISTS (SELECT FROM pg_attribute
+    WHERE attrelid = '{own}.target_table'::regclass AND attname = 'predicate' AND NOT attisdropped)
 
 -- put_table --
 INSERT INTO {own}.target_table (group_name, table_id, schema_version, namespace, name, source_name, state, counted_from,
-    created)
+    created, predicate)
 VALUES (%(group)s, %(table_id)s, %(version)s, %(namespace)s, %(name)s, %(source_name)s, %(state)s, %(offset)s,
-    %(created)s)
+    %(created)s, %(predicate)s)
 ON CONFLICT (group_name, table_id) DO UPDATE SET schema_version = EXCLUDED.schema_version,
     namespace = EXCLUDED.namespace, name = EXCLUDED.name, source_name = EXCLUDED.source_name, state = EXCLUDED.state,
     held_from = NULL, reason = '', rows_applied = 0, rows_quarantined = 0, rows_skipped = 0,
-    rows_held = 0, counted_from = EXCLUDED.counted_from, created = EXCLUDED.created
+    rows_held = 0, counted_from = EXCLUDED.counted_from, created = EXCLUDED.created,
+    predicate = EXCLUDED.predicate, predicate_before = NULL, rows_brought = 0, rows_removed = 0
+
+-- set_predicate --
+-- What its rows were before is remembered until they have become what it says, also if it changes again meanwhile.
+UPDATE {own}.target_table SET predicate = %(predicate)s, predicate_before = coalesce(predicate_before, %(before)s),
+    rows_brought = 0, rows_removed = 0
+WHERE group_name = %(group)s AND table_id = %(table_id)s
+
+-- end_predicate --
+UPDATE {own}.target_table SET predicate_before = NULL, rows_brought = %(brought)s, rows_removed = %(removed)s
+WHERE group_name = %(group)s AND table_id = %(table_id)s AND predicate_before IS NOT NULL
 
 -- count --
 UPDATE {own}.target_table SET rows_applied = rows_applied + %(applied)s,
@@ -207,14 +225,14 @@ INSERT INTO {own}.load_manifest (load_id, split, table_id, attempt)
 VALUES (%(load_id)s, %(split)s, %(table_id)s, %(attempt)s) ON CONFLICT DO NOTHING
 
 -- loaded_split --
-SELECT rows, parked, digest FROM {own}.load_manifest WHERE load_id = %(load_id)s AND split = %(split)s
+SELECT rows, parked, outside, digest FROM {own}.load_manifest WHERE load_id = %(load_id)s AND split = %(split)s
 
 -- record_split --
-UPDATE {own}.load_manifest SET rows = %(rows)s, parked = %(parked)s, digest = %(digest)s, done_at = now()
+UPDATE {own}.load_manifest SET rows = %(rows)s, parked = %(parked)s, outside = %(outside)s, digest = %(digest)s, done_at = now()
 WHERE load_id = %(load_id)s AND split = %(split)s
 
 -- manifest --
-SELECT split, table_id, rows, parked, digest FROM {own}.load_manifest WHERE load_id = %(load_id)s
+SELECT split, table_id, rows, parked, outside, digest FROM {own}.load_manifest WHERE load_id = %(load_id)s
 
 -- forget_manifest --
 DELETE FROM {own}.load_manifest m USING {own}.load_job j

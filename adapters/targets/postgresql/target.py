@@ -50,6 +50,7 @@ CAPABILITIES = Capabilities(
     loads_by_runner=True,
     follows_by_runner=True,
     verifies=True,
+    filters=True,
     cuts_over=True,
 )
 
@@ -150,7 +151,8 @@ class Postgresql(Lacking):
         return {
             t.table_id: LoadedTable(
                 schema=schemas[t.table_id, t.schema_version],
-                obstacle="it is being loaded" if t.state == LOADING else "",
+                obstacle=obstacle_of(t),
+                predicate=t.predicate,
             )
             for t in states
         }
@@ -166,6 +168,13 @@ class Postgresql(Lacking):
         from venus.adapters.targets.postgresql.cutover.session import open_cutover
 
         return open_cutover(self._target)
+
+
+def obstacle_of(state: TableState) -> str:
+    """Return what keeps a table from being compared; empty = nothing."""
+    if state.predicate_before is not None:
+        return "its predicate has changed, and the rows that are in or out now are still being brought and removed"
+    return "it is being loaded" if state.state == LOADING else ""
 
 
 class PostgresQuarantine:

@@ -8,6 +8,7 @@ from venus.adapters.targets.cutting import Mark
 from venus.adapters.targets.postgresql.control import Progress
 from venus.adapters.targets.postgresql.database import Position, TableState
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
+from venus.predicates.ranges import same
 
 
 def view(found: Progress, now_us: int) -> TargetView:
@@ -34,12 +35,16 @@ def _loaded(found: Progress, position: Position, now_us: int) -> TargetView:
         note=position.note,
         cut_over=f"{found.cut_over.marked_at:%Y-%m-%d %H:%M:%S} UTC" if found.cut_over else "",
         committed_at_cut=committed_at_cut(found.cut_over),
-        tables=tuple(table(t, resyncing=t.source_name in found.resyncing) for t in found.tables),
+        tables=tuple(
+            table(t, resyncing=t.source_name in found.resyncing, wanted=found.wanted.get(t.source_name))
+            for t in found.tables
+        ),
     )
 
 
-def table(found: TableState, *, resyncing: bool = False) -> TargetTable:
-    """Return one table of them."""
+def table(found: TableState, *, resyncing: bool = False, wanted: str | None = None) -> TargetTable:
+    """Return one table of them; `wanted` = which rows it shall get by the configuration, None = as it does."""
+    configured = None if wanted is None or same(found.predicate, wanted, ()) else wanted
     return TargetTable(
         table_id=found.table_id,
         name=found.source_name,
@@ -50,6 +55,11 @@ def table(found: TableState, *, resyncing: bool = False) -> TargetTable:
         quarantined=found.rows_quarantined,
         skipped=found.rows_skipped,
         held=found.rows_held,
+        predicate=found.predicate,
+        predicate_before=found.predicate_before,
+        predicate_configured=configured,
+        rows_brought=found.rows_brought,
+        rows_removed=found.rows_removed,
     )
 
 

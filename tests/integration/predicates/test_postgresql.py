@@ -12,7 +12,7 @@ from tests.support.postgres import libpq
 from tests.support.predicates import SAMPLES, SCHEMA, packed, random_predicate, random_row
 from venus.codec.filtering import inside_of
 from venus.predicates.ranges import compiled
-from venus.predicates.syntax import PredicateRefused
+from venus.predicates.words import PredicateRefused
 
 pytestmark = pytest.mark.integration
 

@@ -297,3 +297,33 @@ def test_what_dies_between_staging_and_taking_over_leaves_nothing(
     assert rows_at(database, parents) == feed.model[1]
     assert rows_at(database, children) == feed.model[2]
     assert progress(settings, "a").unaccounted == 0
+
+
+def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    def inside(at_least: int) -> dict[Any, Any]:
+        return {k: r for k, r in feed.model[1].items() if r[1] is not None and int(r[1]) >= at_least}
+
+    settings, rng, runner = staging(broker, database, where={"items": "amount >= 3"}), random.Random(5), Here()
+    feed.describe(items(), items(2, "others"))
+    feed.cut(*(put(n, "a", n) for n in range(10)))
+    full_sync(settings, "a")
+    assert rows_at(database, items()) == inside(3)
+    applies = applying(settings, runner)
+    applies.start()
+    for _ in range(3):
+        live(feed, rng, 6)
+        applies.up_to(broker.next_offset)
+        assert rows_at(database, items()) == inside(3)
+    applies.close()
+    assert applies.staged == 3
+    assert runner.tasks >= 3
+    assert rows_at(database, items(2, "others")) == feed.model[2]
+
+    changed = applying(staging(broker, database, where={"items": "amount >= 5"}), runner)
+    changed.start()  # the change is the ordinary loop's affair
+    live(feed, rng, 3)
+    changed.up_to(broker.next_offset)
+    changed.close()
+    assert changed.ordinary == 1
+    assert rows_at(database, items()) == inside(5)
+    assert progress(settings, "a").unaccounted == 0

@@ -57,6 +57,7 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
         (table(state="HALTED", reason="no"), "HALTED at the target (no)", "q"),
         (table(state="PAUSED"), "PAUSED", "venus resume s.t --target a"),
         (table(state="LOADING"), "LOADING", "venus migrate --target a"),
+        (table(predicate="v = 1"), "gets a part of its rows: the rows where v = 1", "out of [targets.a.where]"),
         (at_target(paused=True), "paused", "venus resume --target a"),
         (at_target(open_quarantine=2), "2 refused changes", "venus quarantine list --target a"),
         (at_target(unaccounted_rows=3), "unaccounted", "venus resync --all --target a"),

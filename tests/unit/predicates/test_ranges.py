@@ -8,7 +8,9 @@ import pytest
 
 from tests.support.predicates import SCHEMA, random_predicate
 from venus.predicates.ranges import compiled, same
-from venus.predicates.syntax import PredicateRefused, parse, written
+from venus.predicates.syntax import parse
+from venus.predicates.terms import written
+from venus.predicates.words import PredicateRefused
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,17 @@ def test_what_is_ordinary_is_not_told_and_what_needs_somebody_comes_first() -> N
     assert decode(encode(condition)) == condition
 
 
+def test_which_rows_a_table_gets_is_told_and_is_no_problem() -> None:
+    some = [table(n, state="ACTIVE", rows="the rows where region = 'EU'") for n in range(TABLES_MAX + 5)]
+    condition = AdapterCondition.of(some)
+
+    report = encode(condition)
+
+    check(report)
+    assert [t.rows for t in decode(report).tables] == ["the rows where region = 'EU'"] * TABLES_MAX
+    assert problems(decode(report)) == []
+
+
 def test_a_report_is_never_larger_than_the_broker_takes() -> None:
     long = "\x00line\nline " * 1000
     condition = AdapterCondition.of([table(n, name=f"{n}{long}", reason=long) for n in range(1, 1001)])
@@ -57,6 +68,8 @@ def test_a_report_is_never_larger_than_the_broker_takes() -> None:
         {"name": "x" * (NAME_CHARACTERS_MAX + 1)},
         {"name": "a\nb"},
         {"reason": "x" * (REASON_CHARACTERS_MAX + 1)},
+        {"rows": "x" * (REASON_CHARACTERS_MAX + 1)},
+        {"rows": "a\nb"},
         {"reason": "\x1b[31m"},
         {"state": ""},
         {"state": "halted"},

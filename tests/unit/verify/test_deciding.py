@@ -159,3 +159,25 @@ def test_kinds_are_seen_from_where_a_row_should_come_from() -> None:
         found = decide(SUBJECT, suspect(source, target, sequence=end + 1, offset=end), queue.history(end)).difference
         assert found is not None
         assert (found.kind, found.fault) == (kind, fault)
+
+
+def test_a_target_is_asked_only_for_the_rows_that_it_gets() -> None:
+    subject = Subject(schema=SCHEMA, predicate="v = 'in'")
+
+    def decided(source: str | None, target: str | None) -> tuple[Kind, Fault] | None:
+        queue = Queue([Step(offset=0, sequence=1, row=None if source is None else ("1", source))])
+        rows: dict[Place, Row | None] = {
+            Place.SOURCE: None if source is None else ("1", source),
+            Place.TARGET: None if target is None else ("1", target),
+        }
+        positions = Positions(next_sequence=Sequence(2), reached=Reached(offset=1))
+        found = decide(subject, Suspect(key=KEY, rows=rows, positions=positions), queue.history(1))
+        assert not found.reason
+        return (found.difference.kind, found.difference.fault) if found.difference is not None else None
+
+    assert decided("in", "in") is None
+    assert decided("out", None) is None
+    assert decided("out", "out") == (Kind.EXTRA, Fault.APPLY)
+    assert decided("in", None) == (Kind.MISSING, Fault.APPLY)
+    assert decided("in", "other") == (Kind.DIFFERENT, Fault.APPLY)
+    assert decided(None, "in") == (Kind.EXTRA, Fault.APPLY)

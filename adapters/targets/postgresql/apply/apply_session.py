@@ -13,6 +13,7 @@ from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held import HeldTables
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
 from venus.adapters.targets.postgresql.apply.report import Loop
+from venus.adapters.targets.postgresql.apply.repredicate import take_over
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.apply.stream import IDLE_S, Stream
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
@@ -59,6 +60,8 @@ class ApplySession:
         """Follow until stop (False) or until a cut must be read again from the broker (True)."""
         self._take_target()
         self._reload()
+        while take_over(self._target, self._session, self._catalogue):
+            self._reload()
         self._subscribe()
         while not self._loop.stopped:
             if self._wait_while_paused() or self._wait_while_isolated():

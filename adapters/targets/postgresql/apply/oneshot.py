@@ -16,9 +16,11 @@ from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.under.cuts import Piece
 from venus.adapters.under.fold import Rows, joined, net, rows_of
 from venus.adapters.under.heartbeats import heartbeat_of
+from venus.adapters.under.judging import judged
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.model import ChangeKind
+from venus.predicates.words import PredicateRefused
 
 
 def apply_at_once(
@@ -84,7 +86,11 @@ class _Shot:
         if unusual:
             return False
         parts = self._parts.setdefault(table_id, [])
-        parts.append(rows_of(section, offset))
+        try:
+            predicate = catalogue.predicate(table_id, section.schema_version)
+        except PredicateRefused:
+            return False
+        parts.append(judged(rows_of(section, offset), predicate, schema))
         self._versions[table_id] = section.schema_version
         return sum(map(len, parts)) <= self._rows_max
 

@@ -32,8 +32,10 @@ from venus.adapters.targets.postgresql.schema.following import keep_version
 from venus.adapters.targets.postgresql.schema.own_types import settled
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.codec import schema as schemas_codec
+from venus.codec.filtering import full_inside
 from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
+from venus.predicates.ranges import compiled
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
@@ -47,11 +49,12 @@ _RETRY_S = 0.1
 class SideLoad(threading.Thread):
     """Loads the full data of one table into a side table, in a connection of its own."""
 
-    def __init__(self, target: PostgresTarget, sql: RowSql, recorded_from: int) -> None:
+    def __init__(self, target: PostgresTarget, sql: RowSql, recorded_from: int, predicate: str = "") -> None:
         super().__init__(name=f"venus-resync-{sql.placed.name}", daemon=True)
         self._target = target
         self._sql = sql
         self._recorded_from = recorded_from
+        self._predicate = predicate
         self._stop_asked = threading.Event()
         #: The cut of the side table, when it is complete.
         self.cut: int | None = None
@@ -96,6 +99,7 @@ class SideLoad(threading.Thread):
         schemas = {s.version: s for s in known}
         schema = max(known, key=lambda s: s.version)
         sql = RowSql(self._target.place(schema), self._target.group)
+        predicate = compiled(self._predicate, schema) if self._predicate else None
         self._create(session, sql)
         for split in snapshot.splits:
             session.run("BEGIN")
@@ -103,7 +107,10 @@ class SideLoad(threading.Thread):
                 if self._stop_asked.is_set():
                     return
                 for rows in chunk.sections:
-                    copy_full(session, sql.side, sql.placed, rows, schemas[rows.schema_version])
+                    version = schemas[rows.schema_version]
+                    inside = full_inside(predicate, rows, version) if predicate is not None else rows
+                    if len(inside):
+                        copy_full(session, sql.side, sql.placed, inside, version)
                 snapshots.renew(snapshot.snapshot_id)
             session.run("COMMIT")
         session.run(f"{sql.text('key_side')}; ANALYZE {sql.side}")
@@ -150,7 +157,7 @@ class Resyncs:
                 changed = True
             elif table_id not in self._loads:
                 sql = catalogue.sql(self._target, table_id, state.schema_version)
-                load = SideLoad(self._target, sql, recorded_from)
+                load = SideLoad(self._target, sql, recorded_from, state.predicate)
                 self._loads[table_id] = load
                 load.start()
             else:
@@ -202,8 +209,12 @@ class Resyncs:
         placed = self._target.place(schema)
         sql = RowSql(placed, self._target.group)
         session.run("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
-        for block in ("resync_delete", "resync_replace", "resync_insert"):
+        removed, replaced, inserted = (
             session.run(sql.text(block, offset=str(cut)))
+            for block in ("resync_delete", "resync_replace", "resync_insert")
+        )
+        brought = inserted - replaced
+        self._target.own(session, "end_predicate", table_id=state.table_id, brought=brought, removed=removed)
         settled = {"table_id": state.table_id, "offset": cut}
         self._target.own(session, "count_superseded", **settled)
         self._target.own(session, "supersede_quarantine", reason="resync", **settled)

@@ -25,6 +25,7 @@ from venus.adapters.under.cuts import Piece
 from venus.adapters.under.heartbeats import heartbeat_of
 from venus.codec.changes import TableChanges
 from venus.model import ChangeKind, TableSchema
+from venus.predicates.words import PredicateRefused
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,20 @@ class ApplyTransaction:
         if known is None:
             self._schemas.create(schema)
         elif self._catalogue.follows(schema.table_id) and schema.version > known.schema_version:
+            self._refuse_unfit(schema)
             self._evolve(schema)
+
+    def _refuse_unfit(self, schema: TableSchema) -> None:
+        """Halt a table whose predicate names a column that this version does not have, or has as another type."""
+        try:
+            self._catalogue.predicate(schema.table_id, schema.version)
+        except PredicateRefused as refused:
+            text = self._catalogue.tables[schema.table_id].predicate
+            raise RowsRefused(
+                schema.table_id,
+                f"its predicate ({text}) does not fit version {schema.version}: {refused}; "
+                f"change [targets.{self._target.name}.where] and start `venus sync` again", [],
+            ) from None  # fmt: skip
 
     def _evolve(self, schema: TableSchema) -> None:
         self._writer.flush_table(schema.table_id)
@@ -143,6 +157,7 @@ class ApplyTransaction:
             return
         if self._only is not None:
             self._counts.of(table_id).held -= section.count
+        self._refuse_unfit(schema)
         if section.schema_version != self._catalogue.tables[table_id].schema_version:
             self._evolve(schema)  # its version was met while the table was held
         if section.kind is ChangeKind.CHANGES:

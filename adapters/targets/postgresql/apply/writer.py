@@ -16,6 +16,7 @@ from venus.adapters.targets.postgresql.rows.touched import touch
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.cuts import Piece
 from venus.adapters.under.fold import rows_of
+from venus.adapters.under.judging import judged
 from venus.codec.changes import TableChanges
 from venus.codec.layout import Layout
 from venus.model import TableSchema
@@ -55,7 +56,8 @@ class Writer:
         """Take the changes of one table, which is at their version."""
         table_id = section.table_id
         sql, layout = self._catalogue.sql(self._target, table_id, schema.version), Layout.of(schema)
-        rows, parked = self._parking.divide(rows_of(section, offset), piece, schema, catching_up=self._catching_up)
+        changes = judged(rows_of(section, offset), self._catalogue.predicate(table_id, schema.version), schema)
+        rows, parked = self._parking.divide(changes, piece, schema, catching_up=self._catching_up)
         if parked is not None:
             touch(self._session, self._catalogue, parked, sql, layout)
         if not len(rows):
@@ -64,7 +66,7 @@ class Writer:
         if pending is None:
             pending = self._pending[table_id] = Pending(table_id=table_id, sql=sql, layout=layout)
         pending.parts.append(rows)
-        pending.inserts_only &= section.inserts_only
+        pending.inserts_only &= section.inserts_only and not rows.is_deleted.any()
         pending.last_offset = offset + section.count - 1
         self._waiting += len(rows)
 

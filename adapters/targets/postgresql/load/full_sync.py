@@ -159,7 +159,7 @@ class _Load:
                 url=target.url, broker=target.broker, business=target.business, group=target.group,
                 load_id=plan.load_id, snapshot_id=plan.snapshot.snapshot_id, split_no=number,
                 split=split.SerializeToString(), placed=plan.placed[split.table_id],
-                versions=plan.versions[split.table_id],
+                versions=plan.versions[split.table_id], predicate=plan.predicates.get(split.table_id, ""),
             )
             for number, split in enumerate(plan.snapshot.splits)
             if split.table_id in plan.placed
@@ -169,8 +169,16 @@ class _Load:
         self._target.own(self._session, "set_job", state="loading")
         kept = self._target.own_rows(self._session, "manifest", load_id=plan.load_id)
         done = {
-            split: SplitResult(split_no=split, table_id=table_id, rows=rows, parked=parked, digest=digest, already=True)
-            for split, table_id, rows, parked, digest in kept
+            split: SplitResult(
+                split_no=split,
+                table_id=table_id,
+                rows=rows,
+                parked=parked,
+                outside=outside,
+                digest=digest,
+                already=True,
+            )
+            for split, table_id, rows, parked, outside, digest in kept
         }
         self._resumed = len(done)
         tasks = self._tasks(plan)
@@ -258,9 +266,9 @@ class _Load:
 
 
 def totals_of(results: Iterable[SplitResult]) -> dict[int, Totals]:
-    """Sum up by table what was read of the splits, loaded or parked."""
+    """Sum up by table what was read of the splits: loaded, parked or outside of the predicate."""
     found: dict[int, Totals] = {}
     for result in results:
-        totals = Totals(result.rows + result.parked, int(result.digest, 16))
+        totals = Totals(result.rows + result.parked + result.outside, int(result.digest, 16))
         found.setdefault(result.table_id, Totals()).include(totals)
     return found

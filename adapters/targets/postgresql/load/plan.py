@@ -11,6 +11,7 @@ from venus.adapters.targets.postgresql.naming import Placed, place_all
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.tables import prepare_table
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.predicates import checked
 from venus.codec import schema as schemas_codec
 from venus.errors import Refused, SnapshotExpired, Unavailable, VenusError
 from venus.model import TableSchema
@@ -30,6 +31,8 @@ class Plan:
     snapshot: broker_pb2.Snapshot
     versions: dict[int, tuple[TableSchema, ...]]
     placed: dict[int, Placed]
+    #: Which rows the target gets, where that is not every row.
+    predicates: dict[int, str]
 
     @property
     def names(self) -> dict[int, str]:
@@ -65,16 +68,20 @@ class Planner:
         except VenusError as error:
             logger.warning("target %s: the interrupted load cannot go on: %s", self._target.name, error)
             return None
-        return self._plan(load_id, snapshot)
+        predicates = {t.table_id: t.predicate for t in self._target.tables(self._session) if t.predicate}
+        return self._plan(load_id, snapshot, predicates)
 
-    def _plan(self, load_id: str, snapshot: broker_pb2.Snapshot) -> Plan:
+    def _plan(self, load_id: str, snapshot: broker_pb2.Snapshot, predicates: dict[int, str] | None = None) -> Plan:
+        """Lay out what is to be loaded; `predicates` None = those of the configuration. Raises ConfigError."""
         versions: dict[int, tuple[TableSchema, ...]] = {}
         for wire in snapshot.schemas:
             schema = schemas_codec.from_wire(wire)
             versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
         newest = [max(known, key=lambda s: s.version) for known in versions.values()]
         placed = {p.schema.table_id: p for p in place_all(newest, self._target.settings, self._target.name)}
-        return Plan(load_id=load_id, snapshot=snapshot, versions=versions, placed=placed)
+        if predicates is None:
+            predicates = checked(self._target.config.where, newest, self._target.name)
+        return Plan(load_id=load_id, snapshot=snapshot, versions=versions, placed=placed, predicates=predicates)
 
     def new(self) -> Plan:
         workers = self._target.settings.apply.load_workers
@@ -111,7 +118,8 @@ class Planner:
             if known is not None:
                 existing.empty(session, placed, target.config.empty_by)
                 created = created or known.created
-            target.put_table(session, placed, LOADING, plan.snapshot.offset, created=created)
+            predicate = plan.predicates.get(placed.schema.table_id, "")
+            target.put_table(session, placed, LOADING, plan.snapshot.offset, created=created, predicate=predicate)
         if differences:
             raise Refused("\n".join(differences), hint=hint)
         for known_versions in plan.versions.values():

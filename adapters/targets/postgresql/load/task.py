@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -26,9 +26,11 @@ from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.under.fold import Rows, rows_of
 from venus.codec.changes import TableChanges
 from venus.codec.chunk import Chunk, FullRows
+from venus.codec.filtering import full_inside
 from venus.codec.layout import Layout
 from venus.errors import TargetError
 from venus.model import TableSchema
+from venus.predicates.ranges import compiled
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
@@ -53,6 +55,8 @@ class SplitTask:
     split: bytes  # a venus.wire.Split
     placed: Placed
     versions: tuple[TableSchema, ...]
+    #: Which of its rows the target gets; empty = every row.
+    predicate: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class SplitResult:
     table_id: int
     rows: int
     parked: int
+    #: Read, and not for this target by its predicate.
+    outside: int
     #: Of what the broker sent, in hexadecimal; see `rows_digest`.
     digest: str
     #: An earlier attempt had loaded it.
@@ -116,7 +122,8 @@ class _Loading:
         self._session = session
         self._snapshots = snapshots
         self._schemas = {s.version: s for s in task.versions}
-        self._rows = self._parked = 0
+        self._rows = self._parked = self._outside = 0
+        self._predicate = compiled(task.predicate, task.placed.schema) if task.predicate else None
 
     def run(self) -> SplitResult:
         """Load it in one transaction: in one COPY, or around the rows that the target refuses."""
@@ -124,21 +131,21 @@ class _Loading:
             return self._attempt(self._in_one_copy)
         except Refusal:
             self._session.rollback()
-            self._rows = self._parked = 0
+            self._rows = self._parked = self._outside = 0
         return self._attempt(self._section_by_section)
 
     def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
         self._session.run("BEGIN")
         if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
-            rows, parked, digest = self._session.rows(_sql("loaded_split"), self._params())[0]
-            return self._result(rows, parked, digest, already=True)
+            rows, parked, outside, digest = self._session.rows(_sql("loaded_split"), self._params())[0]
+            return self._result(rows, parked, outside, digest, already=True)
         digest = self._copy(copy)
-        self._own("record_split", rows=self._rows, parked=self._parked, digest=digest)
+        self._own("record_split", rows=self._rows, parked=self._parked, outside=self._outside, digest=digest)
         # A small split is durable with those behind it. Should the server fall and lose it, the session that leads the
         # load falls too, and the next run finds no line of it in the manifest.
         small = self._rows < SMALL_SPLIT_ROWS
         self._session.run("SET LOCAL synchronous_commit = off; COMMIT" if small else "COMMIT")
-        return self._result(self._rows, self._parked, digest, already=False)
+        return self._result(self._rows, self._parked, self._outside, digest, already=False)
 
     @property
     def _table_id(self) -> int:
@@ -152,11 +159,21 @@ class _Loading:
     def _own(self, block: str, **more: object) -> int:
         return self._session.run(_sql(block), self._params(**more))
 
-    def _result(self, rows: int, parked: int, digest: str, *, already: bool) -> SplitResult:
+    def _result(self, rows: int, parked: int, outside: int, digest: str, *, already: bool) -> SplitResult:
         return SplitResult(
-            split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, digest=digest,
-            already=already,
+            split_no=self._task.split_no, table_id=self._table_id, rows=rows, parked=parked, outside=outside,
+            digest=digest, already=already,
         )  # fmt: skip
+
+    def _sections(self, chunks: Iterable[Chunk]) -> Iterator[FullRows]:
+        """Yield the rows that are for this target; no section is empty."""
+        for rows in (rows for chunk in chunks for rows in chunk.sections):
+            inside = rows
+            if self._predicate is not None:
+                inside = full_inside(self._predicate, rows, self._schemas[rows.schema_version])
+            self._outside += len(rows) - len(inside)
+            if len(inside):
+                yield inside
 
     def _copy(self, copy: Callable[[Iterator[Chunk]], None]) -> str:
         """Read the split and have it copied; return its digest."""
@@ -175,8 +192,7 @@ class _Loading:
     def _in_one_copy(self, chunks: Iterator[Chunk]) -> None:
         """Let the target take rows while the next ones are made; a table that was altered needs a COPY a version."""
         placed = self._task.placed
-        sections = (rows for chunk in chunks for rows in chunk.sections)
-        for version, run in groupby(sections, lambda rows: rows.schema_version):
+        for version, run in groupby(self._sections(chunks), lambda rows: rows.schema_version):
             schema = self._schemas[version]
             lines = Lines(placed, schema, run)
             lines.copy(self._session)
@@ -184,9 +200,8 @@ class _Loading:
 
     def _section_by_section(self, chunks: Iterator[Chunk]) -> None:
         """Find the refused rows where they are."""
-        for chunk in chunks:
-            for rows in chunk.sections:
-                self._section(rows)
+        for rows in self._sections(chunks):
+            self._section(rows)
 
     def _section(self, full: FullRows) -> None:
         schema = self._schemas[full.schema_version]

@@ -10,21 +10,27 @@ from venus.adapters.targets.postgresql.schema.ddl import create_table, namespace
 from venus.adapters.targets.postgresql.schema.missing import missing_types
 from venus.adapters.targets.postgresql.schema.own_types import add_labels, enum_differences, make_types
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.predicates import text_for
 from venus.errors import Refused
 from venus.model import TableSchema
+from venus.predicates.ranges import compiled
+from venus.predicates.words import PredicateRefused
 
 
 def new_table(target: PostgresTarget, session: Session, schema: TableSchema, offset: int) -> None:
     """Create a table that the stream brings; its rows follow in the stream. One that cannot be had is halted."""
     placed = target.place(schema)
+    predicate = text_for(target.config.where, schema.qualified)
     try:
+        if predicate:
+            compiled(predicate, schema)
         created = prepare_table(target, session, placed)
-    except Refused as refused:
-        target.put_table(session, placed, HALTED, offset, created=False)
+    except (Refused, PredicateRefused) as refused:
+        target.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
         reason = "; ".join(str(refused).split("\n"))
         target.set_state(session, schema.table_id, HALTED, held_from=offset, reason=reason)
         return
-    target.put_table(session, placed, ACTIVE, offset, created=created)
+    target.put_table(session, placed, ACTIVE, offset, created=created, predicate=predicate)
     if created:
         session.run(add_key(placed))
         names = Names([placed])

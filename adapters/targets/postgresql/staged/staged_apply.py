@@ -17,6 +17,7 @@ from venus.adapters.running import Runner
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.loop import run_apply
 from venus.adapters.targets.postgresql.apply.report import ApplyReport, Loop, Report
+from venus.adapters.targets.postgresql.apply.repredicate import take_over
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import CATCHUP, RESYNC, PostgresTarget
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
@@ -191,6 +192,8 @@ class _Opened:
         try:
             self.defer = not take(target, self.session, stop)
             self.catalogue: Catalogue = catalogues.read(target, self.session)
+            while take_over(target, self.session, self.catalogue):
+                self.catalogue = catalogues.read(target, self.session)
             if self.defer:
                 refuse_acting_foreign_keys(self.session, target, list(self.catalogue.tables.values()))
         except BaseException:
@@ -221,6 +224,7 @@ class _Opened:
         whole = StageTask(
             url=target.url, broker=target.broker, business=target.business, group=target.group, start=start, end=end,
             tables=tables, heartbeats=heartbeats, known=frozenset(catalogue.schemas),
+            predicates={t.table_id: t.predicate for t in catalogue.tables.values() if t.predicate},
         )  # fmt: skip
         return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 

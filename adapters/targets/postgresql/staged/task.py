@@ -19,11 +19,14 @@ from venus.adapters.targets.postgresql.statements import statement
 from venus.adapters.under.cuts import Piece, piece_of
 from venus.adapters.under.fold import Rows, joined, net, rows_of
 from venus.adapters.under.heartbeats import heartbeat_of
+from venus.adapters.under.judging import judged
 from venus.codec.changes import TableChanges
 from venus.codec.copytext import keys_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import ProtocolError
 from venus.model import ChangeKind, TableSchema
+from venus.predicates.ranges import Predicate, compiled
+from venus.predicates.words import PredicateRefused
 from venus.rpc.subscriber import Subscriber
 
 CREDIT_BYTES = 8 << 20
@@ -44,6 +47,8 @@ class StageTask:
     tables: dict[int, Placed]
     heartbeats: dict[tuple[int, int], TableSchema]
     known: frozenset[tuple[int, int]]
+    #: Which rows the target gets, where that is not every row.
+    predicates: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +151,18 @@ class _Gathered:
         if placed is None or placed.schema.version != section.schema_version or section.kind is not ChangeKind.CHANGES:
             self.unusual = f"offset {offset}: {section.kind.name} of table {section.table_id}"
             return
-        rows = rows_of(section, offset)
+        try:
+            predicate = self._predicate(placed)
+        except PredicateRefused as refused:
+            self.unusual = f"offset {offset}: the predicate of table {section.table_id}: {refused}"
+            return
+        rows = judged(rows_of(section, offset), predicate, placed.schema)
         within = (rows.offsets >= first) & (rows.offsets < last)
         self._parts.setdefault(section.table_id, []).append(rows.where(np.asarray(within, dtype=np.bool_)))
+
+    def _predicate(self, placed: Placed) -> Predicate | None:
+        text = self._task.predicates.get(placed.schema.table_id, "")
+        return compiled(text, placed.schema) if text else None
 
     def laid_down(self, session: Session) -> StageReceipt:
         """Put everything into staging tables, in one transaction."""

@@ -84,10 +84,12 @@ export class Business {
       const nobody = places.every(([, reported]) => !reported);
       return [el("span", {class: nobody ? "soft" : "good"}, nobody ? "not reported yet" : "follows"), nobody ? 1 : 0];
     }
+    const calm = t => t.state === "ACTIVE" && !Number(t.quarantined);
     const bad = said.some(([, t]) => !MOVES[t.state] || Number(t.quarantined));
-    return [el("div", null, said.map(([place, t, old]) => el("div", {class: MOVES[t.state] && !Number(t.quarantined) ? "warn" : "bad"},
+    const kind = t => calm(t) ? "good" : MOVES[t.state] && !Number(t.quarantined) ? "warn" : "bad";
+    return [el("div", null, said.map(([place, t, old]) => el("div", {class: kind(t)},
       (MOVES[t.state] || t.state) + " at " + place + (Number(t.quarantined) ? ", " + num(t.quarantined) + " rows in quarantine" : "") + old +
-      (t.reason ? ": " + t.reason : "")))), bad ? 3 : 2];
+      (t.reason ? ": " + t.reason : "") + (t.rows ? "; it gets " + t.rows : "")))), bad ? 3 : said.every(([, t]) => calm(t)) ? 0 : 2];
   }
   tables() {
     const rows = this.b.tables.map(t => [t, ...this.tableState(t)]);

@@ -1,0 +1,86 @@
+"""Which tables the predicates of a target are about: `[targets.NAME.where]` says a table's name and its ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from venus.errors import ConfigError
+from venus.model import TableSchema
+from venus.predicates.ranges import compiled
+from venus.predicates.syntax import parse
+from venus.predicates.terms import written
+from venus.predicates.words import PredicateRefused
+from venus.suggest import nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """A predicate of the configuration and its table."""
+
+    place: str  # where it stands there
+    text: str
+    schema: TableSchema
+
+    def check(self) -> None:
+        """Raise ConfigError, with the place in the text, if it does not fit its table."""
+        try:
+            compiled(self.text, self.schema)
+        except PredicateRefused as refused:
+            raise ConfigError(f"{self.place}: {self.text}: {refused}", hint=refused.hint) from None
+
+
+def assigned(
+    where: Mapping[str, str], schemas: Iterable[TableSchema], target: str, *, elsewhere: Seq[str] = ()
+) -> dict[int, Assigned]:
+    """Return the predicate of each table that has one.
+
+    A name that only `elsewhere` knows is passed over. Raises ConfigError for a name that none or several tables have.
+    """
+    known = [s for s in schemas if not s.is_heartbeat]
+    found: dict[int, Assigned] = {}
+    for name, text in where.items():
+        place = f"targets.{target}.where.{name}"
+        schema = _meant(name, known, place, elsewhere)
+        if schema is None:
+            continue
+        if schema.table_id in found:
+            raise ConfigError(f"{place}: {schema.qualified} has a predicate already, by another of its names")
+        found[schema.table_id] = Assigned(place=place, text=written(parse(text)), schema=schema)
+    return found
+
+
+def checked(where: Mapping[str, str], schemas: Iterable[TableSchema], target: str) -> dict[int, str]:
+    """Return the predicate of each table that has one, as text. Raises ConfigError unless each fits its table."""
+    found = assigned(where, schemas, target)
+    for one in found.values():
+        one.check()
+    return {table_id: one.text for table_id, one in found.items()}
+
+
+def text_for(where: Mapping[str, str], qualified: str) -> str:
+    """Return the predicate of the table of this name; empty = it gets every row."""
+    names = (qualified, qualified.partition(".")[2])
+    for fold in (str, str.casefold):
+        for name, text in where.items():
+            if fold(name) in map(fold, names):
+                return written(parse(text))
+    return ""
+
+
+def _meant(name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str]) -> TableSchema | None:
+    for fold in (str, str.casefold):
+        meant = [s for s in known if fold(name) in (fold(s.name), fold(s.qualified))]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            names = " or ".join(f'"{s.qualified}"' for s in meant)
+            raise ConfigError(f"{place}: more than one table has this name: write {names}")
+    if any(name.casefold() in (other.casefold(), other.partition(".")[2].casefold()) for other in elsewhere):
+        return None
+    names_known = sorted({*(s.qualified for s in known), *elsewhere})
+    raise ConfigError(
+        f"{place}: there is no table {name}{nearest(name, names_known)}",
+        hint=f"captured are {', '.join(names_known[:12]) or 'none'}",
+    )

@@ -1,0 +1,38 @@
+"""Which rows of a table a target gets, and how far a change of that is (SREM 2).
+
+The text is kept where the rows are: whatever the configuration says by then, the target knows what its rows are.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from venus.migrations.names import own_name, own_schema
+
+revision = "target_0003"
+down_revision = "target_0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns."""
+    schema = own_schema()
+    table = own_name("target_table", schema=schema)
+    # Changes are judged by it; empty = every row.
+    op.add_column(table, sa.Column("predicate", sa.Text, nullable=False, server_default=""), schema=schema)
+    # What it was before, until the rows that are in or out now have been brought or removed.
+    op.add_column(table, sa.Column("predicate_before", sa.Text), schema=schema)
+    for name in ("rows_brought", "rows_removed"):  # by the last change of it
+        op.add_column(table, sa.Column(name, sa.BigInteger, nullable=False, server_default="0"), schema=schema)
+    manifest = own_name("load_manifest", schema=schema)
+    op.add_column(manifest, sa.Column("outside", sa.BigInteger, nullable=False, server_default="0"), schema=schema)
+
+
+def downgrade() -> None:
+    """Drop them."""
+    schema = own_schema()
+    op.drop_column(own_name("load_manifest", schema=schema), "outside", schema=schema)
+    for name in ("rows_removed", "rows_brought", "predicate_before", "predicate"):
+        op.drop_column(own_name("target_table", schema=schema), name, schema=schema)

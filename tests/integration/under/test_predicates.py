@@ -1,0 +1,290 @@
+"""A target gets the rows that its predicate names: in the load, behind it, and when the predicate changes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.feed import (
+    Feed,
+    caught_up,
+    following,
+    gone,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    wait_for,
+)
+from tests.support.real_broker import RealBroker
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.apply.resync import Resyncs
+from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.predicates import text_for
+from venus.adapters.targets.registry import open_target
+from venus.config import Settings, Target
+from venus.errors import ConfigError
+from venus.migrations.names import VERSION_TABLE
+
+pytestmark = pytest.mark.integration
+
+#: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
+WAYS = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
+WHERE = {"items": "label = 'EU' and amount >= 100"}
+REGIONS = ("EU", "US", "eu", None)
+
+
+@pytest.fixture
+def feed(real: RealBroker) -> Feed:
+    return Feed(real)
+
+
+def inside(feed: Feed, at_least: int = 100, region: str = "EU") -> dict[Any, Any]:
+    """Return the rows of the source that a predicate names, by plain Python."""
+    rows = feed.model[1].items()
+    return {k: r for k, r in rows if r[0] == region and r[1] is not None and int(r[1]) >= at_least}
+
+
+def start(feed: Feed, database: str, where: dict[str, str], **options: Any) -> Settings:
+    feed.describe(items(), items(2, "others"))
+    rng = random.Random(1)
+    feed.cut(*(put(i, rng.choice(REGIONS), rng.choice((None, 99, 100, 101))) for i in range(1, 200)),
+             *(put(i, "o", i, table=2) for i in range(5)))  # fmt: skip
+    settings = settings_for(feed.broker.address, {"a": database}, where=where, **options)
+    full_sync(settings, "a")
+    return settings
+
+
+def writers(feed: Feed, cuts: int, seed: int) -> None:
+    """Write cuts in which rows enter and leave the range, keys come twice, and the table is emptied once."""
+    rng = random.Random(seed)
+    for n in range(cuts):
+        keys = rng.choices(range(1, 260), k=12)
+        changes = [gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
+                   for k in keys]  # fmt: skip
+        feed.cut(*changes, put(n % 5, "o", n, table=2))
+        if n == cuts // 2:
+            feed.truncate(1, *(put(k, rng.choice(REGIONS), 100) for k in range(1, 40)))
+    new = range(1000 * seed, 1000 * seed + 80)
+    feed.cut(*(put(k, rng.choice(REGIONS), 100) for k in new), inserts_only=True)
+
+
+def with_where(settings: Settings, where: dict[str, str]) -> Settings:
+    target = settings.targets["a"]
+    changed = Target.model_validate({**target.model_dump(by_alias=True), "where": where})
+    return settings.model_copy(update={"targets": {"a": changed}})
+
+
+class KilledHere(BaseException):
+    """In place of kill -9."""
+
+
+def killed(*_: object) -> None:
+    raise KilledHere
+
+
+def settled(settings: Settings) -> bool:
+    found, where = progress(settings, "a"), settings.targets["a"].where
+    return not found.resyncing and all(
+        t.predicate_before is None and t.state == "ACTIVE" and t.predicate == text_for(where, t.source_name)
+        for t in found.tables
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_target_gets_the_rows_in_range(database: str, feed: Feed, way: str) -> None:
+    settings = start(feed, database, WHERE, apply=WAYS[way])
+    assert 0 < len(inside(feed)) < len(feed.model[1])
+    assert rows_at(database, items()) == inside(feed)
+    left = {"id": "5000"}
+
+    feed.cut(put(left["id"], "EU", 100))
+    with following(settings, "a"):
+        caught_up(database, feed.broker)
+        assert (left["id"],) in rows_at(database, items())
+        feed.cut(put(left["id"], "US", 100))  # it leaves
+        caught_up(database, feed.broker)
+        assert (left["id"],) not in rows_at(database, items())
+        feed.cut(put(left["id"], "EU", None))  # NULL is not in
+        feed.cut(put(left["id"], "EU", 100), gone(left["id"]), put("5001", "EU", 100))  # another key
+        writers(feed, 30, seed=7)
+        caught_up(database, feed.broker)
+
+    assert rows_at(database, items()) == inside(feed)
+    assert rows_at(database, items(2, "others")) == feed.model[2]
+    assert progress(settings, "a").unaccounted == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: Feed, way: str) -> None:
+    settings = start(feed, database, {}, apply=WAYS[way])
+    assert rows_at(database, items()) == feed.model[1]
+    steps: list[tuple[dict[str, str], dict[str, Any]]] = [
+        (WHERE, {}),
+        ({"shop.items": "label = 'US' and amount >= 0"}, {"at_least": 0, "region": "US"}),
+        ({"ITEMS": "label = 'eu' and amount >= 100"}, {"region": "eu"}),
+    ]
+    for number, (where, named) in enumerate(steps, 1):
+        changed = with_where(settings, where)
+        with following(changed, "a"):
+            writers(feed, 15, seed=number)
+            caught_up(database, feed.broker)
+            wait_for(partial(settled, changed), "the change of the predicate")
+            writers(feed, 5, seed=number + 10)
+            caught_up(database, feed.broker)
+        assert rows_at(database, items()) == inside(feed, **named) != {}, where
+        assert rows_at(database, items(2, "others")) == feed.model[2]
+        assert progress(changed, "a").unaccounted == 0
+    with following(settings, "a"):  # without a predicate every row comes back
+        wait_for(lambda: settled(settings), "the end of the predicate")
+    assert rows_at(database, items()) == feed.model[1]
+
+
+def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = start(feed, database, WHERE)
+    changed = with_where(settings, {"items": "label = 'US'"})
+    before = rows_at(database, items())
+    waiting = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
+    assert "configured is the rows where label = 'US', which `venus sync` takes over" in waiting.rows_shown
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Resyncs, "_replace", killed)
+        with pytest.raises(KilledHere):
+            run_apply(changed, "a", threading.Event())
+    pending = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
+    assert pending.predicate == "label = 'US'"
+    assert pending.predicate_before == "label = 'EU' and amount >= 100"
+    assert "what differs is being brought and removed" in pending.rows_shown
+    assert rows_at(database, items()) == before
+
+    feed.cut(put(9000, "US", None), put(9001, "EU", 100))
+    with following(changed, "a"):
+        caught_up(database, feed.broker)
+        wait_for(lambda: settled(changed), "the change of the predicate")
+    found = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
+    assert rows_at(database, items()) == {k: r for k, r in feed.model[1].items() if r[0] == "US"}
+    assert (found.rows_removed, found.predicate_before) == (len(before), None)
+    assert found.rows_brought >= len(feed.model[1]) // 8
+    assert f"brought {found.rows_brought:,} rows and removed {len(before):,}" in found.rows_shown
+
+
+def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> None:
+    settings = start(feed, database, WHERE)
+    narrow = replace(items(), version=2, columns=items().columns[:2])
+    feed.describe(narrow)
+    feed.cut(put(3, "EU"), put(1, "p", 1, table=2))
+
+    with following(settings, "a"):
+        caught_up(database, feed.broker)
+    (held,) = [t for t in table_states(settings, "a") if t.state != "ACTIVE"]
+    assert (held.source_name, held.state) == ("shop.items", "HALTED")
+    assert "its predicate (label = 'EU' and amount >= 100) does not fit version 2" in held.reason
+    assert "shop.items has no column amount" in held.reason
+    assert "change [targets.a.where] and start `venus sync` again" in held.reason
+    assert rows_at(database, items(2, "others"))[("1",)] == ("p", "1")
+
+    with following(settings, "a"):  # it starts as it was: halted, the other one follows
+        feed.cut(put(2, "q", 2, table=2))
+        caught_up(database, feed.broker)
+    changed = with_where(settings, {"items": "label = 'EU'"})
+    with following(changed, "a"):
+        wait_for(lambda: settled(changed), "the table's coming back")
+        caught_up(database, feed.broker)
+    assert set(rows_at(database, narrow)) == {k for k, r in feed.model[1].items() if r[0] == "EU"}
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"itemz": "amount = 1"}, "targets.a.where.itemz: there is no table itemz (did you mean items?)"),
+        ({"items": "amounts = 1"}, "targets.a.where.items: amounts = 1: character 1: shop.items has no column amounts"),
+        ({"items": "amount = 'x'"}, "targets.a.where.items: amount = 'x': character 10: amount is compared as number"),
+        ({"items": "amount = 1", "shop.items": "amount = 2"}, "shop.items has a predicate already"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_the_start(database: str, feed: Feed, where: dict[str, str], said: str) -> None:
+    settings = start(feed, database, {})
+    wrong = with_where(settings, where)
+
+    with pytest.raises(ConfigError) as caught:
+        run_apply(wrong, "a", threading.Event())
+    assert said in str(caught.value)
+    assert rows_at(database, items()) == feed.model[1]
+    query(database, "DROP SCHEMA venus CASCADE; DROP SCHEMA shop CASCADE")
+    with pytest.raises(ConfigError) as caught:
+        full_sync(wrong, "a")
+    assert said in str(caught.value)
+
+
+def test_a_table_that_comes_later_has_its_predicate_from_the_first_row(database: str, feed: Feed) -> None:
+    settings = start(feed, database, {})
+    feed.describe(items(3, "late"))
+    feed.cut(*(put(n, "EU" if n % 2 else "US", n, table=3) for n in range(10)))
+    changed = with_where(settings, {"late": "label = 'EU'"})
+
+    with following(changed, "a"):
+        caught_up(database, feed.broker)
+
+    assert set(rows_at(database, items(3, "late"))) == {(str(n),) for n in range(1, 10, 2)}
+    assert settled(changed)
+
+
+def test_a_folder_of_parquet_files_says_that_it_gets_every_row(tmp_path: Any) -> None:
+    settings = settings_for("127.0.0.1:1", {"lake": f"parquet:///{tmp_path}"}, where=WHERE)
+
+    with pytest.raises(ConfigError, match="it gets every row"):
+        open_target(settings, "lake")
+
+
+def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, feed: Feed) -> None:
+    settings = start(feed, database, {})
+    query(
+        database,
+        "ALTER TABLE venus.target_table DROP COLUMN predicate, DROP COLUMN predicate_before, "
+        "DROP COLUMN rows_brought, DROP COLUMN rows_removed; ALTER TABLE venus.load_manifest DROP COLUMN outside; "
+        f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0002' WHERE version_num = 'target_0003'",
+    )
+    assert {t.state for t in table_states(settings, "a")} == {"ACTIVE"}
+    changed = with_where(settings, WHERE)
+
+    with following(changed, "a"):
+        wait_for(lambda: settled(changed), "the new predicate")
+
+    assert rows_at(database, items()) == inside(feed)
+
+
+def test_what_check_says_of_predicates(database: str, feed: Feed) -> None:
+    settings = start(feed, database, WHERE)
+    schemas = [items(), items(2, "others")]
+    said = [f.message for f in open_target(settings, "a").check(schemas)]
+    assert "shop.items gets the rows where label = 'EU' and amount >= 100" in said
+
+    wrong = with_where(settings, {"items": "amount = 'x'"})
+    (finding,) = [f for f in open_target(wrong, "a").check(schemas) if f.blocks]
+    assert "character 10: amount is compared as number" in finding.message
+    with pytest.raises(ConfigError, match="amount is compared as number"):
+        open_target(wrong, "a").require_fit(schemas)
+
+
+def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of this file's own checks: each mechanism, taken out, is noticed."""
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.oneshot.judged", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.writer.judged", lambda rows, *_: rows)
+    settings = start(feed, database, WHERE)
+    with following(settings, "a"):
+        feed.cut(put(5000, "US", 100))
+        caught_up(database, feed.broker)
+    assert rows_at(database, items()) != inside(feed)
+
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.resync.full_inside", lambda _, rows, *__: rows)
+    changed = with_where(settings, {"items": "label = 'US'"})
+    with following(changed, "a"):
+        wait_for(lambda: settled(changed), "the change of the predicate")
+    assert rows_at(database, items()) == feed.model[1]

@@ -1,0 +1,171 @@
+"""A target with predicates, the whole way from a source in use: equal to the source's own WHERE, and compared so."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.places import Place, PostgresPlace, SqlitePlace
+from tests.integration.verify.conftest import Sample, fill
+from tests.support.whole_way import found, whole_way
+from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.verify.findings import Verdict
+from venus.adapters.verify.repair import repair
+from venus.config import Target
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
+
+#: Of every sort of column, in words that both sources and the target understand.
+WHERE = {
+    "item": "id > 1000 and price >= 150 and ok = true and name is not null",
+    "word": "n between 100 and 399",
+    "line": "pos in ('p1', 'p3') and amount < 400.5",
+}
+NEXT = {"item": "id <= 2500 and rate < 80.5", "word": "n >= 300"}
+COLUMNS = {"item": "id, name, price", "word": "w, n", "line": "no, pos, amount"}
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str) -> Iterator[Sample]:
+    place: Place
+    if request.param == "sqlite":
+        place = SqlitePlace(path=tmp_path / "app.db")
+        url = f"sqlite:///{place.path}"
+    else:
+        url = request.getfixturevalue("database")
+        place = PostgresPlace(server=request.getfixturevalue("postgres_server"), url=url)
+    fill(place)
+    with whole_way(tmp_path, url, second_database) as way:
+        made = Sample(place, way)
+        with_where(made, WHERE)
+        way.install()
+        way.load()
+        way.start()
+        way.caught_up()
+        yield made
+
+
+def with_where(sample: Sample, where: dict[str, str]) -> None:
+    settings = sample.way.settings
+    target = settings.targets["main"].model_dump(by_alias=True)
+    changed = Target.model_validate({**target, "where": where})
+    sample.way.settings = settings.model_copy(update={"targets": {"main": changed}})
+
+
+@contextmanager
+def writers(sample: Sample, seed: int) -> Iterator[None]:
+    """Have the application move rows into the ranges and out of them, meanwhile."""
+    stop, rng = threading.Event(), random.Random(seed)
+
+    def write() -> None:
+        with closing(sample.place.connect()) as app:
+            for n in range(200):
+                if stop.is_set() and n > 20:
+                    return
+                number = rng.randint(1, 600)
+                app.execute("UPDATE item SET price = ?, ok = ? WHERE id = ?", rng.randint(0, 300), rng.random() < 0.7,
+                            number * 7)  # fmt: skip
+                app.execute("UPDATE word SET n = ? WHERE n = ?", rng.randint(1, 600), number)
+                app.execute("UPDATE line SET amount = ? WHERE no = ?", rng.randint(0, 800), number // 4)
+                app.execute("DELETE FROM item WHERE id = ?", rng.randint(1, 600) * 7)
+                app.execute("INSERT INTO item (id, name, price, rate, ok) VALUES (?, ?, ?, ?, ?)",
+                            10_000 * seed + n, "new", rng.randint(0, 300), rng.random() * 100, True)  # fmt: skip
+                app.execute("UPDATE item SET id = ? WHERE id = ?", -10_000 * seed - n, 10_000 * seed + n - 3)
+                app.commit()
+                stop.wait(0.005)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def at_both(sample: Sample, table: str, where: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Return the rows that the source's own WHERE finds, and those that the target has; as text."""
+    condition = f"WHERE {where[table]}" if table in where else ""
+    with closing(sample.place.connect()) as app:
+        ours = app.execute(f"SELECT {COLUMNS[table]} FROM {table} {condition}")
+    schema = sample.way.settings.targets["main"].schema_ or "public"
+    theirs = sample.way.at_target(f"SELECT {COLUMNS[table]} FROM {schema}.{table}")
+    return shown(ours), shown(theirs)
+
+
+def shown(rows: list[tuple[Any, ...]]) -> list[str]:
+    numbers = (int, float, Decimal)
+    return sorted(str([f"{v:.3f}" if isinstance(v, numbers) else str(v) for v in row]) for row in rows)
+
+
+def check(sample: Sample, where: dict[str, str]) -> None:
+    for table in COLUMNS:
+        ours, theirs = at_both(sample, table, where)
+        assert ours == theirs, table
+        assert ours
+
+
+def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -> None:
+    way = sample.way
+    check(sample, WHERE)
+    with writers(sample, seed=1):
+        pass
+    way.caught_up()
+    check(sample, WHERE)
+    for options in ({}, {"leg": "all"}, {"mode": "scan"}):
+        same = way.verify(**options)
+        assert same.verdict is Verdict.SAME, (options, same.differences, same.undecided)
+    notes = {t.table.partition(".")[2]: " ".join(t.notes) for t in same.tables}
+    assert "the target gets the rows where n between" in notes["word"] or "n >= 100 and n <= 399" in notes["word"]
+
+    way.stop("apply")
+    (outside,) = [n for (n,) in way.at_target("SELECT max(id) + 1 FROM public.item")]
+    with closing(sample.place.connect()) as app:
+        (away,) = app.execute("SELECT min(id) FROM item WHERE id BETWEEN 1 AND 1000")[0]
+    (inside, other), *_ = way.at_target("SELECT min(id), max(id) FROM public.item WHERE id < 4200")
+    way.at_target(
+        f"INSERT INTO public.item (id, name) VALUES ({outside}, 'ghost')",
+        f"INSERT INTO public.item (id, name, price, ok) VALUES ({away}, 'not for this target', 200, true)",
+        f"DELETE FROM public.item WHERE id = {inside}",
+        f"UPDATE public.item SET price = price + 1 WHERE id = {other}",
+    )
+    planted = {
+        ("item", (str(outside),), "extra", "apply"), ("item", (str(away),), "extra", "apply"),
+        ("item", (str(inside),), "missing", "apply"), ("item", (str(other),), "different", "apply"),
+    }  # fmt: skip
+    ends = way.verify()
+    assert found(ends) == planted
+    assert not ends.undecided
+    assert found(way.verify(leg="target")) == planted
+    way.start("apply")
+    done = repair(way.settings, "main", ends, wait_s=120)
+    assert (done.left, done.repaired) == ([], 4)
+    assert way.verify().verdict is Verdict.SAME
+    check(sample, WHERE)
+
+
+def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
+    way = sample.way
+    way.stop("apply")
+    with_where(sample, NEXT)
+    with writers(sample, seed=2):
+        way.start("apply")
+        way.until(lambda: all(t.predicate_before is None and t.predicate.strip() == written(t.name)
+                              for t in progress(way.settings, "main").tables), "the new predicates")  # fmt: skip
+    way.caught_up()
+
+    check(sample, NEXT)
+    same = way.verify()
+    assert same.verdict is Verdict.SAME, (same.differences, same.undecided)
+    assert not same.undecided
+
+
+def written(table: str) -> str:
+    return {"item": "id <= 2500 and rate < 80.5", "word": "n >= 300"}.get(table, "")

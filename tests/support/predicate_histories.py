@@ -1,0 +1,274 @@
+"""Random histories of a table, of a target's predicate and of its changes, against what a WHERE in plain Python says.
+
+Verdicts, net changes and the choice of rows from the full data are the product's own code; around them stands a model
+of the target's tables: rows, the record of touched keys, the side table of a resync.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from venus.adapters.under.fold import Rows, joined, net
+from venus.adapters.under.judging import judged
+from venus.codec.columns import Value, from_columns
+from venus.codec.filtering import inside_of
+from venus.codec.layout import Layout
+from venus.codec.packed import Packed
+from venus.model import Column, Kind, LogicalType, TableSchema
+from venus.predicates.ranges import Predicate, compiled
+
+Row = tuple[str | None, int | None]
+Where = Callable[[Row], bool]
+
+SCHEMA = TableSchema(
+    table_id=1, version=1, namespace="public", name="t", key=("id",),
+    columns=(Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8)),
+             Column(name="region", number=2, type=LogicalType(kind=Kind.TEXT)),
+             Column(name="amount", number=3, type=LogicalType(kind=Kind.DECIMAL, precision=9, scale=2))),
+)  # fmt: skip
+REGIONS = ("EU", "US", "eu", None)
+AMOUNTS = (None, 0, 99, 100, 101)
+KEYS = range(6)
+#: The mechanisms that can be taken out, to see that the histories notice.
+FAULTS = (
+    "no verdict", "a row that leaves is dropped", "the full data whole", "touched keys not spared",
+    "judged as before until the resync", "a removed predicate brings nothing",
+    "a resync goes on when its table is emptied",
+)  # fmt: skip
+
+
+def _encoded() -> tuple[list[bytes], dict[Row, bytes]]:
+    rows = [(r, a) for r in REGIONS for a in AMOUNTS]
+    amounts = [None if a is None else f"{a}.00" for _, a in rows]
+    columns: list[list[Value]] = [["0"] * len(rows), [r for r, _ in rows], list(amounts)]
+    _, values = from_columns(columns, Layout.of(SCHEMA))
+    nothing: list[Value] = [None] * len(KEYS)
+    ids, _ = from_columns([[str(k) for k in KEYS], nothing, nothing], Layout.of(SCHEMA))
+    return ids.split(), dict(zip(rows, values.split(), strict=True))
+
+
+IDS, BYTES = _encoded()
+ROW_OF = {encoded: row for row, encoded in BYTES.items()}
+
+
+def _a_range(rng: random.Random) -> tuple[str, Where]:
+    region, amount = rng.choice(("EU", "US")), rng.choice((0, 99, 100))
+    shapes: list[tuple[str, Where]] = [
+        (f"region = '{region}'", lambda r: r[0] == region),
+        (f"region in ('{region}', 'eu')", lambda r: r[0] in (region, "eu")),
+        ("region is null", lambda r: r[0] is None),
+        ("region is not null", lambda r: r[0] is not None),
+        (f"region > '{region}'", lambda r: r[0] is not None and r[0] > region),
+        (f"amount >= {amount}", lambda r: r[1] is not None and r[1] >= amount),
+        (f"amount < {amount}.5", lambda r: r[1] is not None and r[1] <= amount),
+        (f"amount between {amount} and 100", lambda r: r[1] is not None and amount <= r[1] <= 100),
+        (f"amount > 1 and region = '{region}'", lambda r: r[1] is not None and r[1] > 1 and r[0] == region),
+    ]
+    return rng.choice(shapes)
+
+
+_compiled: dict[str, Predicate] = {}
+
+
+@dataclass
+class Choice:
+    """A predicate as text for the product and as a function for the model; no text = every row."""
+
+    text: str
+    where: Where
+
+    @property
+    def predicate(self) -> Predicate | None:
+        if not self.text:
+            return None
+        if self.text not in _compiled:
+            _compiled[self.text] = compiled(self.text, SCHEMA)
+        return _compiled[self.text]
+
+    @classmethod
+    def random(cls, rng: random.Random) -> Choice:
+        if rng.random() < 0.2:
+            return cls("", lambda _: True)
+        return cls(*_a_range(rng))
+
+
+@dataclass
+class Cut:
+    """Changes of one source transaction, behind a TRUNCATE or not."""
+
+    changes: list[tuple[int, Row | None]]
+    truncates: bool = False
+
+
+@dataclass
+class History:
+    """One source, its queue, one target."""
+
+    rng: random.Random
+    fault: str = ""
+    cuts: list[Cut] = field(default_factory=list)
+    #: The source behind each cut: states[n] is what n cuts have made.
+    states: list[dict[int, Row]] = field(default_factory=lambda: [{}])
+    applied: int = 0  # cuts
+    target: dict[int, Row] = field(default_factory=dict)
+    #: The predicate that each key was last judged by.
+    judged_by: dict[int, Choice] = field(default_factory=dict)
+    choice: Choice = field(default_factory=lambda: Choice("", lambda _: True))
+    before: Choice | None = None  # while a change of it is under way
+    recorded_from: int | None = None
+    touched: dict[int, int] = field(default_factory=dict)
+    side: tuple[int, dict[int, Row]] | None = None
+    leaves: int = 0
+    changes: int = 0
+
+    def run(self, steps: int) -> None:
+        """Take random steps and look after each; raises AssertionError."""
+        for _ in range(steps):
+            step = self.rng.choice((self.write, self.write, self.write, self.apply, self.apply, self.change,
+                                    self.begin, self.load, self.replace, self.crash))  # fmt: skip
+            step()
+            self.check()
+        while self.before is not None or self.applied < len(self.cuts):
+            for step in (self.begin, self.load, self.apply, self.replace):
+                step()
+                self.check()
+        assert self.target == {k: r for k, r in self.states[-1].items() if self.choice.where(r)}
+
+    # -- the source -------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        rng, state = self.rng, dict(self.states[-1])
+        truncates = rng.random() < 0.05
+        if truncates:
+            state.clear()
+        changes: list[tuple[int, Row | None]] = []
+        for _ in range(rng.randint(1, 4)):
+            key = rng.choice(KEYS)
+            row = None if rng.random() < 0.2 else (rng.choice(REGIONS), rng.choice(AMOUNTS))
+            changes.append((key, row))
+            state.pop(key, None) if row is None else state.update({key: row})
+        self.cuts.append(Cut(changes, truncates))
+        self.states.append(state)
+
+    # -- the target -------------------------------------------------------------------------------------------------
+
+    def apply(self) -> None:
+        """Apply one cut, or some of them in one transaction."""
+        end = min(len(self.cuts), self.applied + self.rng.choice((1, 1, 3)))
+        parts: list[Rows] = []
+        for number in range(self.applied, end):
+            if self.cuts[number].truncates:
+                self.target.clear()
+                self.judged_by.clear()
+                parts.clear()
+                if self.fault != "a resync goes on when its table is emptied":
+                    self.recorded_from, self.side = None, None
+            parts.append(self._judged(number))
+        self.applied = end
+        if parts:
+            self._merge(net(joined(parts)))
+
+    def _judged(self, number: int) -> Rows:
+        changes = self.cuts[number].changes
+        rows = Rows(
+            record_ids=Packed.of([IDS[k] for k, _ in changes]),
+            rows=Packed.of([b"" if r is None else BYTES[r] for _, r in changes]),
+            is_deleted=np.array([r is None for _, r in changes]),
+            offsets=np.full(len(changes), number, dtype=np.int64),
+        )
+        choice = self.choice
+        if self.fault == "judged as before until the resync" and self.before is not None:
+            choice = self.before
+        found = rows if self.fault == "no verdict" else judged(rows, choice.predicate, SCHEMA)
+        if self.fault == "a row that leaves is dropped":
+            found = found.where(~(found.is_deleted & ~rows.is_deleted))
+        for key, _ in changes:
+            self.judged_by[key] = self.choice
+            self.touched[key] = number
+        return found
+
+    def _merge(self, rows: Rows) -> None:
+        for record_id, row, gone in zip(rows.record_ids.split(), rows.rows.split(), rows.is_deleted, strict=True):
+            key = IDS.index(record_id)
+            if gone:
+                self.leaves += key in self.target
+                self.target.pop(key, None)
+            else:
+                self.target[key] = ROW_OF[row]
+
+    # -- a change of the predicate ----------------------------------------------------------------------------------
+
+    def change(self) -> None:
+        """Start again with another configuration."""
+        if self.rng.random() < 0.5:
+            return
+        self.before = self.before or self.choice
+        self.choice = Choice.random(self.rng)
+        self.recorded_from, self.side = None, None
+
+    def begin(self) -> None:
+        """Record touched keys from here on."""
+        if self.before is not None and self.recorded_from is None:
+            self.recorded_from = self.applied
+            self.touched.clear()
+
+    def load(self) -> None:
+        """Read the full data at a cut into the side table."""
+        if self.recorded_from is None or self.side is not None:
+            return
+        cut = self.rng.randint(self.recorded_from, len(self.cuts))
+        state = self.states[cut]
+        keys = sorted(state)
+        chosen = np.ones(len(keys), dtype=np.bool_)
+        if self.choice.predicate is not None and keys and self.fault != "the full data whole":
+            packed = Packed.of([IDS[k] for k in keys]), Packed.of([BYTES[state[k]] for k in keys])
+            chosen = inside_of(self.choice.predicate, *packed, SCHEMA)
+        self.side = cut, {k: state[k] for k, inside in zip(keys, chosen, strict=True) if inside}
+
+    def replace(self) -> None:
+        """Remove and bring what differs from the side table, but for keys that were touched behind its cut."""
+        if self.side is None or self.applied < self.side[0]:
+            return
+        cut, side = self.side
+        if not (self.fault == "a removed predicate brings nothing" and not self.choice.text):
+            for key in KEYS:
+                if self.touched.get(key, -1) >= cut and self.fault != "touched keys not spared":
+                    continue
+                self.target.pop(key, None)
+                self.target.update({key: side[key]} if key in side else {})
+        self.judged_by = dict.fromkeys(KEYS, self.choice)
+        self.before, self.recorded_from, self.side = None, None, None
+        self.changes += 1
+
+    def crash(self) -> None:
+        """Lose what is in memory: the side table is loaded again."""
+        self.side = None
+
+    # -- what must be ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compare with the source at the cut that is applied: each key by the predicate that it was judged by."""
+        whole = self.before or self.choice
+        wanted = {
+            key: row for key, row in self.states[self.applied].items() if self.judged_by.get(key, whole).where(row)
+        }
+        assert self.target == wanted
+        if self.before is None:
+            assert wanted == {k: r for k, r in self.states[self.applied].items() if self.choice.where(r)}
+
+
+def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int]:
+    """Run histories by their numbers; return how often rows left the range, and predicates were changed to the end."""
+    leaves = changes = 0
+    for number in numbers:
+        history = History(random.Random(number), fault)
+        try:
+            history.run(steps)
+        except AssertionError as error:
+            raise AssertionError(f"history {number}: {error}") from error
+        leaves, changes = leaves + history.leaves, changes + history.changes
+    return leaves, changes
