@@ -195,6 +195,7 @@ class Capture:
                 closing(self._outside.ingest(self._settings)) as producer,
             ):
                 session = open_session(source, producer, self._claim, timeout_s=self._settings.capture.cut_timeout_s)
+                session.business = self._settings.business.name
                 self._reporter.count(connections=1)
                 self._loop(session, until)
                 _say_goodbye(session)

@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from enum import Enum
 
+from venus import cutlog
 from venus.adapters.dialects.contract import Cut, FillState, SnapshotLost, TableHalts
 from venus.adapters.upper.batching import Batcher
 from venus.adapters.upper.fills import Chunk
@@ -199,3 +200,12 @@ class Cutter:
             lag_s=max(0.0, time.time() - cut.captured_at_us / 1e6),
             last_captured_at_us=cut.captured_at_us,
         )
+        if cutlog.wanted():
+            rows = records[-1].last_sequence - records[0].first_sequence + 1
+            cutlog.ended(
+                cutlog.Stage(
+                    name="captured", business=session.business, cut=records[0].batch_no,
+                    captured_at_us=cut.captured_at_us, began_us=cut.captured_at_us, ended_us=time.time_ns() // 1000,
+                    facts={"batches": len(records), "rows": rows},
+                )
+            )  # fmt: skip

@@ -39,6 +39,8 @@ class Session:
     next_sequence: Sequence
     schemas: Schemas = field(default_factory=Schemas)
     fills: Fills = field(default_factory=Fills)
+    #: For the log of cuts.
+    business: str = ""
     #: The newest batch that this session has confirmed.
     confirmed: BatchNo | None = None
     #: Of the registry as it was read last.

@@ -31,9 +31,11 @@ from venus.cli.commands import Commands, columns
 from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.logs import LogFormatOption
 from venus.cli.members import commands as members
 from venus.cli.members import dissolve
 from venus.cli.output import ReaderGone, reader_gone
+from venus.cli.support import command as support_command
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
 
@@ -53,10 +55,12 @@ def venus(
     config: ConfigOption = None,
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything to stderr.")] = False,
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Take the options that every command has."""
     invocation = Invocation.of(ctx, config, as_json)
     invocation.verbose = verbose
+    invocation.choose_log_format(log_format)
     if verbose:
         invocation.log_to_stderr(level=10)
 
@@ -73,6 +77,7 @@ app.command("status", rich_help_panel=WATCH)(status.status)
 app.command("verify", rich_help_panel=WATCH)(verify.verify)
 app.command("config", rich_help_panel=WATCH)(show.config)
 app.command("version", rich_help_panel=WATCH)(show.version)
+app.command("support", rich_help_panel=WATCH)(support_command.support)
 app.command("pause", rich_help_panel=ACT)(tables.pause)
 app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)

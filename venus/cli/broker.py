@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.logs import LogFormatOption
 from venus.cli.output import plain
 
 if TYPE_CHECKING:
@@ -25,15 +26,21 @@ CheckOption = Annotated[
 
 
 def broker(
-    ctx: typer.Context, check: CheckOption = False, config: ConfigOption = None, as_json: JsonOption = False
+    ctx: typer.Context,
+    check: CheckOption = False,
+    log_format: LogFormatOption = "text",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Run a broker in the foreground until SIGTERM.
 
     Its store is [broker] data_dir; it listens on [broker] listen and shows metrics and health on [broker] http.
     """
+    from venus import tracing
     from venus.broker.service.process import serve
 
     run = Invocation.of(ctx, config, as_json)
+    run.choose_log_format(log_format)
     run.needs_passwords = False
     settings = run.settings
     if check:
@@ -49,7 +56,11 @@ def broker(
         }  # fmt: skip
         run.out.event(document, f"broker listens on {addresses.grpc}{page}, data in {data_dir}")
 
-    return serve(settings, ready)
+    spans = tracing.begin(settings.tracing, run.role)
+    try:
+        return serve(settings, ready)
+    finally:
+        tracing.end(spans)
 
 
 def _check(run: Invocation) -> int:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import typer
 
+from venus.cli import logs
 from venus.cli.invocation import Invocation
 from venus.errors import ConfigError, LoginRefused, VenusError
 from venus.masking import masked
@@ -41,9 +42,11 @@ def render(error: BaseException, invocation: Invocation) -> int:
     """Write what went wrong and return the exit code."""
     message, hint, code = explain(error, invocation)
     hint = sentence(hint)
-    print(f"venus: {message}", file=sys.stderr)  # noqa: T201
-    if hint:
-        print(f"  {hint}", file=sys.stderr)  # noqa: T201
+    if invocation.log_format == "json":
+        fields = {"hint": hint, "kind": type(error).__name__, "exit_code": code}
+        print(logs.line(invocation.role, message, fields), file=sys.stderr)  # noqa: T201
+    else:
+        print(f"venus: {message}", *([f"  {hint}"] if hint else []), sep="\n", file=sys.stderr)  # noqa: T201
     if invocation.json and (invocation.out.streaming or not invocation.out.written):
         error_document = {"kind": type(error).__name__, "message": message, "hint": hint, "exit_code": code}
         invocation.out.last_words({"error": error_document})

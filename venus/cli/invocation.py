@@ -6,7 +6,6 @@ Every command takes `-c FILE` and `--json`, before or behind its name; `Invocati
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from venus.cli import logs
 from venus.cli.output import Output
 from venus.cli.secrets import Redactor
+from venus.errors import ConfigError
 
 if TYPE_CHECKING:
     from venus.config import Settings
@@ -34,6 +35,9 @@ class Invocation:
     config: Path | None = None
     json: bool = False
     verbose: bool = False
+    log_format: str = "text"
+    #: What this process does, in its log: "venus broker", "capture", the name of a target.
+    role: str = "venus"
     redactor: Redactor = field(default_factory=Redactor)
     #: Whether this command speaks with databases: only then is it told their passwords.
     needs_passwords: bool = True
@@ -48,7 +52,7 @@ class Invocation:
         self = ctx.ensure_object(cls)
         self.config = config or self.config
         self.json = as_json or self.json
-        self.command = ctx.command_path
+        self.command = self.role = ctx.command_path
         return self
 
     @cached_property
@@ -82,8 +86,11 @@ class Invocation:
 
     def log_to_stderr(self, level: int) -> None:
         """Let the long-running commands say what they do; passwords are struck out."""
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(self.redactor.formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.basicConfig(level=logging.DEBUG if self.verbose else level, handlers=[handler], force=True)
-        for chatty in ("sqlalchemy", "alembic", "asyncio", "grpc", "uvicorn"):
-            logging.getLogger(chatty).setLevel(logging.WARNING)
+        logs.begin(logging.DEBUG if self.verbose else level, self.log_format, self.role, self.redactor)
+
+    def choose_log_format(self, log_format: str) -> None:
+        """Take --log-format, in front of the command's name or behind it. Raises ConfigError."""
+        if log_format not in logs.FORMATS:
+            raise ConfigError(f"--log-format {log_format}: invalid format", hint="one of text, json")
+        if log_format != logs.FORMATS[0]:
+            self.log_format = log_format

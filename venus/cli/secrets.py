@@ -6,7 +6,6 @@ passes through here.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_plus
@@ -46,16 +45,6 @@ class Redactor:
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, STRUCK)
         return re.sub(r"\S+://\S+", lambda found: masked(found[0]), text)
-
-    def formatter(self, pattern: str) -> logging.Formatter:
-        """Return a log formatter that redacts messages and tracebacks alike."""
-        redact = self
-
-        class Redacting(logging.Formatter):
-            def format(self, record: logging.LogRecord) -> str:
-                return redact(super().format(record))
-
-        return Redacting(pattern)
 
 
 def passwords(url: str) -> set[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.logs import LogFormatOption
 from venus.cli.narrator import Narrator
 from venus.cli.supervisor import Loop, Supervisor, stop_with_parent
 from venus.errors import ConfigError, VenusError
@@ -50,6 +51,7 @@ def sync(
         bool, typer.Option("--take-over", help="Capture even if another instance does; that one stops for good.")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    log_format: LogFormatOption = "text",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -59,6 +61,7 @@ def sync(
     one is refused (exit code 3) while the first lives. Ends with an error when capture has ended for good.
     """
     run = Invocation.of(ctx, config, as_json)
+    run.choose_log_format(log_format)
     settings = run.settings
     require_sync_engine(settings, engine)
     if apply_only and take_over:
@@ -68,6 +71,10 @@ def sync(
     stop_on_signals(stop)
     if with_parent:
         stop_with_parent(stop)
+    if not apply_only and not targets:
+        run.role = "capture"
+    elif apply_only and len(targets) == 1:
+        run.role = f"target {targets[0]}"
     run.log_to_stderr(logging.INFO if not with_parent else logging.WARNING)
     if not apply_only and not targets:
         return run_one(run, "capture", stop, None, take_over=take_over)
@@ -141,7 +148,8 @@ def stop_on_signals(stop: threading.Event) -> None:
 
 def loop_of(run: Invocation, name: str, *options: str) -> Loop:
     """Return the child process of one loop: this same command with the one thing to do."""
-    command = [sys.executable, "-m", "venus.cli", "sync", *options, "--with-parent", "--json"]
+    own = [*(["--verbose"] if run.verbose else []), "--log-format", run.log_format]
+    command = [sys.executable, "-m", "venus.cli", *own, "sync", *options, "--with-parent", "--json"]
     if run.file is not None:
         command += ["-c", str(run.file)]
     return Loop(name=name, command=command)
@@ -170,9 +178,15 @@ def run_one(
         )
     else:
         body = follower(run.settings, target, engine, stop, report)
-    narrator.event(name, {"event": "running"})
-    until_stopped(body, stop, lambda found: narrator.event(name, found))
-    narrator.event(name, {"event": "stopped"})
+    from venus import tracing
+
+    spans = tracing.begin(run.settings.tracing, run.role)
+    try:
+        narrator.event(name, {"event": "running"})
+        until_stopped(body, stop, lambda found: narrator.event(name, found))
+        narrator.event(name, {"event": "stopped"})
+    finally:
+        tracing.end(spans)
     return 0
 
 

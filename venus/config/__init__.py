@@ -20,6 +20,7 @@ from venus.config.sections import (
     Source,
     Spark,
     Target,
+    Tracing,
     options,
 )
 from venus.config.settings import Settings, require_source, require_target
@@ -47,6 +48,7 @@ __all__ = [
     "Source",
     "Spark",
     "Target",
+    "Tracing",
     "effective",
     "is_secret",
     "load",

@@ -14,6 +14,7 @@ from venus.config.values import (
     Address,
     Addresses,
     Count,
+    Endpoint,
     Milliseconds,
     Name,
     Pairs,
@@ -186,6 +187,15 @@ class Security(_Section):
     audit_file: str = ""
 
 
+class Tracing(_Section):
+    """Traces of cuts (the extra `otel`)."""
+
+    #: An OpenTelemetry collector, http://HOST:4318 (OTLP over HTTP); empty = no traces.
+    endpoint: Endpoint = ""
+    #: Which share of the cuts is traced; each process chooses the same ones.
+    sample: float = Field(default=0.01, ge=0, le=1)
+
+
 class Capture(_Section):
     """The upper adapter."""
 
@@ -255,6 +265,7 @@ def options(prefix: str = "") -> dict[str, Any]:
         "alarms": Alarms,
         "alarms.to.NAME": Recipient,
         "alarms.rules.NAME": AlarmRule,
+        "tracing": Tracing,
         "capture": Capture,
         "apply": Apply,
         "lake": Lake,

@@ -19,6 +19,7 @@ from venus.config.sections import (
     Source,
     Spark,
     Target,
+    Tracing,
 )
 from venus.errors import ConfigError
 from venus.suggest import nearest
@@ -40,6 +41,7 @@ class Settings(BaseSettings):
     cluster: Cluster = Cluster()
     security: Security = Security()
     alarms: Alarms = Alarms()
+    tracing: Tracing = Tracing()
     capture: Capture = Capture()
     apply: Apply = Apply()
     lake: Lake = Lake()

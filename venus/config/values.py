@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -42,6 +43,12 @@ def _remote(value: object) -> object:
     return value
 
 
+def _endpoint(value: object) -> object:
+    if isinstance(value, str) and value and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", value):
+        raise ValueError("should be http://HOST:PORT or https://HOST:PORT")
+    return value
+
+
 def _spark_value(value: object) -> object:
     """Let the file say true and 4 where Spark takes text."""
     if isinstance(value, bool):
@@ -71,6 +78,7 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Address = Annotated[str, BeforeValidator(_address)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]
 Remote = Annotated[str, BeforeValidator(_remote)]
+Endpoint = Annotated[str, BeforeValidator(_endpoint)]
 SparkValue = Annotated[str, BeforeValidator(_spark_value)]
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]

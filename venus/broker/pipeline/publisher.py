@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from venus import cutlog
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.queue_index import Placed
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import early_delivery
 from venus.broker.queue.buffer import Buffer
@@ -51,6 +53,8 @@ class Publisher:
                 business.visible_offset = business.committed.next_offset
                 self._notice(business)
                 self._tell(business)
+                if cutlog.wanted():
+                    _log_cuts(business.name, applied.placed)
         for business in group.changed:
             undecided = early_delivery.published(business)
             if undecided != business.undecided:
@@ -71,3 +75,16 @@ class Publisher:
                 listener(business.name, business.visible_offset)
             except Exception:
                 logger.exception("a listener failed; what it was told about is committed all the same")
+
+
+def _log_cuts(business: str, placed: Iterable[Placed]) -> None:
+    """Say of each cut that ends here that it is committed."""
+    for place in placed:
+        if place.cut_end:
+            cutlog.ended(
+                cutlog.Stage(
+                    name="committed", business=business, cut=place.cut, captured_at_us=place.captured_at_us,
+                    began_us=place.captured_at_us, ended_us=place.committed_at_us,
+                    facts={"batches": place.batch_no - place.cut + 1, "next_offset": place.next_offset},
+                )
+            )  # fmt: skip

@@ -23,6 +23,7 @@ from venus.adapters.targets.postgresql.rows.merging import MergeWhole
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused
 from venus.adapters.targets.postgresql.session import Superseded
 from venus.adapters.targets.postgresql.taking import take
+from venus.adapters.under.applied import say_applied
 from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
 
 logger = logging.getLogger(__name__)
@@ -164,6 +165,7 @@ class ApplySession:
         ):
             self._done(cuts[-1], sum(c.rows for c in cuts), reload=False)
             self._loop.answered(time.monotonic() - began)
+            say_applied(self._target.business, self._target.name, cuts)
             return
         while True:
             try:
@@ -181,6 +183,7 @@ class ApplySession:
                     return
                 self._judge(refused)
             else:
+                say_applied(self._target.business, self._target.name, cuts)
                 return
 
     def _stream_cut(self) -> bool:
@@ -200,7 +203,9 @@ class ApplySession:
                         if piece.batch.cut_end:
                             transaction.flush()
                 if last is not None and last.batch.cut_end and last.decided:
-                    self._finish(transaction, Cut(number=last.batch.cut, pieces=[last]), rows)
+                    whole = Cut(number=last.batch.cut, pieces=[last], rows=rows)
+                    self._finish(transaction, whole, rows)
+                    say_applied(self._target.business, self._target.name, [whole])
                     return True
                 heard = self._stream.hear(heard)
         except RowsRefused as refused:

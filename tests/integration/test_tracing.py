@@ -1,0 +1,113 @@
+"""Spans of cuts at a real OTLP collector; what they cost when nobody wants them; a collector that hangs."""
+
+from __future__ import annotations
+
+import logging
+import time
+import timeit
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, commit, settings, wait_for
+from tests.support.collectors import Collected, collecting
+from tests.support.listeners import drip, hanging
+from venus import cutlog, tracing
+from venus.broker.service.process import start_in_thread
+from venus.config import Tracing
+from venus.errors import ConfigError
+from venus.rpc.producer import Producer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, Collected]]:
+    with collecting() as found:
+        yield found
+
+
+def stage(name: str, cut: int = 17, **facts: int | str) -> cutlog.Stage:
+    now_us = time.time_ns() // 1000
+    return cutlog.Stage(
+        name=name, business="main", cut=cut, captured_at_us=1_700_000_000_000_000, began_us=now_us - 5000,
+        ended_us=now_us, facts=dict(facts),
+    )  # fmt: skip
+
+
+def test_processes_that_know_nothing_of_each_other_make_one_trace(collector: tuple[str, Collected]) -> None:
+    endpoint, taken = collector
+    for role, said in (
+        ("capture", [stage("captured", rows=5)]),
+        ("venus broker", [stage("committed")]),
+        ("target", [stage("applied", target="eu"), stage("applied", target="us")]),
+    ):
+        spans = tracing.begin(Tracing(endpoint=endpoint, sample=1), role)
+        for each in said:
+            cutlog.ended(each)
+        tracing.end(spans)
+
+    assert [role for role, _ in taken] == ["capture", "venus broker", "target", "target"]
+    assert len({span.trace_id for _, span in taken}) == 1
+    assert len({span.span_id for _, span in taken}) == 4
+    (root,) = (span for _, span in taken if span.name == "captured")
+    assert root.parent_span_id == b""
+    assert {span.parent_span_id for _, span in taken if span.name != "captured"} == {root.span_id}
+    assert all(span.end_time_unix_nano - span.start_time_unix_nano == 5_000_000 for _, span in taken)
+    attributes = {a.key: a.value for a in root.attributes}
+    assert attributes["venus.cut"].string_value == "main/17"
+    assert attributes["venus.rows"].int_value == 5
+
+
+def test_a_broker_makes_a_span_of_each_cut(collector: tuple[str, Collected], tmp_path: Path) -> None:
+    endpoint, taken = collector
+    spans = tracing.begin(Tracing(endpoint=endpoint, sample=1), "broker")
+    broker = start_in_thread(settings(tmp_path / "data"), on_fatal=lambda error: None)
+    try:
+        with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
+            producer.connect(0, 0)
+            commit(producer, [half(n, rows=3) for n in range(1, 6)])
+        wait_for(lambda: len(taken) == 5)
+    finally:
+        broker.stop()
+        tracing.end(spans)
+    cuts = [next(a.value.string_value for a in span.attributes if a.key == "venus.cut") for _, span in taken]
+    assert cuts == [f"main/{n}" for n in range(1, 6)]
+
+
+def test_every_process_samples_the_same_cuts() -> None:
+    traces = [tracing.trace_id(stage("captured", cut)) for cut in range(10_000)]
+    chosen = [trace for trace in traces if tracing.sampled(trace, 0.1)]
+    assert 800 < len(chosen) < 1200
+    assert not any(tracing.sampled(trace, 0.0) for trace in traces)
+    assert all(tracing.sampled(trace, 1.0) for trace in traces)
+
+
+def test_a_collector_that_hangs_delays_nothing() -> None:
+    with hanging(drip) as address:
+        spans = tracing.begin(Tracing(endpoint=f"http://{address}", sample=1), "x")
+        began = time.monotonic()
+        for cut in range(3 * tracing.QUEUE_MAX):
+            cutlog.ended(stage("captured", cut))
+        assert time.monotonic() - began < 5, "the data waited for the collector"
+        assert spans is not None
+        cutlog.unlisten(spans)
+
+
+def test_it_costs_next_to_nothing_when_it_is_off(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=cutlog.logger.name)  # as in a process without -v
+    assert not cutlog.wanted()
+    each_s = min(timeit.repeat(cutlog.wanted, number=10_000, repeat=5)) / 10_000
+    assert each_s < 5e-6
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ImportError
+
+    monkeypatch.setattr(tracing, "Spans", missing)
+    with pytest.raises(ConfigError, match="OpenTelemetry is not installed"):
+        tracing.begin(Tracing(endpoint="http://h:4318"), "x")
+    assert tracing.begin(Tracing(), "x") is None

@@ -1,0 +1,110 @@
+"""Logs for machines: every line is an object, and one cut can be followed through all processes by its id."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.collectors import Collected, collecting
+from tests.support.pipeline import PASSWORD, Pipeline, with_password
+from tests.support.postgres import Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+JSON_LOG = ("-v", "--log-format", "json")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
+    url = postgres_server.create_database()
+    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(url)})
+    made.configure()
+    try:
+        yield made
+    finally:
+        made.close()
+        postgres_server.drop_database(url)
+
+
+def lines(pipeline: Pipeline) -> list[dict[str, Any]]:
+    """Return the log: what is no object is what the commands themselves say on stdout."""
+    found = [line for line in pipeline.log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in map(json.loads, found) if "level" in line]
+
+
+def of_cut(spans: Collected, cut: str) -> Collected:
+    """Return the spans of a cut."""
+    return [(role, span) for role, span in list(spans) if any(a.value.string_value == cut for a in span.attributes)]
+
+
+def write(pipeline: Pipeline, *statements: str) -> None:
+    with closing(sqlite3.connect(pipeline.folder / "app.db", timeout=60)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_a_cut_is_followed_from_the_source_to_the_target(pipeline: Pipeline) -> None:
+    with collecting() as (endpoint, spans):
+        with (pipeline.folder / "venus.toml").open("a") as file:
+            file.write(f'[tracing]\nendpoint = "{endpoint}"\nsample = 1\n')
+        follow(pipeline, spans)
+
+
+def follow(pipeline: Pipeline, spans: Collected) -> None:
+    write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
+    pipeline.venus("install-triggers")
+    pipeline.start("broker", *JSON_LOG, "broker")
+    pipeline.venus("migrate", "--target", "main")
+    pipeline.start("sync", *JSON_LOG, "sync")
+    write(pipeline, *(f"INSERT INTO t VALUES ({n}, 'row {n} of the secret kind')" for n in range(321)))
+
+    def captured() -> list[dict[str, Any]]:  # a heartbeat may be in the same cut
+        return [line for line in lines(pipeline) if line.get("stage") == "captured" and line["rows"] >= 321]
+
+    pipeline.until(captured, "the cut", every_s=0.2)
+    (cut,) = {line["cut"] for line in captured()}
+    assert re.fullmatch(r"main/\d+", cut)
+    pipeline.until(
+        lambda: any(line.get("cut") == cut and line["stage"] == "applied" for line in lines(pipeline)), "it is applied"
+    )
+    way = [line for line in lines(pipeline) if line.get("cut") == cut]
+    assert sorted((line["stage"], line["role"]) for line in way) == [
+        ("applied", "target main"), ("captured", "capture"), ("committed", "venus broker")
+    ]  # fmt: skip
+    assert len({line["pid"] for line in way}) == 3
+    pipeline.until(lambda: len(of_cut(spans, cut)) == 3, "three spans", every_s=0.2)
+    traced = of_cut(spans, cut)
+    assert sorted((span.name, role) for role, span in traced) == sorted((line["stage"], line["role"]) for line in way)
+    assert len({span.trace_id for _, span in traced}) == 1
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in way)
+    said = pipeline.log.read_text()
+    assert "of the secret kind" not in said
+    assert PASSWORD not in said
+
+
+def test_an_error_is_an_object_too(pipeline: Pipeline) -> None:
+    done = pipeline.venus("--log-format", "json", "sync", "--target", "nobody", code=2)
+
+    (line,) = done.err.splitlines()
+    found = json.loads(line)
+    assert (found["level"], found["exit_code"]) == ("ERROR", 2)
+    assert "no target named 'nobody'" in found["message"]
+    assert found["hint"] == "Known: main."
+
+
+def test_a_format_that_does_not_exist_is_refused(pipeline: Pipeline) -> None:
+    for arguments in (
+        ("--log-format", "xml", "sync"),
+        ("sync", "--log-format", "xml"),
+        ("broker", "--log-format", "x"),
+    ):
+        done = pipeline.venus(*arguments, code=2)
+        assert "invalid format" in done.err
+        assert "One of text, json." in done.err

@@ -1,0 +1,47 @@
+"""What could be a value of a row does not get into a bundle."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from venus.cli.support.scrub import log_line, scrubbed, tree
+
+PLANTED = "Rosalind-4711"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'target eu: app.orders is HALTED (row {{"id": "{PLANTED}"}}: value too long)',
+        f"Key (id, name)=(17, {PLANTED}) already exists.",
+        f"Failing row contains (1, {PLANTED}, (nested, {PLANTED})).",
+        f"DETAIL:  {PLANTED} is not there",
+        f'invalid input syntax for type integer: "{PLANTED}"',
+        f"main.unfit: row {PLANTED} cannot be carried",
+        f"main.unfit: the key {PLANTED} has no row",
+        f"source: t is HALTED (cannot be carried: value '{PLANTED}' of v is not UTF-8)",
+        f"unclosed ({PLANTED}",
+        f'unclosed "{PLANTED}',
+        f"[parameters: ({PLANTED!r}, 5)]",
+        f"[parameters: {{'a': '{PLANTED}',",
+    ],
+)
+def test_values_go(text: str) -> None:
+    assert PLANTED not in scrubbed(text)
+    assert PLANTED not in scrubbed(f"first line\n{text}\nlast line")
+    assert PLANTED not in json.dumps(tree({"a": [{"reason": text}]}))
+    assert PLANTED not in log_line(json.dumps({"level": "ERROR", "message": text, "traceback": text, "row": text}))
+
+
+def test_what_tells_something_stays() -> None:
+    assert scrubbed("target eu: app.orders is HALTED (value too long (22001))").startswith("target eu: app.orders is")
+    assert "SQLSTATE 22001" in scrubbed("refused (22001)")
+    frame = '  File "/opt/venus/cli/app.py", line 17, in run'
+    assert scrubbed(frame) == frame
+    line = {"time": "t", "level": "DEBUG", "cut": "main/17", "stage": "applied", "rows": 5, "message": "cut main/17"}
+    assert json.loads(log_line(json.dumps(line))) == line
+    assert tree({"offset": 17, "lag_s": 1.5, "connected": True, "nothing": None}) == {
+        "offset": 17, "lag_s": 1.5, "connected": True, "nothing": None
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""`venus support`: a bundle for a bug report, without rows and without secrets."""

@@ -1,0 +1,65 @@
+"""Takes out of a text what could be a value of a row. Pure.
+
+Databases and VENUS write values in quotes, parentheses, brackets and braces: `Key (id)=(17)`, `row {"id": 17}`,
+`invalid input syntax: "abc"`. So whatever stands in these goes, names as well: a bundle that says too little costs a
+question, one that says too much cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+GONE = "***"
+_ENCLOSED = re.compile(
+    r"""'[^'\n]*'|"[^"\n]*"|\([^()\n]*\)|\[[^\[\]\n]*\]|\{[^{}\n]*\}""",
+)
+#: `row 17`, `key 4711-a`, `value 3.5`: what comes next is one.
+_NAMED = re.compile(
+    r"\b(row|key|keys|value|values|record|DETAIL:|CONTEXT:|PARAMETERS:|HINT:)([ :=]+)(\S.*)?$", re.IGNORECASE
+)
+#: A quote or parenthesis that is never closed: everything behind it goes.
+_OPEN = re.compile(r"""(?<!\w)['"({\[](?!\*\*\*).*$|=\(.*$""")
+_SQLSTATE = re.compile(r"\(([0-9A-Z]{5})\)")
+#: Fields of a line of the log that are VENUS's own words.
+_PLAIN = frozenset({"time", "level", "logger", "role", "pid", "thread", "cut", "stage", "took_ms", "exit_code", "kind"})
+
+
+def scrubbed(text: str) -> str:
+    """Return a text of one or several lines without anything that could be a value."""
+    return "\n".join(_line(line) for line in text.splitlines())
+
+
+def tree(found: Any) -> Any:
+    """Return a document with every text in it scrubbed; numbers are counts and positions, and stay."""
+    if isinstance(found, dict):
+        return {name: tree(value) for name, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [tree(value) for value in found]
+    return scrubbed(found) if isinstance(found, str) else found
+
+
+def log_line(text: str) -> str:
+    """Return a line of a log, one of JSON as JSON."""
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return scrubbed(text)
+        if isinstance(found, dict):
+            kept = {name: value if name in _PLAIN else tree(value) for name, value in found.items()}
+            return json.dumps(kept, ensure_ascii=False)
+    return scrubbed(text)
+
+
+def _line(line: str) -> str:
+    if re.match(r'\s*File "[^"]+", line \d+', line):
+        return line  # a frame of a traceback; its source line says names of ours
+    states = _SQLSTATE.findall(line)
+    before = None
+    while before != line:
+        before, line = line, _ENCLOSED.sub(GONE, line)
+    line = _NAMED.sub(rf"\1\2{GONE}", line)
+    line = _OPEN.sub(GONE, line)
+    return line + "".join(f" SQLSTATE {state}" for state in states)

@@ -1,0 +1,64 @@
+"""What happens to a cut, under one id in all processes: capture, broker, apply.
+
+The id is the business and the number of the cut's first batch, `main/17`. Capture draws that number, and every batch
+has it. Whoever carries out a stage says so here; it costs a comparison while nobody listens. `venus -v` writes a line
+for each stage; `[tracing]` makes spans of them (venus/tracing).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage of a cut that has ended. Times are Unix microseconds; `captured_at_us` is the same in all stages."""
+
+    name: str
+    business: str
+    cut: int
+    captured_at_us: int
+    began_us: int
+    ended_us: int
+    facts: dict[str, int | str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The id of the cut."""
+        return f"{self.business}/{self.cut}"
+
+
+Listener = Callable[[Stage], None]
+_listeners: list[Listener] = []
+
+
+def listen(listener: Listener) -> None:
+    """Call back for each stage of this process; must not block."""
+    _listeners.append(listener)
+
+
+def unlisten(listener: Listener) -> None:
+    """Call back no more."""
+    _listeners.remove(listener)
+
+
+def wanted() -> bool:
+    """Whether anybody listens: ask before anything is put together."""
+    return bool(_listeners) or logger.isEnabledFor(logging.DEBUG)
+
+
+def ended(stage: Stage) -> None:
+    """Say that a stage has ended."""
+    if logger.isEnabledFor(logging.DEBUG):
+        facts = ", ".join(f"{name} {value}" for name, value in stage.facts.items())
+        took_ms = (stage.ended_us - stage.began_us) / 1000
+        logger.debug(
+            "cut %s: %s in %.1f ms, %s", stage.id, stage.name, took_ms, facts,
+            extra={"cut": stage.id, "stage": stage.name, "took_ms": took_ms, **stage.facts},
+        )  # fmt: skip
+    for listener in _listeners:
+        listener(stage)

@@ -1,0 +1,108 @@
+"""Traces of cuts for an OpenTelemetry collector, if `[tracing] endpoint` names one; the extra `otel`.
+
+A stage of a cut (venus/cutlog.py) becomes a span. No context is passed between processes: each computes the ids of
+trace and span from what it knows of the cut, and from them whether the cut is sampled. Spans wait in a bounded queue
+for a thread of their own; what the collector does not take in time is dropped, never waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from venus import cutlog
+from venus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from venus.config import Tracing
+
+logger = logging.getLogger(__name__)
+
+QUEUE_MAX = 4096
+EVERY_MS = 1000
+#: One request to the collector, and what the end of a process waits for it.
+TIMEOUT_S = 3.0
+#: The first stage: the root of its trace.
+ROOT = "captured"
+
+
+def trace_id(stage: cutlog.Stage) -> int:
+    """Return the id of a cut's trace: the same in every process. Batch numbers begin anew with a new store."""
+    name = f"{stage.business}\0{stage.cut}\0{stage.captured_at_us}"
+    return xxhash.xxh3_128_intdigest(name.encode()) or 1
+
+
+def span_id(trace: int, name: str, target: str = "") -> int:
+    """Return the id of a stage's span; a cut is applied at several targets."""
+    return (
+        xxhash.xxh3_64_intdigest(struct.pack(">QQ", trace >> 64, trace & (1 << 64) - 1) + f"{name}\0{target}".encode())
+        or 1
+    )
+
+
+def sampled(trace: int, share: float) -> bool:
+    """Whether the cuts of this share have this one among them."""
+    return (trace & (1 << 64) - 1) < share * 2.0**64
+
+
+class Spans:
+    """Makes spans of stages and hands them to the exporter's thread."""
+
+    def __init__(self, endpoint: str, share: float, role: str) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        logging.getLogger("opentelemetry").setLevel(logging.ERROR)
+        self._share = share
+        self._resource = Resource.create({"service.name": "venus", "service.instance.id": role})
+        exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
+        self._processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE_MAX, schedule_delay_millis=EVERY_MS)
+
+    def __call__(self, stage: cutlog.Stage) -> None:
+        """Take a stage; returns at once."""
+        trace = trace_id(stage)
+        if sampled(trace, self._share):
+            self._processor.on_end(self._span(stage, trace))
+
+    def close(self) -> None:
+        """Send what waits, if the collector takes it in time."""
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
+
+    def _span(self, stage: cutlog.Stage, trace: int) -> Any:
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.trace import SpanContext, TraceFlags
+
+        flags = TraceFlags(TraceFlags.SAMPLED)
+        root = SpanContext(trace, span_id(trace, ROOT), is_remote=True, trace_flags=flags)
+        own = span_id(trace, stage.name, str(stage.facts.get("target", "")))
+        facts = {f"venus.{name}": value for name, value in stage.facts.items()}
+        return ReadableSpan(
+            name=stage.name, context=SpanContext(trace, own, is_remote=False, trace_flags=flags),
+            parent=None if stage.name == ROOT else root, resource=self._resource,
+            attributes={"venus.cut": stage.id, "venus.business": stage.business, **facts},
+            start_time=min(stage.began_us, stage.ended_us) * 1000, end_time=stage.ended_us * 1000,
+        )  # fmt: skip
+
+
+def begin(tracing: Tracing, role: str) -> Spans | None:
+    """Trace from here on, if it is configured. Raises ConfigError without the extra."""
+    if not tracing.endpoint:
+        return None
+    try:
+        spans = Spans(tracing.endpoint, tracing.sample, role)
+    except ImportError:
+        hint = "pip install 'venus-cdc[otel]', or take tracing.endpoint out"
+        raise ConfigError("tracing.endpoint is set, and OpenTelemetry is not installed", hint=hint) from None
+    cutlog.listen(spans)
+    return spans
+
+
+def end(spans: Spans | None) -> None:
+    """Trace no more."""
+    if spans is not None:
+        cutlog.unlisten(spans)
+        spans.close()
