@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
-from venus.errors import Unavailable, VenusError
+from venus.errors import Refused, Unavailable, VenusError
 from venus.replication.coordinator import Coordinator
 from venus.replication.records import LiveBroker
 
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 REFRESH_PART = 1 / 3
 #: After an error.
 PAUSE_S = 0.2
+#: A broker that comes back with an empty disk finds the lease of the one that it was; etcd ends leases a little late.
+LEASES_WAITED = 2
 
 
 class LeaseThread:
@@ -44,13 +47,25 @@ class LeaseThread:
         self._thread = threading.Thread(target=self._run, name="venus-lease", daemon=True)
 
     def start(self, me: LiveBroker) -> None:
-        """Register, and begin. Raises Refused if another broker has this one's id."""
+        """Register, and begin. Raises Refused if another broker has this one's id, and goes on living."""
         self._me = me
+        end = self._monotonic() + LEASES_WAITED * self._lease_s
+        while not self._is_registered(end):
+            time.sleep(PAUSE_S)
+        self._thread.start()
+
+    def _is_registered(self, end: float) -> bool:
+        """Register if possible; False = another broker has the id, and may be gone: its lease ends then."""
         try:
             self._register()
         except Unavailable as error:
             self._failed(error)
-        self._thread.start()
+        except Refused as error:
+            if self._monotonic() >= end:
+                raise
+            logger.info("%s; if it is gone, its lease ends soon", error)
+            return False
+        return True
 
     def say(self, me: LiveBroker) -> None:
         """Say something else of this broker soon."""
