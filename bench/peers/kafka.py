@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,10 @@ TOPIC = "s"
 
 
 class KafkaSender:
-    """The producer, with batches as large as VENUS's."""
+    """The producer, with batches as large as VENUS's; `words` are settings of its own for the servers' version."""
 
-    def __init__(self, port: int, *, envelope: bool) -> None:
-        self._port, self._envelope = port, envelope
+    def __init__(self, servers: str, words: Mapping[str, Any], *, envelope: bool) -> None:
+        self._servers, self._words, self._envelope = servers, words, envelope
         self._messages: list[bytes] = []
         self._producer: Any = None
         self._rows = 0
@@ -39,8 +39,8 @@ class KafkaSender:
             size = 8 if self._envelope else wanted.rows
             self._producer = Producer(
                 {
-                    **OLD,
-                    "bootstrap.servers": f"127.0.0.1:{self._port}",
+                    **self._words,
+                    "bootstrap.servers": self._servers,
                     "acks": "all",
                     "linger.ms": 5 if size > 1 else 0,
                     "batch.num.messages": size,
@@ -64,14 +64,14 @@ class KafkaSender:
 class KafkaReceiver:
     """A consumer of what is produced from now on, in the only partition."""
 
-    def __init__(self, port: int, *, envelope: bool) -> None:
+    def __init__(self, servers: str, words: Mapping[str, Any], *, envelope: bool) -> None:
         from confluent_kafka import Consumer, TopicPartition
 
         self._envelope = envelope
         self._consumer = Consumer(
             {
-                **OLD,
-                "bootstrap.servers": f"127.0.0.1:{port}",
+                **words,
+                "bootstrap.servers": servers,
                 "group.id": "bench",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 10,
@@ -136,7 +136,7 @@ class Kafka:
         """Ask until the broker knows itself and has made the topic: it listens long before."""
         from confluent_kafka import KafkaException
 
-        sender = KafkaSender(self._port, envelope=True)
+        sender = KafkaSender(self._servers, OLD, envelope=True)
         sender.prepare(Round(number=0, rows=1, batches=0))
         end = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < end:
@@ -153,6 +153,10 @@ class Kafka:
         if self._folder is not None:
             self._folder.remove()
 
+    @property
+    def _servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
     def pids(self) -> list[int]:
         """Return the servers' processes."""
         assert self._folder is not None
@@ -160,11 +164,11 @@ class Kafka:
 
     def sender(self) -> Callable[[], Sender]:
         """Return the client that sends."""
-        return partial(KafkaSender, self._port, envelope=self._envelope)
+        return partial(KafkaSender, self._servers, OLD, envelope=self._envelope)
 
     def receiver(self) -> Callable[[], Receiver]:
         """Return the client that receives."""
-        return partial(KafkaReceiver, self._port, envelope=self._envelope)
+        return partial(KafkaReceiver, self._servers, OLD, envelope=self._envelope)
 
     def finish(self, wanted: Round) -> None:
         """Nothing is left to do."""

@@ -27,20 +27,28 @@ class Folder:
 
     def run(self, *command: str | Path, port: int, user: str | None = None) -> None:
         """Start a server and wait for its port."""
-        log = (self.path / f"{len(self.processes)}.log").open("wb")
-        process = subprocess.Popen(
-            [str(part) for part in command], cwd=self.path, stdout=log, stderr=subprocess.STDOUT, user=user
-        )
-        log.close()
+        self.wait_for(self.begin(*command, user=user), port)
+
+    def begin(self, *command: str | Path, user: str | None = None) -> subprocess.Popen[bytes]:
+        """Start a server that waits for others."""
+        with (self.path / f"{len(self.processes)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [str(part) for part in command], cwd=self.path, stdout=log, stderr=subprocess.STDOUT, user=user
+            )
         self.processes.append(process)
+        return process
+
+    def wait_for(self, process: subprocess.Popen[bytes], port: int) -> None:
+        """Wait for a server's port. Raises RuntimeError with the end of what it said."""
         end = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
             except OSError as error:
                 if process.poll() is not None or time.monotonic() > end:
-                    text = Path(log.name).read_text("utf-8", "replace")[-2000:]
-                    raise RuntimeError(f"{command[0]} does not start: {text}") from error
+                    log = self.path / f"{self.processes.index(process)}.log"
+                    text = log.read_text("utf-8", "replace")[-2000:]
+                    raise RuntimeError(f"{process.args} does not start: {text}") from error
                 time.sleep(0.1)
             else:
                 return

@@ -29,7 +29,7 @@ def victims(number: int, leader: str, chance: random.Random) -> list[str]:
 
 @pytest.mark.parametrize(
     ("phase", "seed", "cuts"),
-    [(phase, 0, 4) for phase in power.PHASES]
+    [pytest.param(phase, 0, 4, marks=pytest.mark.timeout(900)) for phase in power.PHASES]
     + [pytest.param(phase, seed, CUTS, marks=_SLOW) for phase in power.PHASES for seed in range(1, _CLUSTERS + 1)],
 )
 def test_power_cuts_lose_and_double_nothing(

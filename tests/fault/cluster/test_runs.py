@@ -51,7 +51,8 @@ def run(cluster: FaultCluster, number: int, wait: Wait) -> None:
 def chosen() -> list[object]:
     """Return the runs of each test; FAULT_RUN has the numbers of those to repeat, like 6,6,6."""
     if "FAULT_RUN" in os.environ:
-        return [[int(number) for number in os.environ["FAULT_RUN"].split(",")]]
+        numbers = [int(number) for number in os.environ["FAULT_RUN"].split(",")]
+        return [pytest.param(numbers, marks=pytest.mark.timeout(3600))]
     marks = [pytest.mark.slow, pytest.mark.timeout(3600)]
     return [
         pytest.param(list(range(first, first + RUNS)), marks=marks, id=f"{first}-{first + RUNS - 1}")
@@ -69,6 +70,7 @@ def runs(tmp_path: Path, etcd: EtcdCluster, server: Server, numbers: Sequence[in
                 raise
 
 
+@pytest.mark.timeout(900)
 def test_ten_faults_lose_and_double_nothing(tmp_path: Path, etcd: EtcdCluster, postgres_server: Server) -> None:
     runs(tmp_path, etcd, postgres_server, range(RUNS), QUICK)
 

@@ -1,0 +1,83 @@
+"""The figures of the papers in one table: the paper's number, a peer's, ours, the goal, met or not.
+
+    python -m bench.all [--quick] [--only V3 M2 ...] [--json]
+
+Exit code 1 if a goal is missed. `--quick` takes a few rounds of each: it shows that the scripts work, its numbers are
+rough. Everything runs on this machine; bench/README.md says under which conditions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures.catalogue import FIGURES
+from bench.figures.figure import Figure, Finding
+
+COLUMNS = ("", "what", "paper", "peer", "ours", "goal", "")
+WIDTH = 160
+
+
+def measured(figure: Figure, *, quick: bool) -> list[Finding]:
+    """Measure one figure; one that cannot be measured is missed."""
+    try:
+        return list(figure.measure(quick))
+    except Exception as error:
+        return [Finding(what=figure.title, ours=f"{type(error).__name__}: {error}"[:300], goal="measured", met=False)]
+
+
+def table(found: dict[str, list[Finding]]) -> Table:
+    """Lay the findings out."""
+    laid = Table(*COLUMNS, title="Figures of the papers")
+    for name, findings in found.items():
+        for n, finding in enumerate(findings):
+            laid.add_row(
+                "" if n else name, finding.what, finding.paper, finding.peer, finding.ours, finding.goal,
+                "met" if finding.met else "MISSED", end_section=n == len(findings) - 1,
+            )  # fmt: skip
+    return laid
+
+
+def chosen(names: list[str]) -> list[Figure]:
+    """Return the figures of these ids, all if there is none. Raises SystemExit for one that does not exist."""
+    known = {figure.id: figure for figure in FIGURES}
+    unknown = [name for name in names if name.upper() not in known]
+    if unknown:
+        raise SystemExit(f"no figure {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name.upper()] for name in names] or list(FIGURES)
+
+
+def main() -> int:
+    """Measure what was asked for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds: to try the scripts")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help=", ".join(f.id for f in FIGURES))
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    options = parser.parse_args()
+    figures = chosen(options.only)
+    console = Console(stderr=True, width=WIDTH)
+    loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+    console.print(f"{os.cpu_count()} cores, load of the machine before: {loads}")
+    found: dict[str, list[Finding]] = {}
+    for figure in figures:
+        began = time.monotonic()
+        found[figure.id] = measured(figure, quick=options.quick)
+        console.print(f"{figure.id} {figure.title}: {time.monotonic() - began:.0f} s")
+    if options.json:
+        sys.stdout.write(
+            json.dumps({name: [dataclasses.asdict(f) for f in each] for name, each in found.items()}) + "\n"
+        )
+    else:
+        Console(width=WIDTH).print(table(found))
+    return 0 if all(finding.met for each in found.values() for finding in each) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

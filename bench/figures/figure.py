@@ -1,0 +1,62 @@
+"""A figure of the papers: what was measured there, what a peer does, what is found here, and the goal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the table. `paper` and `peer` are empty where there is no such number."""
+
+    what: str
+    ours: str
+    goal: str
+    met: bool
+    paper: str = ""
+    peer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """`measure(quick)` takes minutes, or a part of that if `quick`, which is for trying the script."""
+
+    id: str
+    title: str
+    measure: Callable[[bool], Sequence[Finding]]
+
+
+def at_most(what: str, found: float, limit: float, unit: str, *, paper: str = "", peer: str = "") -> Finding:
+    """Return a line whose goal is a number that must not be exceeded."""
+    return Finding(
+        what=what,
+        ours=_shown(found, unit),
+        goal=f"<= {_shown(limit, unit)}",
+        met=found <= limit,
+        paper=paper,
+        peer=peer,
+    )
+
+
+def at_least(what: str, found: float, limit: float, unit: str, *, paper: str = "", peer: str = "") -> Finding:
+    """Return a line whose goal is a number that must be reached."""
+    return Finding(
+        what=what,
+        ours=_shown(found, unit),
+        goal=f">= {_shown(limit, unit)}",
+        met=found >= limit,
+        paper=paper,
+        peer=peer,
+    )
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return the smallest value that so many percent of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, -(-len(ordered) * percent // 100) - 1)]
+
+
+def _shown(value: float, unit: str) -> str:
+    text = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{text} {unit}".rstrip()

@@ -1,0 +1,194 @@
+"""T5: a leader is lost (Tensor V-E: elected within 30 s, normal within 5 minutes); planned hand-over; coming back.
+
+A writer commits one batch after the other. The time of a fail-over runs from kill -9 to the first commit that was
+answered afterwards, so it has the lease, the election and the client's way to the new leader in it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
+from bench.venus_cluster import MIB, NAMES, Brokers, Writer, brokers, wait_for
+from tests.support.stored import plain_rows
+from venus.rpc.snapshots import Snapshots
+
+PAPER = "elected within 30 s"
+ROWS = 1000
+BATCH_BYTES = ROWS * 100
+
+
+class Load:
+    """A writer at work in a thread; `done` is when each commit was answered."""
+
+    def __init__(self, reach: str) -> None:
+        self._writer = Writer(reach)
+        self.done: list[float] = []
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.done.append(self._writer.commit_until_done(10))
+        except BaseException as error:
+            self.error = error
+
+    def first_after(self, moment: float) -> float:
+        """Return the seconds from a moment to the first commit that began after it and was answered."""
+
+        def look() -> float:
+            if self.error is not None:
+                raise self.error
+            later = [at for at in self.done[-1000:] if at > moment]
+            return later[1] - moment if len(later) > 1 else 0.0  # the first may have been on its way
+
+        return float(wait_for(look, every_s=0.005))
+
+    def end(self) -> None:
+        """Stop."""
+        self._stop.set()
+        self._thread.join()
+        self._writer.close()
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def load(reach: str) -> Iterator[Load]:
+    """Let a writer work."""
+    found = Load(reach)
+    try:
+        found.first_after(time.monotonic())
+        yield found
+    finally:
+        found.end()
+
+
+def fail_overs(cluster: Brokers, times: int) -> list[float]:
+    """Kill the leader so many times; return the seconds of each."""
+    chance, taken = random.Random(5), []
+    with load(cluster.reach) as writing:
+        for _ in range(times):
+            cluster.wait_in_sync()
+            time.sleep(chance.uniform(0.2, 1.2))  # anywhere in the lease
+            name, at = cluster.leader(), time.monotonic()
+            cluster.kill(name)
+            taken.append(writing.first_after(at))
+            cluster.start(name)
+    return taken
+
+
+def all_killed(cluster: Brokers, times: int) -> list[float]:
+    """Kill everybody and start them again; return the seconds until a commit from the start on."""
+    taken = []
+    with load(cluster.reach) as writing:
+        for _ in range(times):
+            cluster.wait_in_sync()
+            for name in NAMES:
+                cluster.kill(name)
+            at = time.monotonic()
+            for name in NAMES:
+                cluster.start(name)
+            taken.append(writing.first_after(at))
+    return taken
+
+
+def hand_overs(cluster: Brokers, times: int) -> list[float]:
+    """Stop the leader cleanly so many times; return the longest silence of each."""
+    taken = []
+    with load(cluster.reach) as writing:
+        for _ in range(times):
+            cluster.wait_in_sync()
+            name, at = cluster.leader(), time.monotonic()
+            cluster.stop(name)
+            writing.first_after(time.monotonic())
+            around = [moment for moment in writing.done if moment > at - 5]
+            taken.append(max((b - a for a, b in pairwise(around) if b > at), default=0.0))
+            cluster.start(name)
+    return taken
+
+
+def resync(cluster: Brokers, nbytes: int) -> float:
+    """Let a follower miss so many bytes; return how many a second it takes up, from when it serves."""
+    name = cluster.followers()[0]
+    cluster.kill(name)
+    writer = Writer(cluster.reach)
+    for _ in range(nbytes // (100 * BATCH_BYTES)):
+        writer.stream(100, ROWS)
+    writer.close()
+    cluster.start(name)
+    began = time.monotonic()
+    cluster.wait_in_sync()
+    return nbytes / (time.monotonic() - began)
+
+
+def load_rate(cluster: Brokers) -> float:
+    """Return how many rows a second a loader takes from the leader, digests checked, without a target."""
+    rows, began = 0, time.monotonic()
+    with Snapshots(cluster.reach) as snapshots:
+        snapshot = snapshots.open("bench")
+        for split in snapshot.splits:
+            for chunk in snapshots.read_split(snapshot.snapshot_id, split):
+                rows += len(plain_rows(chunk.rows))
+        snapshots.close(snapshot.snapshot_id)
+    return rows / (time.monotonic() - began)
+
+
+def installed(cluster: Brokers) -> float:
+    """Give a follower an empty disk; return how many rows a second it installs, from when it serves."""
+    name = cluster.followers()[0]
+    status = cluster.status(cluster.leader())
+    assert status is not None
+    cluster.kill(name)
+    shutil.rmtree(cluster.data(name))
+    cluster.start(name)
+    began = time.monotonic()
+    cluster.wait_in_sync()
+    return status.next_offset / (time.monotonic() - began)
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    with brokers() as cluster:
+        cluster_ready(cluster)
+        lost = fail_overs(cluster, 10 if quick else 50)
+        gone = all_killed(cluster, 2 if quick else 10)
+        planned = hand_overs(cluster, 3 if quick else 10)
+        back = resync(cluster, (50 if quick else 400) * MIB)
+    with brokers(follower_backlog_bytes=0) as cluster:
+        cluster_ready(cluster)
+        writer = Writer(cluster.reach)
+        for _ in range(3 if quick else 20):
+            writer.stream(100, ROWS)
+        writer.close()
+        loaded, install = load_rate(cluster), installed(cluster)
+        peak = cluster.peak_rss_bytes() / MIB
+    return [
+        at_most(f"{len(lost)} leaders killed, until a commit, p50", percentile(lost, 50), 5, "s", paper=PAPER),
+        at_most("the same, p99", percentile(lost, 99), 5, "s", paper=PAPER),
+        at_most(f"all brokers killed {len(gone)} times, p99", percentile(gone, 99), 10, "s", paper="normal in 5 min"),
+        at_most(f"{len(planned)} planned hand-overs, longest silence", max(planned), 1, "s"),
+        at_least("a broker that was away takes up", back / MIB, 50, "MiB/s"),
+        at_least(f"an empty replica installs, of a load's {loaded:,.0f} rows/s", 100 * install / loaded, 60, "%"),
+        at_most("largest memory of a broker", peak, 512, "MiB"),
+    ]
+
+
+def cluster_ready(cluster: Brokers) -> None:
+    """Make the business, and wait until all three are in sync."""
+    writer = Writer(cluster.reach)
+    writer.commit_until_done()
+    writer.close()
+    cluster.wait_in_sync()
+
+
+FIGURE = Figure(id="T5", title="a leader is lost", measure=run)

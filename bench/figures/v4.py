@@ -1,0 +1,89 @@
+"""V4: more than half of the brokers are gone, under both strategies (VENUS 3.1).
+
+`consistency` must say no in one line, and lose nothing; `availability` must go on with the one that is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from bench.figures.figure import Figure, Finding, at_most
+from bench.figures.t5 import cluster_ready, load
+from bench.venus_cluster import NAMES, Brokers, Writer, brokers, wait_for
+from venus.errors import NotLeader, Unavailable, VenusError
+
+GOAL_S = 5.0
+
+
+def _left(cluster: Brokers) -> str:
+    """Kill the leader and another one; return who is left."""
+    first = cluster.leader()
+    second = next(name for name in NAMES if name != first)
+    for name in (first, second):
+        cluster.kill(name)
+    return next(name for name in NAMES if name not in (first, second))
+
+
+def refused(times: int) -> tuple[list[float], int]:
+    """Under `consistency`: return the seconds until writers are told, and how many acknowledged batches are lost."""
+    taken, lost = [], 0
+    with brokers() as cluster:
+        cluster_ready(cluster)
+        for _ in range(times):
+            writer = Writer(cluster.reach)
+            writer.stream(20, 100)
+            acknowledged, at = writer.committed, time.monotonic()
+            left = _left(cluster)
+            writer.close()
+            wait_for(lambda writer=writer: _says_no(writer))  # type: ignore[misc]
+            taken.append(time.monotonic() - at)
+            for name in NAMES:
+                if name != left:
+                    cluster.start(name)
+            cluster.wait_in_sync()
+            status = cluster.status(cluster.leader())
+            lost += max(0, acknowledged - (status.last_batch if status is not None else 0))
+            writer.close()
+    return taken, lost
+
+
+def _says_no(writer: Writer) -> bool:
+    try:
+        writer.commit()
+    except (NotLeader, Unavailable) as error:
+        return "no broker leads" in str(error) or "replicas are in sync" in str(error)
+    except VenusError:
+        return False
+    return False
+
+
+def served(times: int) -> list[float]:
+    """Under `availability`: return the seconds until the one that is left commits."""
+    taken = []
+    with brokers(policy="availability") as cluster:
+        cluster_ready(cluster)
+        for _ in range(times):
+            with load(cluster.reach) as writing:
+                at = time.monotonic()
+                left = _left(cluster)
+                taken.append(writing.first_after(at))
+            for name in NAMES:
+                if name != left:
+                    cluster.start(name)
+            cluster.wait_in_sync()
+    return taken
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    times = 2 if quick else 10
+    told, lost = refused(times)
+    return [
+        at_most(f"consistency, 2 of 3 killed {times} times: until refused, worst", max(told), GOAL_S, "s"),
+        at_most("consistency: acknowledged batches lost", lost, 0, ""),
+        at_most(f"availability, 2 of 3 killed {times} times: until served, worst", max(served(times)), GOAL_S, "s"),
+    ]
+
+
+FIGURE = Figure(id="V4", title="more than half of the brokers gone", measure=run)
