@@ -14,16 +14,16 @@ def _say(line: object) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _replay(seed: int) -> int:
+def _replay(world: type[World], seed: int) -> int:
     try:
-        World(seed, _say).run()
+        world(seed, _say).run()
     except Violation as violation:
         _say(violation)
         return 1
     return 0
 
 
-def _all(first: int, last: int) -> int:
+def _all(kind: type[World], first: int, last: int) -> int:
     counts: Counter[str] = Counter()
     seeds: Counter[str] = Counter()
     found: dict[str, list[int]] = {}
@@ -31,7 +31,7 @@ def _all(first: int, last: int) -> int:
     began = time.process_time()
     slowest = 0.0
     for seed in range(first, last):
-        world = World(seed)
+        world = kind(seed)
         try:
             world.run()
         except Violation as violation:
@@ -52,6 +52,10 @@ def _all(first: int, last: int) -> int:
     return int(bool(found))
 
 
+def main(kind: type[World], numbers: list[int]) -> int:
+    """Replay one history of a kind of world, or run many; return the exit status."""
+    return _replay(kind, numbers[0]) if len(numbers) == 1 else _all(kind, *numbers)
+
+
 if __name__ == "__main__":
-    numbers = [int(argument) for argument in sys.argv[1:]]
-    sys.exit(_replay(numbers[0]) if len(numbers) == 1 else _all(*numbers))
+    sys.exit(main(World, [int(argument) for argument in sys.argv[1:]]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation.coordinator import SimulatedCoordinator
 from tests.simulation.loop import Loop
-from tests.simulation.network import Network
+from tests.simulation.network import GOOD_CALLS, BadCalls, Network
 
 TIMEOUT_S = 1.0
 
@@ -20,10 +20,10 @@ Done = Callable[[Any, bool, float], None]
 class Lane:
     """Calls that wait for each other. A late answer is not heard; the call has happened all the same."""
 
-    def __init__(self, name: str, loop: Loop, network: Network, coordinator: SimulatedCoordinator) -> None:
-        self.name = name
+    def __init__(self, name: str, kind: str, loop: Loop, network: Network, coordinator: SimulatedCoordinator) -> None:
+        self.name, self.kind = name, kind
         self._loop, self._network, self._coordinator = loop, network, coordinator
-        self._waiting: deque[tuple[Work, Done]] = deque()
+        self._waiting: deque[tuple[Work, Done, str]] = deque()
         self._number = 0
         self._sent_at = 0.0
         self._open = True
@@ -35,31 +35,36 @@ class Lane:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def call(self, work: Work, done: Done) -> None:
-        """Have `work` done by the coordinator."""
-        self._waiting.append((work, done))
+    def call(self, work: Work, done: Done, kind: str = "") -> None:
+        """Have `work` done by the coordinator; calls of another kind may be bad in another way."""
+        self._waiting.append((work, done, kind or self.kind))
         if len(self._waiting) == 1:
             self._begin()
 
     def _begin(self) -> None:
         self._number += 1
         self._sent_at = self._loop.now
-        work, _ = self._waiting[0]
-        if self._network.passes(self.name, "@"):
-            self._loop.after(self._network.coordinator_delay(), self._serve, self._number, work)
+        work, _, kind = self._waiting[0]
+        bad = self._network.bad_calls.get((self.name, kind), GOOD_CALLS)
+        if self._network.passes(self.name, "@") and not self._chance(bad.lost):
+            self._loop.after(self._network.coordinator_delay(), self._serve, self._number, work, bad)
         self._loop.after(TIMEOUT_S, self._end, self._number, None, False)
 
-    def _serve(self, number: int, work: Work) -> None:
+    def _chance(self, of: float) -> bool:
+        return of > 0 and self._loop.random.random() < of
+
+    def _serve(self, number: int, work: Work, bad: BadCalls) -> None:
         if self._coordinator.away:
             return
         result = work()
-        if self._network.passes("@", self.name):
-            self._loop.after(self._network.coordinator_delay(), self._end, number, result, True)
+        if self._network.passes("@", self.name) and not self._chance(bad.unheard):
+            delay = self._network.coordinator_delay() + bad.late_s * self._loop.random.random()
+            self._loop.after(delay, self._end, number, result, True)
 
     def _end(self, number: int, result: Any, answered: bool) -> None:
         if number != self._number or not self._open or not self._waiting:
             return
-        _, done = self._waiting.popleft()
+        _, done, _ = self._waiting.popleft()
         sent_at = self._sent_at
         self._number += 1
         if self._waiting:

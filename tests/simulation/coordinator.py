@@ -20,8 +20,15 @@ class SimulatedCoordinator:
     def __init__(self, loop: Loop) -> None:
         self.away = False
         self.watchers: list[Callable[[], None]] = []
+        #: Told the record that was replaced, and as of when whoever replaced it knew who lives.
+        self.stored: Callable[[Leadership, float], None] = lambda _before, _knew: None
         self._loop = loop
         self._leases: dict[str, tuple[LiveBroker, float]] = {}
+        self._since: dict[str, float] = {}
+
+    def lives_since(self, member: Member) -> float:
+        """Return since when the lease of a member has held without a break; infinity = it does not."""
+        return self._since[member.broker] if self.lease_of(member) > self._loop.now else float("inf")
 
     def lease_of(self, member: Member) -> float:
         """Return until when the lease of a member holds."""
@@ -34,6 +41,8 @@ class SimulatedCoordinator:
             return False
         new = other is None or other[1] <= self._loop.now
         self._leases[broker.member.broker] = broker, self._loop.now + LEASE_S
+        if new or other is None or other[0].member != broker.member:
+            self._since[broker.member.broker] = self._loop.now
         if new:
             self._loop.after(LEASE_S, self._expire, broker.member.broker)
             self._changed()
@@ -59,12 +68,13 @@ class SimulatedCoordinator:
     def read(self) -> Leadership:
         return self.record
 
-    def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
+    def swap(self, before: Leadership, after: Leadership, knew: float = float("-inf")) -> Leadership | None:
         if before.version != self.record.version:
             return None
-        self.record = replace(after, version=self.record.version + 1)
+        old, self.record = self.record, replace(after, version=self.record.version + 1)
         if self._loop.traces:
             self._loop.say(f"coordinator {described(self.record)}")
+        self.stored(old, knew)
         self._changed()
         return self.record
 

@@ -73,6 +73,15 @@ class Disk:
         self._saved = Content()
         self.unsynced: list[Change] = []
 
+    def has(self, index: int, entry: Entry) -> bool:
+        """Whether an entry would be there after a power loss."""
+        content = self.content
+        if index >= self.durable_end:
+            return False
+        if index < content.start:
+            return content.applied[index - 1] == entry
+        return content.entries[index - content.start] == entry
+
     def change(self, change: Change) -> None:
         self.content.change(change)
         self.unsynced.append(change)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.coordinator import LEASE_S
+from tests.simulation.network import BadCalls
 from venus.replication import messages as m
 from venus.replication.records import Policy
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def plan(world: World, until: float) -> None:
     """Let faults of some kinds happen until a time; each history has its own mix."""
     random = world.loop.random
-    kinds = random.sample(_KINDS, random.randint(2, len(_KINDS)))
+    kinds = random.sample(world.faults, random.randint(2, len(world.faults)))
     pause = random.choice((0.3, 0.8, 2.0))
     at = world.loop.now
     while at < until:
@@ -50,12 +51,12 @@ def _end(world: World, host: Host, life: int, seconds: float) -> None:
     if host.life == life and host.up:
         host.end()
         host.disk.lose_power(world.loop.random)
-        _restart_after(world, host, seconds * world.loop.random.random())
+        restart_after(world, host, seconds * world.loop.random.random())
 
 
 def _silence(world: World, host: Host, _: int, seconds: float) -> None:
     others = world.loop.random.sample([name for name in [*world.hosts, "@"] if name != host.name], 2)
-    _cut(world, {(other, host.name) for other in others} | {(host.name, other) for other in others}, seconds)
+    cut(world, {(other, host.name) for other in others} | {(host.name, other) for other in others}, seconds)
 
 
 def _trim_leaders(world: World, *_: object) -> None:
@@ -77,12 +78,12 @@ def heal(world: World) -> None:
     for host in world.hosts.values():
         host.disk.lag_s = 0.0
         host.paused_until = 0.0
-        host.stopping = False
+        host.stopping = host.deaf = host.draining = False
         if not host.up:
             host.start()
 
 
-def _some(world: World) -> Host:
+def some(world: Any) -> Any:
     """Choose a broker, the leader more often than the others."""
     random = world.loop.random
     record = world.coordinator.record
@@ -91,7 +92,7 @@ def _some(world: World) -> Host:
     return random.choice(list(world.hosts.values()))
 
 
-def _restart_after(world: World, host: Host, seconds: float) -> None:
+def restart_after(world: World, host: Host, seconds: float) -> None:
     def again(life: int) -> None:
         if not host.up and host.life == life:
             host.start()
@@ -100,38 +101,38 @@ def _restart_after(world: World, host: Host, seconds: float) -> None:
 
 
 def _crash(world: World, seconds: float) -> None:
-    host = _some(world)
+    host = some(world)
     if host.up:
         host.end()
         host.disk.crash()
-        _restart_after(world, host, seconds * world.loop.random.choice((0.02, 1)))
+        restart_after(world, host, seconds * world.loop.random.choice((0.02, 1)))
 
 
 def _power_loss(world: World, seconds: float) -> None:
-    host = _some(world)
+    host = some(world)
     hosts = list(world.hosts.values()) if world.loop.random.random() < 0.2 else [host]
     for host in hosts:
         if host.up:
             host.end()
             lost = host.disk.lose_power(world.loop.random)
             world.loop.counts[f"power loss that took {lost}"] += 1
-            _restart_after(world, host, seconds * world.loop.random.choice((0.02, 1)))
+            restart_after(world, host, seconds * world.loop.random.choice((0.02, 1)))
 
 
 def _lose_store(world: World, seconds: float) -> None:
     """Lose a disk, or find a flipped bit: the broker comes back empty, as another member."""
-    host, record = _some(world), world.coordinator.record
+    host, record = some(world), world.coordinator.record
     others = {other.me for other in world.hosts.values() if other is not host}
     if not host.up or (record.policy is Policy.CONSISTENCY and not record.candidates & others):
         return
     host.end()
     host.stores += 1
     host.disk = type(host.disk)(f"{host.name}{host.stores}")
-    _restart_after(world, host, seconds)
+    restart_after(world, host, seconds)
 
 
 def _pause(world: World, seconds: float) -> None:
-    host = _some(world)
+    host = some(world)
     host.paused_until = max(host.paused_until, world.loop.now + seconds)
 
 
@@ -140,23 +141,27 @@ def _partition(world: World, seconds: float) -> None:
     random = world.loop.random
     places = [*world.hosts, "@"]
     side = set(random.sample(places, random.randint(1, len(places) - 1)))
-    cut = {(a, b) for a in side for b in places if b not in side}
+    lines = {(a, b) for a in side for b in places if b not in side}
     direction = random.choice(("both", "both", "out", "in"))
-    cut = {"both": cut | {(b, a) for a, b in cut}, "out": cut, "in": {(b, a) for a, b in cut}}[direction]
-    _cut(world, cut, seconds)
+    back = {(b, a) for a, b in lines}
+    cut(world, {"both": lines | back, "out": lines, "in": back}[direction], seconds)
 
 
 def _cut_one(world: World, seconds: float) -> None:
     """Cut one line of a broker, more often the one to the coordinator."""
     random = world.loop.random
-    host = _some(world).name
+    host = some(world).name
     other = random.choice([name for name in [*world.hosts, "@", "@"] if name != host])
-    _cut(world, random.choice(({(host, other), (other, host)}, {(host, other)}, {(other, host)})), seconds)
+    cut(world, random.choice(({(host, other), (other, host)}, {(host, other)}, {(other, host)})), seconds)
 
 
-def _cut(world: World, cut: set[tuple[str, str]], seconds: float) -> None:
-    world.network.cut |= cut
-    world.loop.after(seconds, world.network.cut.difference_update, cut)
+def cut(world: World, lines: set[tuple[str, str]], seconds: float) -> None:
+    """Let nothing pass through some lines for a while."""
+    seconds = min(seconds, world.cruel_until - world.loop.now)
+    if seconds <= 0:
+        return
+    world.network.cut |= lines
+    world.loop.after(seconds, world.network.cut.difference_update, lines)
 
 
 def _bad_network(world: World, seconds: float) -> None:
@@ -193,7 +198,7 @@ def _slow_coordinator(world: World, seconds: float) -> None:
 
 
 def _slow_disk(world: World, seconds: float) -> None:
-    disk = _some(world).disk
+    disk = some(world).disk
     disk.lag_s = world.loop.random.choice((0.1, 0.5, 2.0))
 
     def fast() -> None:
@@ -203,7 +208,7 @@ def _slow_disk(world: World, seconds: float) -> None:
 
 
 def _trim(world: World, _: float) -> None:
-    host = _some(world)
+    host = some(world)
     if host.up:
         content = host.disk.content
         host.log.order(("trim", world.loop.random.randint(content.start, len(content.applied) + 1)))
@@ -246,7 +251,7 @@ def _rolling_restart(world: World, _: float) -> None:
             world.coordinator.leave(host.me)
             host.end()
             host.disk.crash()
-            _restart_after(world, host, 0.3)
+            restart_after(world, host, 0.3)
         world.loop.after(1.0, stop, names[1:])
 
     stop(list(world.hosts))
@@ -259,7 +264,7 @@ def _change_replicas(world: World, _: float) -> None:
     spare = [name for name in world.hosts if name not in inside]
     if spare and (len(inside) <= 3 or random.random() < 0.5):
         inside.append(random.choice(spare))
-    elif len(inside) > 3 or (spare and len(inside) > 2):
+    elif len(inside) > max(3 - bool(spare), record.min_in_sync):
         inside.remove(random.choice(inside))
     else:
         return
@@ -270,7 +275,7 @@ def _change_replicas(world: World, _: float) -> None:
 def _change_minimum(world: World, _: float) -> None:
     """Let an operator change how many replicas must have what is acknowledged."""
     record = world.coordinator.record
-    wanted = world.loop.random.randint(1, (len(record.replicas) + 2) // 2)
+    wanted = world.loop.random.randint(1, len(record.replicas))
     last = record.last_in_sync
     if wanted < record.min_in_sync and len(record.in_sync) >= wanted:
         last = frozenset()  # they are not asked any more
@@ -281,6 +286,8 @@ def _change_minimum(world: World, _: float) -> None:
 
 def _churn(world: World, _: float) -> None:
     """Let a follower give its lease up and get another one: it leaves the in-sync set and joins it again."""
+    if world.loop.now >= world.cruel_until:
+        return
     host = world.loop.random.choice(list(world.hosts.values()))
     if host.up and not host.replica.leads and host.paused_until <= world.loop.now:
         host.replica.lease_until = float("-inf")
@@ -295,10 +302,88 @@ def _lapse(world: World, _: float) -> None:
     leader = world.leader
     if leader is not None:
         seconds = min(LEASE_S + 0.8 * world.loop.random.random(), max(0.0, world.cruel_until - world.loop.now))
-        _cut(world, {(leader.name, "@"), ("@", leader.name)}, seconds)
+        cut(world, {(leader.name, "@"), ("@", leader.name)}, seconds)
 
 
-_KINDS = [
+def _lapse_unheard(world: World, seconds: float) -> None:
+    """Let the lease of a leader end and begin again, while the coordinator's answers to the others get lost."""
+    others = {(name, "records"): BadCalls(unheard=0.5) for name in world.hosts if world.hosts[name] is not world.leader}
+    _lapse(world, seconds)
+    _bad_calls(world, others, LEASE_S + 3.0)
+
+
+def _lapse_in_a_swap(world: World, _: float) -> None:
+    """Let the lease of a leader end and begin again while an answer to one of its swaps is on its way."""
+    leader, random = world.leader, world.loop.random
+    if leader is None:
+        return
+    _bad_calls(world, {(leader.name, "leases"): BadCalls(lost=1.0)}, LEASE_S + 0.8 * random.random())
+    _bad_calls(world, {(leader.name, "swaps"): BadCalls(late_s=0.95)}, LEASE_S + 2.0)
+    for _ in range(3):
+        world.loop.after(LEASE_S - 1.0 + random.random(), _churn, world, 0.0)
+
+
+def _one_by_one(world: World, seconds: float) -> None:
+    """Let the followers fall behind one after the other, and the leader go on as long as it may."""
+    leader, random = world.leader, world.loop.random
+    if leader is None:
+        return
+    gap = random.choice((0.5, 1.5, LEASE_S + 0.5))
+    followers = random.sample([host for host in world.hosts.values() if host is not leader], len(world.hosts) - 1)
+    for i, host in enumerate(followers):
+        lines = {(host.name, leader.name), (leader.name, host.name)}
+        if gap > LEASE_S:
+            lines |= {(host.name, "@"), ("@", host.name)}
+        world.loop.after(i * gap, cut, world, lines, (len(followers) - i) * gap + seconds / 2)
+
+
+def _blink(world: World, _: float) -> None:
+    """Let the only one who has everything die, and come back while the others begin to do without it."""
+    leader = world.leader
+    if leader is None or world.policy is Policy.CONSISTENCY:
+        return
+    names = list(world.hosts)
+    cut(world, {(a, b) for a in names for b in names if a != b}, world.patience.lag_s + LEASE_S + 2.0)
+
+    def back(life: int) -> None:
+        if leader.life != life or leader.up:
+            return
+        if world.coordinator.lease_of(leader.me) > world.loop.now:
+            world.loop.after(0.05, back, life)
+        else:
+            restart_after(world, leader, 0.6 * world.loop.random.random())
+
+    def die(life: int) -> None:
+        if leader.life == life and leader.up and world.loop.now < world.cruel_until:
+            leader.end()
+            leader.disk.crash()
+            back(leader.life)
+
+    world.loop.after(world.patience.lag_s + 0.5, die, leader.life)
+
+
+def _bad_calls(world: World, calls: dict[tuple[str, str], BadCalls], seconds: float) -> None:
+    world.network.bad_calls.update(calls)
+
+    def good() -> None:
+        for call in calls:
+            world.network.bad_calls.pop(call, None)
+
+    world.loop.after(seconds, good)
+
+
+def _doubles(world: World, seconds: float) -> None:
+    """Let messages arrive a second time, some after the next election."""
+    network = world.network
+    network.doubling, network.late_s = 0.3, world.loop.random.choice((0.5, 3.0, 8.0))
+
+    def good() -> None:
+        network.doubling = 0.0
+
+    world.loop.after(seconds * 2, good)
+
+
+KINDS: tuple[Callable[[Any, float], None], ...] = (
     _crash,
     _power_loss,
     _lose_store,
@@ -317,4 +402,9 @@ _KINDS = [
     _churn,
     _churn,
     _lapse,
-]
+    _lapse_unheard,
+    _lapse_in_a_swap,
+    _doubles,
+    _one_by_one,
+    _blink,
+)

@@ -25,6 +25,7 @@ class Host:
     def __init__(self, world: World, name: str, priority: int) -> None:
         self.world, self.loop, self.name, self.priority = world, world.loop, name, priority
         self.disk = Disk(f"{name}1")
+        self._me = Member(broker=name, store=self.disk.store)
         self.stores = 1
         self.life = 0
         self.up = False
@@ -34,12 +35,15 @@ class Host:
         self.acknowledges_in: int | None = None  # the term in which this process takes proposals
         self.pending: dict[int, tuple[int, int]] = {}  # index -> entry that waits for the high watermark
         self.installing: Member | None = None
-        self._started = False
+        self.living_at = float("-inf")  # as of when this process knows who lives
+        self.deaf = False  # to who lives
         world.coordinator.watchers.append(self._something_changed)
 
     @property
     def me(self) -> Member:
-        return Member(broker=self.name, store=self.disk.store)
+        if self._me.store != self.disk.store:
+            self._me = Member(broker=self.name, store=self.disk.store)
+        return self._me
 
     # -- the process -----------------------------------------------------------------------------------------------
 
@@ -58,9 +62,11 @@ class Host:
         )
         self.replica = Replica(self.me, position, patience=self.world.patience, begins=begins)
         self.log = LogQueue(self)
-        self.leases = Lane(self.name, self.loop, self.world.network, self.world.coordinator)
-        self.records = Lane(self.name, self.loop, self.world.network, self.world.coordinator)
+        self.leases = Lane(self.name, "leases", self.loop, self.world.network, self.world.coordinator)
+        self.records = Lane(self.name, "records", self.loop, self.world.network, self.world.coordinator)
         self.registered = self.stopping = self.draining = False
+        self.living_at = float("-inf")
+        self.deaf = False
         self.loop.say(f"{self.me} starts: log {position.start} to {position.end}, high {position.high}")
         self.world.judge.started(self)
         self.every(self.world.tick_s, self._tick)
@@ -100,9 +106,18 @@ class Host:
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
-    def ask(self, lane: Lane, work: Callable[[], Any], done: Callable[[Any, bool, float], None]) -> None:
+    def ask(
+        self, lane: Lane, work: Callable[[], Any], done: Callable[[Any, bool, float], None], kind: str = ""
+    ) -> None:
         life = self.life
-        lane.call(work, lambda result, answered, sent: self.run(life, done, (result, answered, sent)))
+        lane.call(work, lambda result, answered, sent: self.run(life, done, (result, answered, sent)), kind)
+
+    def lease_again(self) -> None:
+        """Have another connection to the coordinator for the lease, which had ended."""
+        self.leases.close()
+        self.leases = Lane(self.name, "leases", self.loop, self.world.network, self.world.coordinator)
+        self.registered = False
+        self._keep_lease()
 
     def _keep_lease(self) -> None:
         if len(self.leases) or self.stopping:
@@ -138,13 +153,17 @@ class Host:
         def found(record: Leadership, answered: bool, _: float) -> None:
             if answered:
                 self.ask(
-                    self.records, coordinator.brokers, lambda live, heard, _: both(record, live if heard else None)
+                    self.records, living, lambda live, heard, _: both(record, live if heard and not self.deaf else None)
                 )
+
+        def living() -> Any:
+            return coordinator.brokers(), self.loop.now
 
         def both(record: Leadership, live: Any) -> None:
             self.step(m.Seen(leadership=record))
             if live is not None:
-                self.step(m.Living(brokers=live))
+                brokers, self.living_at = live
+                self.step(m.Living(brokers=brokers))
 
         self.ask(self.records, coordinator.read, found)
 
@@ -162,7 +181,8 @@ class Host:
                 states.swapped(self, before, after, stored)
             self.step(m.Swapped(before=before, after=after, stored=stored, certain=answered))
 
-        self.ask(self.records, lambda: self.world.coordinator.swap(before, after), done)
+        knew = self.living_at
+        self.ask(self.records, lambda: self.world.coordinator.swap(before, after, knew), done, "swaps")
 
     # -- the replica -----------------------------------------------------------------------------------------------
 

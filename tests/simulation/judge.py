@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.disk import Entry
-from venus.replication.records import Policy
+from venus.replication.records import Leadership, Policy
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
@@ -32,6 +32,8 @@ class Judge:
         self._counts = world.loop.counts
         self.safe: list[dict[int, Entry]] = [{}]
         self.acknowledged: dict[int, int] = {}  # value -> index, but for what an unclean election reported
+        self._newest_safe = 0  # the newest index of this era
+        self._least = 0  # so many members had it at the least, unless an operator has wanted fewer since
         self._high: dict[str, int] = {}
         self._acknowledges: dict[int, tuple[str, int]] = {}  # term -> the process
         self._newest: dict[str, tuple[int, int, int]] = {}  # life, term, version
@@ -43,6 +45,35 @@ class Judge:
 
     def reinstalls(self, host: Host) -> None:
         self._high[host.name] = 0
+        record = self._world.coordinator.record
+        if record.policy is Policy.CONSISTENCY and host.me in record.candidates:
+            raise Violation("whoever may lead has everything that is safe", f"{host.me} begins to install")
+
+    def recorded(self, before: Leadership, knew: float) -> None:
+        """Judge a record that the coordinator has just stored, by a broker that knew who lived at a time."""
+        coordinator, record = self._world.coordinator, self._world.coordinator.record
+        self._may_lead()
+        self._least = min(self._least, record.min_in_sync)
+        if record.policy is Policy.CONSISTENCY and len(record.candidates) < self._least:
+            raise Violation("as many may lead as have what was acknowledged", f"{len(record.candidates)} may")
+        if len(record.unclean_terms) > len(before.unclean_terms):
+            for member in before.candidates:
+                if coordinator.lives_since(member) < knew:
+                    raise Violation("no unclean election while somebody lives who has everything", f"{member} does")
+            for host in self._world.hosts.values():
+                if host.up and host.acknowledges_in is not None and not host.replica.refusal(self._world.loop.now):
+                    raise Violation("nothing is acknowledged after an unclean election", f"{host.me} still would")
+
+    def _may_lead(self) -> None:
+        """Whoever may lead next has everything that is safe on disk."""
+        world, record = self._world, self._world.coordinator.record
+        newest = self._newest_safe
+        if len(record.unclean_terms) != len(self.safe) - 1 or not newest:
+            return
+        for member in record.candidates:
+            host = world.hosts[member.broker]
+            if host.me == member and not host.disk.has(newest, self.safe[-1][newest]):
+                raise Violation("whoever may lead has everything that is safe", f"{member} lacks entry {newest}")
 
     def stepped(self, host: Host) -> None:
         position = host.replica.position
@@ -57,6 +88,9 @@ class Judge:
                     "applied = high watermark < end of the log",
                     f"{host.me} applied {applied}, high {high}, end {host.disk.content.end}",
                 )
+        self._record_moves(host)
+
+    def _record_moves(self, host: Host) -> None:
         known = host.replica.known
         if known is not None:
             newest = (host.life, known.term, known.version)
@@ -82,9 +116,19 @@ class Judge:
             if safe.setdefault(index, entry) != entry:
                 raise Violation("one entry at an index", f"{host.me} has {entry} at {index}, others {safe[index]}")
         host.disk.change(("apply", entries))
+        if safe is self.safe[-1]:
+            self._is_safe(host, high)
         if host.acknowledges_in is not None:
             for index in [index for index in host.pending if index <= high]:
                 self._acknowledge(host, index, host.pending.pop(index))
+
+    def _is_safe(self, host: Host, high: int) -> None:
+        if high <= self._newest_safe:
+            return
+        self._newest_safe = high
+        if host.acknowledges_in is not None and host.replica.known is not None:
+            self._least = host.replica.known.min_in_sync
+        self._may_lead()
 
     def _acknowledge(self, host: Host, index: int, entry: Entry) -> None:
         world, known = self._world, host.replica.known
@@ -93,8 +137,9 @@ class Judge:
         process = (host.name, host.life)
         if self._acknowledges.setdefault(host.acknowledges_in, process) != process:
             raise Violation("one process acknowledges in a term", f"{host.me} in term {host.acknowledges_in}")
-        if entry[0] != host.acknowledges_in or host.disk.content.entries[index - host.disk.content.start] != entry:
-            raise Violation("an entry is acknowledged in its term", f"{host.me}: {entry} at {index}")
+        # a leader that was replaced and chosen again without hearing of it answers for what it proposed before, too
+        if entry[0] > host.acknowledges_in or host.disk.content.entries[index - host.disk.content.start] != entry:
+            raise Violation("what is acknowledged is in the log", f"{host.me}: {entry} at {index}")
         if known.policy is Policy.AVAILABILITY:
             if world.coordinator.lease_of(host.me) <= world.loop.now:
                 raise Violation("nothing is acknowledged without a lease", f"{host.me}: entry {index}")
@@ -107,6 +152,10 @@ class Judge:
     def truncates(self, host: Host, end: int) -> None:
         if end <= len(host.disk.content.applied):
             raise Violation("nothing that was applied is taken back", f"{host.me} cuts at {end}")
+        record = self._world.coordinator.record
+        same_era = len(record.unclean_terms) == len(self.safe) - 1
+        if same_era and end <= self._newest_safe and host.me in record.candidates:
+            raise Violation("whoever may lead has everything that is safe", f"{host.me} cuts at {end}")
 
     def leads(self, host: Host, term: int) -> None:
         """Note who begins to lead: with the first leader of an era, it is known what may be lost."""
@@ -132,6 +181,7 @@ class Judge:
             for value in lost:
                 del self.acknowledged[value]
             self.safe.append(kept)
+            self._newest_safe = max(kept, default=0)
 
     # -- at the end ------------------------------------------------------------------------------------------------
 

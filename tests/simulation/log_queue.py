@@ -1,8 +1,11 @@
-"""Who writes a broker's log: one order after the other, then a sync; the replica hears of both a little later."""
+"""Who writes a broker's log, as the commit thread does: a group of orders, its sync, the next group.
+
+The replica hears where the log stands when a group is written, and again when it is on disk. What comes meanwhile
+waits, so an order of a leader may be carried out long after another one leads.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from venus.replication.messages import LogChanged
@@ -16,25 +19,21 @@ class LogQueue:
 
     def __init__(self, host: Host) -> None:
         self._host, self._disk, self._loop = host, host.disk, host.loop
-        self._orders: deque[tuple[Any, ...]] = deque()
+        self._orders: list[tuple[Any, ...]] = []
         self._done = 0
-        self._syncing = False
+        self._busy = False  # a group is about to be written, or to be on disk
         self._telling = False
 
     def order(self, order: tuple[Any, ...]) -> None:
         """Have something done to the log, after what was ordered before."""
         self._orders.append(order)
-        if len(self._orders) == 1:
-            self._host.soon(self._pace(), self._work)
+        self._go_on()
 
     def changed(self) -> None:
-        """Say what the log is now, and have it on disk."""
+        """Say what the log is now."""
         if not self._telling:
             self._telling = True
             self._host.soon(0.001, self._tell)
-        if not self._syncing and self._disk.unsynced:
-            self._syncing = True
-            self._host.soon(self._pace() + self._disk.lag_s, self._sync, len(self._disk.unsynced))
 
     def now(self) -> LogChanged:
         """Return what the log is."""
@@ -48,21 +47,31 @@ class LogQueue:
         )
 
     def _pace(self) -> float:
-        return 0.003 * self._loop.random.random() + (0.05 * self._disk.lag_s)
+        return 0.003 * self._loop.random.random()
 
     def _tell(self) -> None:
         self._telling = False
         self._host.step(self.now())
 
-    def _sync(self, changes: int) -> None:
-        self._syncing = False
-        self._disk.sync(changes)
-        self.changed()
+    def _go_on(self) -> None:
+        if not self._busy and self._orders:
+            self._busy = True
+            self._host.soon(self._pace(), self._work)
 
     def _work(self) -> None:
-        order = self._orders.popleft()
-        if self._orders:
-            self._host.soon(self._pace(), self._work)
+        orders, self._orders = self._orders, []
+        for order in orders:
+            self._carry_out(order)
+        self.changed()
+        self._host.soon(self._pace() + self._disk.lag_s, self._synced, len(self._disk.unsynced))
+
+    def _synced(self, changes: int) -> None:
+        self._disk.sync(changes)
+        self._busy = False
+        self.changed()
+        self._go_on()
+
+    def _carry_out(self, order: tuple[Any, ...]) -> None:
         match order:
             case ("append", number, first, entries):
                 self._done = number
@@ -79,7 +88,6 @@ class LogQueue:
                 self._propose(term, value)
             case ("trim", start):
                 self._trim(start)
-        self.changed()
 
     def _truncate(self, end: int) -> None:
         content = self._disk.content

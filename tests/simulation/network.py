@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.loop import Loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadCalls:
+    """How often a request is lost, and an answer, and how much later answers come at the most."""
+
+    lost: float = 0.0
+    unheard: float = 0.0
+    late_s: float = 0.0
+
+
+GOOD_CALLS = BadCalls()
 
 
 class Network:
@@ -19,11 +32,13 @@ class Network:
         self.jitter_s = 0.0
         self.late_s = 0.01  # how late the second of two may be
         self.coordinator_jitter_s = 0.0
+        self.bad_calls: dict[tuple[str, str], BadCalls] = {}  # by broker, and kind of call to the coordinator
         self._loop = loop
 
     def heal(self) -> None:
         """Let everything pass, quickly."""
         self.cut.clear()
+        self.bad_calls.clear()
         self.loss = self.doubling = self.jitter_s = self.coordinator_jitter_s = 0.0
 
     def delay(self) -> float:

@@ -15,7 +15,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """`old` stands once in the function `where` (module of venus.replication, class, function); `new` replaces it.
+    """`old` stands once in the function `where`; `new` replaces it.
+
+    `where` is MODULE.CLASS.FUNCTION of venus.replication, or venus.PATH.TO.MODULE:CLASS.FUNCTION.
 
     An empty `old` stands for the whole function.
     """
@@ -30,15 +32,21 @@ def edited(edits: tuple[Edit, ...]) -> Iterator[None]:
     """Have the edits in force. Raises AssertionError if the code is not what an edit expects."""
     with ExitStack() as undo:
         for edit in edits:
-            function = _function(edit.where)
+            function = function_of(edit.where)
             undo.callback(setattr, function, "__code__", function.__code__)
             function.__code__ = _changed(function, edit)
         yield
 
 
-def _function(where: str) -> FunctionType:
+def function_of(where: str) -> FunctionType:
+    """Return the function that an edit names."""
     module, *path = where.split(".")
-    found: Any = importlib.import_module(f"venus.replication.{module}")
+    if module == "venus":
+        *folders, module = where.split(":")[0].split(".")
+        found: Any = importlib.import_module(".".join((*folders, module)))
+        path = where.split(":")[1].split(".")
+    else:
+        found = importlib.import_module(f"venus.replication.{module}")
     for name in path:
         found = inspect.getattr_static(found, name)
     found = found.fget if isinstance(found, property) else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation import faults
+from tests.simulation import directed, faults
 from tests.simulation.coordinator import SimulatedCoordinator, described
 from tests.simulation.host import Host
 from tests.simulation.judge import Judge, Violation
@@ -22,10 +22,17 @@ CONVERGED_WITHIN_S = 40.0
 class World:
     """Everything that there is in one history."""
 
+    host_class: type[Host] = Host
+    judge_class: type[Judge] = Judge
+    policies = (Policy.CONSISTENCY, Policy.CONSISTENCY, Policy.AVAILABILITY)
+    faults = faults.KINDS
+    scripts = staticmethod(directed.script_of)
+
     def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
         self.loop = Loop(seed, say)
         random = self.loop.random
-        self.policy = random.choice((Policy.CONSISTENCY, Policy.CONSISTENCY, Policy.AVAILABILITY))
+        self.policy = random.choice(self.policies)
+        self.script = self.scripts(seed)
         count = random.choice((3, 3, 3, 3, 5))
         spare = random.random() < 0.2  # a broker that has no replica at first
         self.patience = Patience(
@@ -40,14 +47,20 @@ class World:
         self.rate = random.choice((0.3, 1.0, 3.0))
         self.cruelty = random.choice((0.0, 0.2, 0.5))  # how often something happens at the worst moment
         self.cruel_until = 0.0
+        minimum = count // 2 + 1 if self.policy is Policy.CONSISTENCY else random.choice((1, 1, 2))
+        if self.script is not None:
+            count, spare, self.policy = self.script.brokers, False, self.script.policy
+            minimum, self.patience = self.script.min_in_sync, self.script.patience
+            self.rate, self.cruelty = 1.0, 0.0
         self.network = Network(self.loop)
         self.coordinator = SimulatedCoordinator(self.loop)
-        self.judge = Judge(self)
+        self.judge = self.judge_class(self)
+        self.coordinator.stored = self.judge.recorded
         self.slowest_s = 0.0  # how long a fail-over of the whole cluster took
         self._value = 0
         names = "abcdef"[: count + spare]
-        self.hosts = {name: Host(self, name, priority) for priority, name in enumerate(names)}
-        self.min_in_sync = count // 2 + 1 if self.policy is Policy.CONSISTENCY else random.choice((1, 1, 2))
+        self.hosts = {name: self.host_class(self, name, priority) for priority, name in enumerate(names)}
+        self.min_in_sync = minimum
         first = self.hosts["a"].me
         self.coordinator.record = Leadership(
             business="shop",
@@ -69,8 +82,12 @@ class World:
         if host.acknowledges_in is None or host.replica.refusal(self.loop.now):
             return
         for _ in range(int(self.rate * 2 * self.loop.random.random() + 0.5)):
-            self._value += 1
-            host.log.order(("propose", host.acknowledges_in, self._value))
+            self.write(host)
+
+    def write(self, host: Host) -> None:
+        """Let a client write to a leader."""
+        self._value += 1
+        host.log.order(("propose", host.acknowledges_in, self._value))
 
     def install(self, host: Host, effect: m.Reinstall) -> None:
         """Begin again with the leader's state; tried until it is done or another leader is named."""
@@ -114,10 +131,13 @@ class World:
     def run(self) -> None:
         """Let faults happen, end them, wait until all have everything, kill the leader, wait again; judge it."""
         self.loop.run_until(2.0)
-        end = 2.0 + self.loop.random.choice((10.0, 18.0))
-        faults.plan(self, end)
+        end = 2.0 + (self.loop.random.choice((6.0, 12.0)) if self.script is None else 20.0)
         self.cruel_until = end
-        self.loop.run_until(end)
+        if self.script is not None:
+            directed.play(self, self.script)
+        else:
+            faults.plan(self, end)
+        self.loop.run_until(end, lambda: self.loop.now >= self.cruel_until)
         self.loop.say("everything is whole again")
         faults.heal(self)
         if self.dead():
@@ -155,6 +175,7 @@ class World:
 
     def _fail_over(self) -> None:
         self.loop.run_until(self.loop.now + 3.0)  # what was sent before has arrived, a late refresh of a lease as well
+        self._wait_until_converged()
         leader = self.leader
         assert leader is not None
         self.loop.say(f"kill {leader.me}")

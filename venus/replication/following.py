@@ -56,8 +56,10 @@ class Following:
             case None:
                 self._asked_at = None  # with the next tick
                 return []
-            case NotLeading():
-                self._asked_at = now  # again when the fetch would have timed out, unless the record changes
+            case NotLeading(term=term):
+                patience = self._patience
+                # soon if it will hear that it leads; else when the fetch would have timed out, or the record changes
+                self._asked_at = now - patience.fetch_s + patience.idle_s if term < self.term else now
                 return [Read()]
             case Entries() | Diverge() | Trimmed() if event.answer.term != self.term:
                 return []

@@ -47,26 +47,15 @@ def high_watermark(
     return max(before, safe_end - 1)
 
 
-def without(known: Leadership, gone: frozenset[Member]) -> Leadership:
-    """Return the leadership without members that fell behind.
+def changed(known: Leadership, gone: frozenset[Member], back: frozenset[Member]) -> Leadership:
+    """Return the leadership without members that fell behind and with those that have caught up.
 
-    Whoever leaves a set that is then too small still has everything: nothing is acknowledged from now on.
+    Whoever leaves a set that is then too small still has everything, because nothing is acknowledged from now on. Once
+    the set is large enough again, nobody is remembered: entries are acknowledged without those who left.
     """
-    left = known.in_sync - gone
-    if len(left) >= known.min_in_sync:
-        last: frozenset[Member] = frozenset()
-    elif len(known.in_sync) >= known.min_in_sync:
-        last = gone
-    else:
-        last = known.last_in_sync | gone
-    return replace(known, in_sync=left, last_in_sync=last)
-
-
-def grown(known: Leadership, members: frozenset[Member]) -> Leadership:
-    """Return the leadership with members that have caught up."""
-    inside = known.in_sync | members
-    last = frozenset[Member]() if len(inside) >= known.min_in_sync else known.last_in_sync - inside
-    return replace(known, in_sync=inside, last_in_sync=last)
+    inside = (known.in_sync - gone) | back
+    left = frozenset[Member]() if len(inside) >= known.min_in_sync else (known.last_in_sync | gone) - inside
+    return replace(known, in_sync=inside, last_in_sync=left)
 
 
 def keeping_up(

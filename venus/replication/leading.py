@@ -91,7 +91,7 @@ class Leading:
         back = in_sync.caught_up(known, self.followers, present, position.high, term_start)
         if not gone and not back:
             return None if self.confirmed or known.policy is Policy.CONSISTENCY else known
-        return in_sync.grown(in_sync.without(known, gone), back)
+        return in_sync.changed(known, gone, back)
 
     def hand_over(self, to: Member, now: float) -> list[Effect]:
         """Take no more proposals; the successor leads once it has everything, or it is given up after a while."""

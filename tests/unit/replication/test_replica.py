@@ -14,6 +14,7 @@ from venus.replication.messages import (
     Lead,
     Living,
     LogChanged,
+    NotLeading,
     Read,
     Reply,
     Retire,
@@ -120,6 +121,18 @@ def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> No
     assert replica.step(log(3, done=1), 0.2) == [Fetch(to=A, term=1, index=3, last_term=1)]
     effects = replica.step(Answered(leader=A, answer=Entries(term=1, first=3, high=2)), 0.3)
     assert effects == [Advance(high=2), Fetch(to=A, term=1, index=3, last_term=1)]
+
+
+def test_a_follower_asks_a_leader_again_soon_that_has_not_heard_of_its_term() -> None:
+    patience = Patience()
+    replica = Replica(B, Position(), patience=patience)
+    replica.step(Seen(leadership=replace(RECORD, term=2, leader=C, version=2)), 0.0)
+
+    assert replica.step(Answered(leader=C, answer=NotLeading(term=1)), 0.1) == [Read()]
+
+    assert replica.step(Tick(), 0.1 + patience.idle_s / 2) == []
+    asked = [effect.to for effect in replica.step(Tick(), 0.2 + patience.idle_s) if isinstance(effect, Fetch)]
+    assert asked == [C]
 
 
 def test_an_older_leader_retires_when_it_sees_the_next_term() -> None:

@@ -1,0 +1,193 @@
+"""What a broker's service does for its streams: the product's ingest and delivery, called as the service calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from tests.simulation.brokers.disk import BUSINESS
+from tests.simulation.brokers.streams import Stream
+from venus.broker.replicas.shared import refused
+from venus.codec.chunk import decode_chunk
+from venus.errors import DigestMismatch, Unavailable, VenusError
+from venus.model import FULL
+from venus.wire import broker_pb2
+
+if TYPE_CHECKING:
+    from tests.simulation.brokers.host import BrokerHost
+
+
+class Clients:
+    """The streams of one process."""
+
+    def __init__(self, host: BrokerHost) -> None:
+        self._host = host
+        self.producers: dict[Stream, int] = {}  # stream -> its epoch
+        self.consumers: dict[Stream, Reading] = {}
+
+    def end(self, error: VenusError) -> None:
+        """End every stream: this broker does not lead any more, or its copy is about to go."""
+        for stream in [*self.producers, *self.consumers]:
+            stream.end(error)
+
+    def _let_in(self) -> None:
+        """Refuse whoever writes where nobody leads, as the gate of the service does."""
+        standing = self._host.shared.standing(BUSINESS)
+        if not standing.leads:
+            raise refused(BUSINESS, standing)
+
+    def _settled(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
+        """Return what takes the core's answer: told in the process's loop, or the stream ends with the error."""
+        term = self._host.acknowledges_in
+
+        def settled(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is None:
+                self._host.world.judge.answered(self._host, term)
+                self._host.soon(0.0002, tell, done.result())
+            elif isinstance(error, VenusError):
+                self._host.soon(0.0002, stream.end, error)
+            else:
+                raise error
+
+        return settled
+
+    # -- producers -------------------------------------------------------------------------------------------------
+
+    def init(self, stream: Stream, epoch: int, last_batch: int) -> None:
+        """Begin a producer's stream."""
+        producers = self._host.core.producers
+        try:
+            self._let_in()
+            found = producers.init(BUSINESS, "adapter", epoch, last_batch)
+        except VenusError as error:
+            stream.end(error)
+            return
+        stream.on_end = lambda: self._producer_left(stream)
+
+        def tell(ack: broker_pb2.InitAck) -> None:
+            self.producers[stream] = ack.epoch
+            stream.down("ack", ack)
+
+        found.add_done_callback(self._settled(stream, tell))
+
+    def _producer_left(self, stream: Stream) -> None:
+        self.producers.pop(stream, None)
+        try:
+            self._host.core.producers.leave(BUSINESS)
+        except Unavailable:
+            return  # it is installed anew
+
+    def halves(self, stream: Stream, epoch: int, halves: list[broker_pb2.Half]) -> None:
+        """Take half messages whose digests are right."""
+        if any(xxhash.xxh3_64_intdigest(half.body) != half.digest for half in halves):
+            self._host.loop.counts["a damaged half message was refused"] += 1
+            stream.end(DigestMismatch("a half message is damaged"))
+            return
+        self._ask(stream, lambda core: core.producers.halves(BUSINESS, epoch, halves), "halves")
+
+    def decide(self, stream: Stream, epoch: int, batch_no: int, digest: int, verdict: int) -> None:
+        """Take a decision."""
+        self._ask(stream, lambda core: core.producers.decide(BUSINESS, epoch, batch_no, digest, verdict), "decided")
+
+    def _ask(self, stream: Stream, ask: Callable[[Any], Future[Any]], word: str) -> None:
+        try:
+            found = ask(self._host.core)
+        except VenusError as error:
+            stream.end(error)
+            return
+        found.add_done_callback(self._settled(stream, lambda result: stream.down(word, result)))
+
+    def tick(self) -> None:
+        """Ask producers about half messages that nobody decides, if it is time; let readers have what there is."""
+        try:
+            due = self._host.core.producers.due_reviews()
+        except VenusError:
+            return
+        for business, epoch, refs in due:
+            for stream, known in list(self.producers.items()):
+                if known == epoch and stream.open:
+                    self._host.loop.counts["review"] += 1
+                    stream.down("review", refs)
+                    self._host.core.producers.review_delivered(business, [ref.batch_no for ref in refs])
+        self.deliver()
+
+    # -- consumers -------------------------------------------------------------------------------------------------
+
+    def open(self, stream: Stream, group: str, offset: int, epoch: int, transient: bool) -> None:
+        """Begin a consumer's stream, with the full data if it asks for that."""
+        core, snapshot, rows = self._host.core, None, None
+        try:
+            if not transient:
+                self._let_in()
+            if offset == FULL:
+                snapshot, rows = self._full_data(group)
+                offset, epoch = snapshot.offset, snapshot.epoch
+            opened = core.subscriptions.check_position(BUSINESS, offset, epoch)
+            token = core.subscriptions.attach(BUSINESS, group, offset, transient=transient)
+        except (VenusError, TimeoutError) as error:
+            stream.end(error if isinstance(error, VenusError) else Unavailable("it takes too long"))
+            return
+        stream.on_end = lambda: self._consumer_left(stream)
+        self.consumers[stream] = Reading(group, token, offset)
+        if not stream.open:
+            stream._left()
+            return
+        stream.down("opened", opened, snapshot, rows)
+        self.deliver()
+
+    def _full_data(self, group: str) -> tuple[broker_pb2.Snapshot, dict[bytes, bytes]]:
+        full_data = self._host.core.full_data
+        snapshot = full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1, holder=group))
+        rows: dict[bytes, bytes] = {}
+        for split in snapshot.splits:
+            request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split)
+            for sealed in full_data.read_split(request):
+                found = decode_chunk(sealed.body).rows
+                ids, packed = found.record_ids, found.rows
+                rows.update(zip(ids.split(), packed.split(), strict=True))
+        full_data.close(snapshot.snapshot_id)
+        return snapshot, rows
+
+    def _consumer_left(self, stream: Stream) -> None:
+        reading = self.consumers.pop(stream, None)
+        if reading is not None:
+            try:
+                self._host.core.subscriptions.detach(BUSINESS, reading.group, reading.token)
+            except Unavailable:
+                return
+
+    def acknowledge(self, stream: Stream, offset: int) -> None:
+        """Take a consumer's word of what it has applied."""
+        reading = self.consumers.get(stream)
+        if reading is None:
+            return
+        reading.unheard = 0
+        self._host.core.subscriptions.acknowledge(BUSINESS, reading.group, reading.token, offset)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Send what is committed to those who do not have it."""
+        for stream, reading in list(self.consumers.items()):
+            if not stream.open or reading.unheard > 2:
+                continue
+            try:
+                found = self._host.core.subscriptions.read(BUSINESS, reading.offset, 300)
+            except VenusError as error:
+                stream.end(error)
+                continue
+            if found.increments:
+                reading.offset = found.next_offset
+                reading.unheard += 1
+                stream.down("increments", found.increments)
+
+
+class Reading:
+    """How far a consumer's stream has come; `unheard` frames are not acknowledged yet."""
+
+    def __init__(self, group: str, token: int, offset: int) -> None:
+        self.group, self.token, self.offset = group, token, offset
+        self.unheard = 0

@@ -1,0 +1,154 @@
+"""The product's core without threads and files: its commit thread and its materialiser run when the loop says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.brokers.memory_store import MemoryCheckpoints, MemoryDisk, MemoryStore
+from venus.broker.core import Core
+from venus.broker.machine.business import Business
+from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.queue.buffer import Buffer
+from venus.broker.replicas.shared import ReplicatedLogs
+from venus.broker.store.space import Space
+from venus.config import Broker
+
+if TYPE_CHECKING:
+    from tests.simulation.brokers.host import BrokerHost
+
+#: Small, so that histories of seconds fill a buffer, trim a queue and see leases end.
+SETTINGS = Broker(
+    free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=1500, review_after_s=0.6, snapshot_lease_s=5.0
+)
+#: Longer than anything that is waited for takes, unless it never comes.
+PATIENCE_S = 3.0
+
+
+class Killed(BaseException):
+    """The process in which somebody waits has ended."""
+
+
+class Patient(Future[Any]):
+    """A future of the core: whoever waits for its result lets the world go on meanwhile."""
+
+    host: BrokerHost
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self.host.wait(self.done, PATIENCE_S)
+        return super().result(0)
+
+
+class SimulatedCore(Core):
+    """A core on a disk in memory. `work` and `materialise` do what its two threads do in one round."""
+
+    def __init__(self, host: BrokerHost, disk: MemoryDisk, shared: ReplicatedLogs) -> None:
+        super().__init__(
+            Path("/simulated"),
+            SETTINGS,
+            clock_us=host.clock_us,
+            monotonic=lambda: host.loop.now,
+            on_fatal=host.fails,
+            shared=shared,
+            free_bytes=lambda _: host.free_bytes,
+        )
+        self._host, self._disk = host, disk
+        self._busy = False
+
+    def start(self) -> None:
+        """Open the store and replay the log. Raises Corruption."""
+        self._open_store()
+        self._make_full_data()
+        self._make_pipeline()
+        self._make_interfaces()
+        self._recover()
+        self.materialiser._pending.update(self.catalogue.stored())
+        self.commits._lagging.update(business for business in self.catalogue.stored() if business.pending)
+
+    def _open_store(self) -> None:
+        settings = self._settings
+        self.store = self.memory = MemoryStore(self._disk)
+        self.space = Space(self.data_dir, settings.free_bytes_min, self._free_bytes)
+        self.buffer = Buffer(settings.buffer_bytes_max)
+        self.catalogue = Catalogue(
+            lambda number, name: Business(number, name, Reviews(first_s=settings.review_after_s))
+        )
+
+    def _make_full_data(self) -> None:
+        super()._make_full_data()
+        self.snapshots._checkpoints = MemoryCheckpoints(self.memory)  # type: ignore[assignment]
+        self.snapshots._checkpoint = self._patient(self.materialiser.checkpoint)
+        self.materialiser.forget = self._patient(self.materialiser.forget)  # type: ignore[method-assign]
+
+    def _make_pipeline(self) -> None:
+        super()._make_pipeline()
+        submit = self._patient(self.commits.submit)
+
+        def submitted(*arguments: Any, **named: Any) -> Any:
+            future = submit(*arguments, **named)
+            self._go_on()
+            return future
+
+        self.commits.submit = submitted  # type: ignore[method-assign]
+
+    def _patient(self, call: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+        def wrapped(*arguments: Any, **named: Any) -> Future[Any]:
+            future = call(*arguments, **named)
+            future.__class__ = Patient
+            assert isinstance(future, Patient)
+            future.host = self._host
+            return future
+
+        return wrapped
+
+    # -- the threads -----------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let the commit thread do its upkeep, and the materialiser look for work."""
+        self._go_on()
+        self._host.soon(0.001, self.materialise)
+
+    def _go_on(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._host.soon(0.003 * self._host.loop.random.random(), self._write)
+
+    def _write(self) -> None:
+        commits = self.commits
+        taken = (commits._take() or []) if commits._waiting else []
+        commands = [command for command in taken if command.future.set_running_or_notify_cancel()]
+        try:
+            written = commits.write(commits._in_time(commands))
+        except Exception as error:
+            commits.fail(error)
+            return
+        delay = 0.003 * self._host.loop.random.random() + self._host.disk.lag_s
+        self._host.soon(delay, self._finish, written)
+
+    def _finish(self, written: Any) -> None:
+        try:
+            if written is not None:
+                self.commits.finish(written)
+        except Exception as error:
+            self.commits.fail(error)
+            return
+        self._busy = False
+        if self.commits._waiting:
+            self._go_on()
+        self._host.soon(0.02 * self._host.loop.random.random(), self.materialise)
+
+    def materialise(self) -> None:
+        """Do a round of the materialiser, if it has something to do."""
+        materialiser = self.materialiser
+        if not materialiser._pending and not materialiser._leaving and not materialiser._wanted:
+            return
+        try:
+            materialiser._let_go()
+            if self.space.room_for_data():
+                materialiser._round()
+        except Exception as error:
+            self.commits.fail(error)

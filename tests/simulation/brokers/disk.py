@@ -1,0 +1,77 @@
+"""What a broker has on disk, as the judge and the faults see it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.brokers.memory_store import MemoryDisk
+from venus.broker.store import keys
+
+if TYPE_CHECKING:
+    from tests.simulation.brokers.host import BrokerHost
+
+BUSINESS = "shop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Where a log stands; `applied` has a length only."""
+
+    number: int
+    start: int = 1
+    end: int = 1
+    applied: range = range(0)
+
+
+class BrokerDisk:
+    """The disk of a broker; `host` is its process while there is one."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+        self.memory = MemoryDisk()
+        self.lag_s = 0.0
+        self.host: BrokerHost | None = None
+
+    @property
+    def content(self) -> Log:
+        """Where the log stands, as the process knows it, or as it lies on the disk."""
+        business = self.host.business if self.host is not None else None
+        if business is not None:
+            log = business.log
+            return Log(number=business.number, start=log.start, end=log.end, applied=range(log.applied))
+        return self._stored()
+
+    def _stored(self) -> Log:
+        state, rlog = self.memory.families[keys.STATE], self.memory.families[keys.RLOG]
+        for key in state.between(keys.CORE, keys.after_prefix(keys.CORE)):
+            record = json.loads(state.values[key])
+            if record["name"] == BUSINESS:
+                number = int.from_bytes(key[len(keys.CORE) :], "big")
+                entries = rlog.between(keys.log_key(number, 0), keys.log_key(number + 1, 0))
+                end = keys.log_index(entries[-1]) + 1 if entries else record["applied"] + 1
+                return Log(number=number, start=record["log_start_index"], end=end, applied=range(record["applied"]))
+        return Log(number=0)
+
+    def entry(self, index: int) -> bytes | None:
+        """Return a log entry as it is stored."""
+        return self.memory.families[keys.RLOG].values.get(keys.log_key(self.content.number, index))
+
+    def has(self, index: int, entry: bytes) -> bool:
+        """Whether an entry would be there after a power loss."""
+        business = self.host.business if self.host is not None else None
+        if business is not None and index >= business.log.durable_end:
+            return False
+        content = self.content
+        return index < content.start <= content.end or self.entry(index) == entry
+
+    def crash(self) -> None:
+        """End the process, not the machine."""
+        self.host = None
+
+    def lose_power(self, random: Random) -> str:
+        """Forget what was not synced, or a part of it."""
+        self.host = None
+        return self.memory.lose_power(random)

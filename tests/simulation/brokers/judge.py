@@ -1,0 +1,149 @@
+"""The invariants of broker.md 5 for whole brokers, after every step and at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from tests.simulation.brokers.disk import BUSINESS
+from tests.simulation.brokers.source import Cut, Rows
+from tests.simulation.judge import Judge, Violation
+from venus.broker.snapshot import scrub, vouching
+from venus.broker.store import keys
+from venus.codec.headed import pack
+from venus.codec.stored import TOMBSTONE, StoredRows
+
+if TYPE_CHECKING:
+    from tests.simulation.brokers.host import BrokerHost
+    from tests.simulation.brokers.world import BrokerWorld
+
+
+class BrokerJudge(Judge):
+    """What is compared of logs are the entries as they are stored."""
+
+    _world: BrokerWorld
+
+    def __init__(self, world: BrokerWorld) -> None:
+        super().__init__(world)
+        self.decided_through = 0  # the newest batch whose COMMIT was acknowledged
+        self.committed_through = 0  # the newest batch that the source has committed
+        self._judged: dict[str, int] = {}  # how far each host's log was compared
+        self._offsets: dict[str, tuple[int, int]] = {}
+
+    # -- after every step ------------------------------------------------------------------------------------------
+
+    def started(self, host: Any) -> None:
+        super().started(host)
+        self._judged[host.name] = len(host.disk.content.applied)
+        self._offsets.pop(host.name, None)
+
+    def reinstalls(self, host: Any) -> None:
+        super().reinstalls(host)
+        self._judged[host.name] = 0
+        self._offsets.pop(host.name, None)
+
+    def stepped(self, host: Any) -> None:
+        self._record_moves(host)
+        business, position = cast("BrokerHost", host).business, host.replica.position
+        if business is None or not position.whole:
+            return
+        high, before = position.high, self._high[host.name]
+        if high < before:
+            raise Violation("high watermark never falls", f"{host.me} from {before} to {high}")
+        self._high[host.name] = high
+        log = business.log
+        if not log.applied <= high < log.end:
+            raise Violation(
+                "applied <= high watermark < end of the log",
+                f"{host.me} applied {log.applied}, high {high}, end {log.end}",
+            )
+        offsets = business.visible_offset, business.materialised.offset
+        if any(now < then for now, then in zip(offsets, self._offsets.get(host.name, offsets), strict=True)):
+            raise Violation("offsets never fall", f"{host.me} from {self._offsets[host.name]} to {offsets}")
+        if offsets[1] > offsets[0]:
+            raise Violation("the full data has what is committed", f"{host.me} visible and full data: {offsets}")
+        self._offsets[host.name] = offsets
+
+    def advances(self, host: Any, high: int) -> None:
+        business = cast("BrokerHost", host).business
+        assert business is not None
+        if high >= business.log.durable_end:
+            raise Violation("what is applied is on this disk", f"{host.me}: {high}, to {business.log.durable_end}")
+        safe = self.safe[-1]
+        for index in range(max(self._judged[host.name] + 1, business.log.start), high + 1):
+            entry = host.disk.entry(index)
+            if entry is None:
+                raise Violation("what is applied is in the log", f"{host.me}: {index}")
+            if safe.setdefault(index, entry) != entry:
+                raise Violation("one entry at an index", f"{host.me} at {index}")
+        self._judged[host.name] = max(self._judged[host.name], high)
+        self._is_safe(host, high)
+
+    def answered(self, host: Any, term: int | None) -> None:
+        """Judge an answer to a producer: something of this term is acknowledged."""
+        process = (host.name, host.life)
+        if term is not None and self._acknowledges.setdefault(term, process) != process:
+            raise Violation("one process acknowledges in a term", f"{host.me} in term {term}")
+
+    def committed(self, cut: Cut) -> None:
+        """Note that the source has committed a cut: its halves were acknowledged, so they must never get lost."""
+        self.committed_through = cut.records[-1].batch_no
+
+    def decided(self, batch_no: int) -> None:
+        """Note that a COMMIT was acknowledged."""
+        self.decided_through = max(self.decided_through, batch_no)
+        if batch_no > self.committed_through:
+            raise Violation("nothing is visible that the source has not committed", f"batch {batch_no}")
+
+    def leads(self, host: Any, term: int) -> None:
+        self._counts["leader began"] += 1
+
+    # -- at the end ------------------------------------------------------------------------------------------------
+
+    def converged(self) -> bool:
+        world, record = self._world, self._world.coordinator.record
+        if not world.source.drained or not super().converged():
+            return False
+        for name in record.replicas:
+            host = world.hosts[name]
+            business = host.business
+            if business is None or business.log.applied != business.log.end - 1:
+                return False
+            if business.committed.halves or business.materialised.offset != business.visible_offset:
+                return False
+            if business.committed.last_batch != world.source.last_batch:
+                return False
+        return all(consumer.sequence == world.source.next_sequence - 1 for consumer in world.consumers)
+
+    def final(self) -> None:
+        world = self._world
+        for name in world.coordinator.record.replicas:
+            host = world.hosts[name]
+            business, store = host.business, host.core.store
+            assert business is not None
+            if business.committed.last_batch < self.decided_through:
+                raise Violation("what was acknowledged is there", f"{host.me}: {business.committed.last_batch}")
+            rows = full_data(host)
+            if rows != world.source.rows:
+                raise Violation("every replica's full data is the source", f"{host.me}: {rows}, {world.source.rows}")
+            vouching.vouch(store, business)
+            for _ in scrub.whole(store, business, keep=False):
+                pass
+        for consumer in world.consumers:
+            if consumer.rows != world.source.rows:
+                raise Violation("the target is the source", f"{consumer.rows}, {world.source.rows}")
+
+
+def full_data(host: BrokerHost) -> Rows:
+    """Return the rows of a replica's full data."""
+    business = host.business
+    assert business is not None, BUSINESS
+    found: Rows = {}
+    floors = business.materialised.floors
+    prefix = keys.number_prefix(business.number)
+    for key, value in host.core.store.scan(keys.ROW, prefix, keys.after_prefix(prefix)):
+        row = StoredRows(pack([value]))
+        head = row.heads[0]
+        table = int.from_bytes(key[4:8], "big")
+        if not int(head["flags"]) & TOMBSTONE and int(head["sequence"]) > floors.get(table, 0):
+            found[row.record_id(0)] = row.rows.split()[0]
+    return found

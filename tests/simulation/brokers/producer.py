@@ -1,0 +1,209 @@
+"""The upper adapter: halves, the local transaction, the decision; it dies between any two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.brokers.source import Cut, Source
+from tests.simulation.brokers.streams import Stream
+from tests.simulation.judge import Violation
+from venus.adapters.upper.reviews import judge
+from venus.errors import Diverged, Fenced, NotLeader, VenusError
+from venus.model import Verdict
+from venus.wire import broker_pb2
+
+if TYPE_CHECKING:
+    from tests.simulation.brokers.world import BrokerWorld
+
+TICK_S = 0.1
+#: How long a broker may be silent while something is asked of it.
+SILENCE_S = 4.0
+
+
+class Does(Enum):
+    """What a producer does."""
+
+    CONNECTING = auto()
+    NOTHING = auto()
+    SHIPPING = auto()
+
+
+class Producer:
+    """One process of the upper adapter. `cruelty` = how often it goes wrong between two steps."""
+
+    def __init__(self, world: BrokerWorld, source: Source) -> None:
+        self._world, self._source = world, source
+        self._loop, self._random = world.loop, world.loop.random
+        self.alive = True
+        self._stream: Stream | None = None
+        self._does = Does.NOTHING
+        self._epoch = 0
+        self._claimed: int | None = None  # the newest epoch that this process was given
+        self._next_batch, self._next_sequence = 1, 1
+        self._described = False
+        self._cut: Cut | None = None
+        self._heard_at = 0.0
+        self._later_at = 0.0
+        self._hint = ""
+        self._tick()
+
+    def end(self) -> None:
+        """End the process; its stream closes."""
+        self.alive = False
+        if self._stream is not None:
+            self._stream.close()
+
+    def _tick(self) -> None:
+        if not self.alive:
+            return
+        self._loop.after(TICK_S * (0.5 + self._random.random()), self._tick)
+        now = self._loop.now
+        if self._stream is None:
+            if now >= self._later_at:
+                self._connect()
+        elif self._does is not Does.NOTHING and now - self._heard_at > SILENCE_S:
+            self._again()
+        elif self._does is Does.NOTHING and now >= self._later_at:
+            self._ship()
+
+    def _again(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._cut, self._does = None, None, Does.NOTHING
+        self._later_at = self._loop.now + 0.3 * self._random.random()
+
+    def _connect(self) -> None:
+        hosts = self._world.hosts
+        host = hosts[self._hint] if self._hint in hosts else self._random.choice(list(hosts.values()))
+        self._hint = ""
+        if not host.up:
+            self._later_at = self._loop.now + 0.1
+            return
+        if self._claimed is not None and self._source.epoch > self._claimed:
+            self.end()  # another one has taken over
+            return
+        stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, error))
+        self._does, self._heard_at = Does.CONNECTING, self._loop.now
+        stream.up(host.clients.init, stream, self._source.epoch, self._source.last_batch)
+
+    def _ended(self, stream: Stream, error: VenusError) -> None:
+        if stream is not self._stream or not self.alive:
+            return
+        if isinstance(error, Diverged):
+            raise Violation("the broker has what the source has committed", str(error))
+        if isinstance(error, Fenced) or not error.retryable:
+            self._loop.counts[f"producer ended: {type(error).__name__}"] += 1
+            self.end()
+            return
+        self._loop.counts["producer lost its broker"] += 1
+        self._hint = error.leader if isinstance(error, NotLeader) else ""
+        self._again()
+
+    def _taken(self, word: str, what: Any) -> None:
+        if not self.alive or self._stream is None:
+            return
+        self._heard_at = self._loop.now
+        match word:
+            case "ack":
+                self._begin(what)
+            case "halves":
+                self._persisted(what)
+            case "decided":
+                if what.verdict == broker_pb2.COMMIT:
+                    self._world.judge.decided(what.batch_no)
+            case "review":
+                self._reviewed(what)
+
+    # -- a session -------------------------------------------------------------------------------------------------
+
+    def _begin(self, ack: broker_pb2.InitAck) -> None:
+        source = self._source
+        self._epoch = self._claimed = ack.epoch
+        try:
+            source.raise_epoch(ack.epoch)
+        except Fenced:
+            self.end()
+            return
+        committed = ack.last_batch
+        for half, verdict in judge(list(ack.undecided), source.batches):
+            self._decide(half.batch_no, half.digest, verdict)
+            self._loop.counts[f"left undecided: {verdict.name}"] += 1
+            committed = half.batch_no if verdict is Verdict.COMMIT else committed
+        if source.last_batch > committed:
+            raise Violation("the broker has what the source has committed", f"{source.last_batch}, not {committed}")
+        if source.last_batch < committed:
+            raise Violation("nothing is visible that the source has not committed", f"batch {committed}")
+        self._next_batch = committed + 1
+        self._next_sequence = max(source.next_sequence, ack.last_sequence + 1)
+        self._described, self._does = False, Does.NOTHING
+
+    def _decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.up(stream.host.clients.decide, stream, self._epoch, batch_no, digest, int(verdict))
+
+    def _ship(self) -> None:
+        cut = self._source.cut(self._epoch, self._next_batch, self._next_sequence, described=not self._described)
+        stream = self._stream
+        if cut is None or stream is None:
+            return
+        self._cut, self._does, self._heard_at = cut, Does.SHIPPING, self._loop.now
+        halves = [
+            broker_pb2.Half(batch_no=record.batch_no, digest=record.digest, body=self._world.on_the_way(body))
+            for body, record in zip(cut.bodies, cut.records, strict=True)
+        ]
+        for part in [halves] if self._random.random() < 0.5 else [[half] for half in halves]:
+            stream.up(stream.host.clients.halves, stream, self._epoch, part)
+
+    def _persisted(self, result: Any) -> None:
+        cut = self._cut
+        if cut is None or self._does is not Does.SHIPPING:
+            return
+        if result.resend_from is not None:
+            self._again()
+        elif result.through >= cut.records[-1].batch_no:
+            self._commit(cut)
+
+    def _commit(self, cut: Cut) -> None:
+        fate = self._random.random() / self._world.producers_fail if self._world.producers_fail else 1.0
+        first, last = cut.records[0], cut.records[-1]
+        self._cut, self._does = None, Does.NOTHING
+        if fate < 0.2:
+            self._die("died before its local transaction")
+            return
+        if fate < 0.4:
+            self._loop.counts["local transaction failed"] += 1
+            self._decide(first.batch_no, first.digest, Verdict.ROLLBACK)
+            return
+        try:
+            self._source.commit(self._epoch, cut)
+        except Fenced:
+            self._loop.counts["a fenced producer could not commit"] += 1
+            self.end()
+            return
+        self._world.judge.committed(cut)
+        self._next_batch, self._next_sequence = last.batch_no + 1, last.last_sequence + 1
+        self._described = True
+        if fate < 0.7:
+            self._die("died between its local transaction and the decision")
+        elif fate < 1.0:
+            self._loop.counts["forgot to decide"] += 1
+            self._later_at = self._loop.now + 2.0 * self._random.random()
+        else:
+            self._decide(last.batch_no, last.digest, Verdict.COMMIT)
+
+    def _die(self, how: str) -> None:
+        self._loop.counts[f"a producer {how}"] += 1
+        self.end()
+
+    def _reviewed(self, halves: Sequence[broker_pb2.HalfRef]) -> None:
+        if self._does is Does.CONNECTING:
+            return
+        in_flight = self._cut.records[0].batch_no if self._cut is not None else None
+        records = self._source.batches
+        asked = [h for h in halves if (r := records.get(h.batch_no)) is None or r.digest == h.digest]  # type: ignore[call-overload]
+        for half, verdict in judge(asked, records, in_flight_from=in_flight):
+            self._loop.counts[f"reviewed: {verdict.name}"] += 1
+            self._decide(half.batch_no, half.digest, verdict)

@@ -1,0 +1,82 @@
+"""A stream between a client and a broker: in order, or broken, which each end notices a little later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from venus.errors import Unavailable, VenusError
+
+if TYPE_CHECKING:
+    from tests.simulation.brokers.host import BrokerHost
+
+#: After so long an end notices that the other one is silent.
+NOTICED_S = 1.0
+
+Taken = Callable[..., None]
+
+
+class Stream:
+    """One connection of a client to a process of a broker. The client is "!": partitions of clients are its breaks."""
+
+    def __init__(self, host: BrokerHost, taken: Taken, ended: Callable[[VenusError], None]) -> None:
+        self.host, self.life = host, host.life
+        self.open = True
+        self.on_end: Callable[[], None] = lambda: None  # at the broker
+        self._loop, self._network = host.loop, host.world.network
+        self._taken, self._ended = taken, ended
+        self._newest = {True: 0.0, False: 0.0}
+
+    def up(self, what: Callable[..., None], *arguments: Any) -> None:
+        """Let the broker do something, in its process."""
+        self._send(True, lambda: self._at_broker(what, arguments))
+
+    def down(self, *arguments: Any) -> None:
+        """Tell the client something."""
+        self._send(False, lambda: self._taken(*arguments))
+
+    def _at_broker(self, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if self.host.life != self.life:
+            self.breaks()
+        else:
+            self.host.run(self.life, what, arguments)
+
+    def _send(self, to_broker: bool, deliver: Callable[[], None]) -> None:
+        if not self.open:
+            return
+        ends = ("!", self.host.name) if to_broker else (self.host.name, "!")
+        if not self._network.passes(*ends):
+            self.breaks()
+            return
+        arrival = max(self._loop.now + self._network.delay(), self._newest[to_broker] + 1e-6)
+        self._newest[to_broker] = arrival
+        self._loop.at(arrival, self._deliver, deliver)
+
+    def _deliver(self, deliver: Callable[[], None]) -> None:
+        if self.open:
+            deliver()
+
+    def breaks(self) -> None:
+        """Lose the connection: nothing more arrives, both ends notice it."""
+        if self.open:
+            self.open = False
+            self._loop.after(NOTICED_S * self._loop.random.random(), self._ended, Unavailable("the connection is lost"))
+            self._loop.after(NOTICED_S * self._loop.random.random(), self._left)
+
+    def end(self, error: VenusError) -> None:
+        """End it at the broker; the client is told why, if the words arrive."""
+        if self.open:
+            self.open = False
+            self._left()
+            self._loop.after(self._network.delay(), self._ended, error)
+
+    def close(self) -> None:
+        """End it at the client."""
+        if self.open:
+            self.open = False
+            self._loop.after(self._network.delay(), self._left)
+
+    def _left(self) -> None:
+        leave, self.on_end = self.on_end, lambda: None
+        if self.host.life == self.life:
+            self.host.run(self.life, leave, ())

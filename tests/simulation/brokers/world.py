@@ -1,0 +1,97 @@
+"""Whole brokers, a source, producers and consumers; one history from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from tests.simulation.brokers import faults
+from tests.simulation.brokers.consumer import Consumer
+from tests.simulation.brokers.host import BrokerHost
+from tests.simulation.brokers.judge import BrokerJudge
+from tests.simulation.brokers.producer import Producer
+from tests.simulation.brokers.source import Source
+from tests.simulation.coordinator import described
+from tests.simulation.judge import Violation
+from tests.simulation.world import CONVERGED_WITHIN_S, World
+from venus.broker.replicas import installing
+from venus.replication.records import Policy
+
+
+class BrokerWorld(World):
+    """Under the policy `consistency`; what `availability` may lose is judged on the logs alone."""
+
+    hosts: dict[str, BrokerHost]  # type: ignore[assignment]
+    judge: BrokerJudge
+    host_class = BrokerHost
+    judge_class = BrokerJudge
+    policies = (Policy.CONSISTENCY,)
+    faults = faults.KINDS
+    scripts = staticmethod(lambda _: None)
+
+    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
+        self.damaged = ""  # the store in which a bit was flipped
+        super().__init__(seed, say)
+        random = self.loop.random
+        self.flipping = random.choice((0.0, 0.0, 0.02))  # how often a bit flips on the way
+        self.producers_fail = random.choice((0.0, 0.3, 0.8))
+        self.source = Source(random)
+        self.producers: list[Producer] = []
+        self.consumers = [
+            Consumer(self, self.source, "groups", transient=False),
+            Consumer(self, self.source, "readers", transient=True),
+        ]
+        self.loop.at(0.5, self._work)
+        self.loop.at(0.3, self._keep_a_producer)
+
+    def propose(self, host: Any) -> None:
+        """Leave it to the producers."""
+
+    def on_the_way(self, body: bytes) -> bytes:
+        """Return what arrives of a half message."""
+        random = self.loop.random
+        if random.random() >= self.flipping:
+            return body
+        flipped = bytearray(body)
+        flipped[random.randrange(len(body))] ^= 1 << random.randrange(8)
+        return bytes(flipped)
+
+    def _work(self) -> None:
+        """Let the application write."""
+        if self.rate:
+            self.source.work()
+        self.loop.after(0.6 * self.loop.random.random() / max(self.rate, 0.5), self._work)
+
+    def _keep_a_producer(self) -> None:
+        """Start an upper adapter if there is none; now and then another one while there is."""
+        random = self.loop.random
+        alive = [producer for producer in self.producers if producer.alive]
+        if not alive or (len(alive) < 3 and self.loop.now < self.cruel_until and random.random() < 0.02):
+            self.loop.counts["two producers at a time"] += bool(alive)
+            self.producers = [*alive, Producer(self, self.source)]
+        self.loop.after(0.5 * random.random(), self._keep_a_producer)
+
+    def run(self) -> None:
+        with self._virtual_time():
+            super().run()
+
+    @contextmanager
+    def _virtual_time(self) -> Iterator[None]:
+        """Let the installer sleep in virtual time."""
+        real = installing.time
+        installing.time = SimpleNamespace(monotonic=lambda: self.loop.now, sleep=self._sleep)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            installing.time = real
+
+    def _sleep(self, seconds: float) -> None:
+        self.loop.run_until(self.loop.now + seconds)
+
+    def _wait_until_written(self) -> None:
+        self.producers_fail, self.rate = 0.0, 1.0
+        before = self.judge.decided_through
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, lambda: self.judge.decided_through > before):
+            raise Violation("a write is acknowledged within 40 s", described(self.coordinator.record))

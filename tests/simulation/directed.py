@@ -1,0 +1,330 @@
+"""Histories that go straight to where chance hardly ever comes: one seed in ten plays one of these scripts.
+
+A script is a generator: it yields seconds to wait, or what must become true before it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.network import BadCalls
+from venus.replication import messages as m
+from venus.replication.records import Policy
+from venus.replication.settings import Patience
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+    from tests.simulation.world import World
+
+Script = Iterator[float | Callable[[], bool]]
+LOOK_EVERY_S = 0.005
+#: A script that waits for longer than this ends.
+GIVES_UP_S = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directed:
+    """A script, and the world that it wants."""
+
+    play: Callable[[World], Script]
+    policy: Policy = Policy.CONSISTENCY
+    brokers: int = 3
+    min_in_sync: int = 2
+    patience: Patience = field(default_factory=lambda: Patience(lag_s=10.0, idle_s=0.2, fetch_s=0.3))
+
+
+def play(world: World, directed: Directed) -> None:
+    """Let a script happen."""
+    script = directed.play(world)
+    name = directed.play.__name__.strip("_").replace("_", " ")
+
+    def go_on(wanted: Callable[[], bool] | None, since: float) -> None:
+        loop = world.loop
+        if loop.now >= world.cruel_until or (wanted is not None and loop.now - since > GIVES_UP_S):
+            loop.counts[f"script given up: {name}"] += 1
+            world.cruel_until = loop.now
+            return
+        if wanted is not None and not wanted():
+            loop.after(LOOK_EVERY_S, go_on, wanted, since)
+            return
+        found = next(script, None)
+        if found is None:
+            loop.counts[f"script: {name}"] += 1
+            world.cruel_until = loop.now
+        elif callable(found):
+            go_on(found, loop.now)
+        else:
+            loop.after(found, go_on, None, loop.now + found)
+
+    go_on(None, world.loop.now)
+
+
+# -- what scripts have in common -----------------------------------------------------------------------------------
+
+
+def _cast(world: World) -> Generator[float | Callable[[], bool], None, list[Host]]:
+    """Wait until all are in sync; return the brokers, the leader first."""
+    yield lambda: world.leader is not None and len(world.coordinator.record.in_sync) == len(world.hosts)
+    leader = world.leader
+    assert leader is not None
+    return [leader, *(host for host in world.hosts.values() if host is not leader)]
+
+
+def _in_sync(world: World, *hosts: Host) -> Callable[[], bool]:
+    return lambda: world.coordinator.record.in_sync == {host.me for host in hosts}
+
+
+def _leads(host: Host) -> Callable[[], bool]:
+    return lambda: host.world.leader is host
+
+
+def _lines(hosts: Iterable[Host], others: Iterable[Host] = ()) -> set[tuple[str, str]]:
+    """Return the lines between brokers and others, or the coordinator, in both directions."""
+    pairs = {(a.name, b.name) for a in hosts for b in others if a is not b} or {(a.name, "@") for a in hosts}
+    return pairs | {(b, a) for a, b in pairs}
+
+
+def _kill(host: Host) -> None:
+    host.end()
+    host.disk.crash()
+
+
+def _elects(*hosts: Host) -> Callable[[], bool]:
+    return lambda: any(host.replica._elections._running is not None for host in hosts)
+
+
+def _who_elects(*hosts: Host) -> Host:
+    return next(host for host in hosts if host.replica._elections._running is not None)
+
+
+class _Tap:
+    """Keeps answers on their way from one broker to another: copies of them, or instead of letting them through."""
+
+    def __init__(self, source: Host, target: Host, wanted: Callable[[m.Answer], bool], *, holds: bool = False) -> None:
+        self.kept: list[m.Answered] = []
+        self._target, self._holds = target, holds
+        network, line = source.world.network, (source.name, target.name)
+        send = network.send
+
+        def tapped(sender: str, receiver: str, deliver: Callable[..., None], *arguments: Any) -> None:
+            event: object = arguments[0] if arguments else None
+            here = (sender, receiver) == line
+            if here and isinstance(event, m.Answered) and event.answer is not None and wanted(event.answer):
+                self.kept.append(event)
+                if self._holds:
+                    return
+            send(sender, receiver, deliver, *arguments)
+
+        network.send = tapped  # type: ignore[method-assign, assignment]
+
+    def let_go(self) -> None:
+        """Deliver the first that was kept."""
+        self._holds = False
+        self._target.take(self.kept[0])
+
+
+def _tail(world: World, a: Host, b: Host, c: Host) -> Script:
+    """Let b have entries of the leader a that c does not have, and c lead; b does not hear of it yet."""
+    b.draining, b.registered = True, False  # so that c is chosen
+    yield 1.2
+    world.network.cut |= {(a.name, c.name)}
+    yield lambda: b.disk.durable_end > c.disk.content.end
+    _kill(a)
+    world.network.cut.clear()
+    world.network.cut |= _lines([b], [c])
+    yield _leads(c)
+
+
+def _tail_and_a_slow_log(world: World) -> Generator[float | Callable[[], bool], None, Host]:
+    """Let b be about to take its tail back when it is chosen itself; return who else has that tail."""
+    a, b, c = yield from _cast(world)
+    yield from _tail(world, a, b, c)
+    b.disk.lag_s = 2.5
+    b.log.order(("trim", 1))  # its log is busy
+    yield 0.02
+    world.network.cut.clear()
+    yield lambda: b.replica.position.ordered > b.replica.position.done
+    _kill(c)
+    world.coordinator.leave(c.me)
+    yield lambda: b.replica.leads
+    b.disk.lag_s = 0.5
+    return a
+
+
+# -- scripts -------------------------------------------------------------------------------------------------------
+
+
+def _fewer_are_enough(world: World) -> Script:
+    """Let the minimum become one while a leader's log is about to take entries of the last leader back."""
+    yield from _tail_and_a_slow_log(world)
+    record = world.coordinator.record
+    world.coordinator.swap(record, replace(record, min_in_sync=1, last_in_sync=frozenset()))
+    yield 1.0
+
+
+def _same_tail(world: World) -> Script:
+    """Let a follower ask that has the same entries which its leader is about to take back."""
+    a = yield from _tail_and_a_slow_log(world)
+    a.start()
+    a.read()
+    yield lambda: a.me in world.coordinator.record.in_sync
+    world.network.cut |= {(host, a.name) for host in world.hosts}
+    yield 1.5
+    world.network.cut.clear()
+
+
+def _answer_of_an_older_term(world: World) -> Script:
+    """Let entries that were sent in an older term arrive when the same broker leads again."""
+    a, b, c = yield from _cast(world)
+    world.frame = 1
+    behind: list[int] = []  # where b stood when c began to be left behind
+
+    def second(answer: m.Answer) -> bool:
+        return bool(behind) and isinstance(answer, m.Entries) and bool(answer.entries) and answer.first > behind[0]
+
+    tap = _Tap(a, b, second, holds=True)
+    b.draining, b.registered = True, False
+    yield 1.2
+    yield lambda: a.disk.content.end == b.disk.durable_end == c.disk.durable_end
+    world.network.cut |= {(a.name, c.name)}
+    behind.append(b.disk.content.end)
+    yield lambda: bool(tap.kept) and b.disk.durable_end == c.disk.content.end + 1
+    _kill(a)
+    world.network.cut.clear()
+    yield _leads(c)
+    late = tap.kept[0].answer
+    assert isinstance(late, m.Entries)
+    yield lambda: b.disk.durable_end == late.first and b.replica.position.last_term > late.term
+    world.network.cut |= _lines([b], [c])
+    a.start()
+    a.read()
+    yield lambda: a.me in world.coordinator.record.in_sync
+    c.step(m.HandOver(to=a.me))
+    yield lambda: a.replica.leads and b.replica.known is not None and b.replica.known.leader == a.me
+    yield lambda: b.disk.content.end == late.first
+    tap.let_go()
+    yield 0.5
+
+
+def _late_diverge(world: World) -> Script:
+    """Let the word that logs diverge come again, once they do not."""
+    a, b, c = yield from _cast(world)
+    tap = _Tap(c, b, lambda answer: isinstance(answer, m.Diverge))
+    yield from _tail(world, a, b, c)
+    world.network.cut.clear()
+    yield lambda: bool(tap.kept) and b.me in world.coordinator.record.in_sync
+    yield 0.5
+    tap.let_go()
+    yield 0.5
+
+
+def _late_trimmed(world: World) -> Script:
+    """Let the word that the leader's log begins later come again, once it does not matter any more."""
+    a, b, c = yield from _cast(world)
+    tap = _Tap(a, b, lambda answer: isinstance(answer, m.Trimmed))
+    world.network.cut |= _lines([b], [a])
+    yield _in_sync(world, a, c)
+    behind = b.disk.content.end
+    yield lambda: len(a.disk.content.applied) > behind + 1
+    a.log.order(("trim", len(a.disk.content.applied) + 1))
+    yield lambda: a.disk.content.start > behind
+    world.network.cut.clear()
+    yield lambda: bool(tap.kept) and b.me in world.coordinator.record.in_sync
+    yield 0.5
+    tap.let_go()
+    yield 0.5
+
+
+def _high_unheard(world: World) -> Script:
+    """Let a new leader not know how much is safe, and a follower that lacks some of it be as far as it knows."""
+    a, b, c = yield from _cast(world)
+    c.stopping = True
+    world.coordinator.leave(c.me)
+    yield _in_sync(world, a, b)
+    world.rate, b.disk.lag_s = 0.0, 0.05
+    yield lambda: a.disk.content.end == b.replica.high + 1 == c.disk.durable_end
+    index = a.disk.content.end
+    world.network.cut |= {(a.name, c.name)}
+    world.write(a)
+    yield lambda: b.disk.content.end > index
+    world.network.cut |= {(a.name, b.name)}
+    yield lambda: len(a.disk.content.applied) >= index
+    _kill(a)
+    world.network.cut.clear()
+    c.disk.lag_s = 2.0
+    c.stopping = False
+    c.lease_again()
+    yield _leads(b)
+    yield 1.5
+
+
+def _one_comes_back(world: World) -> Script:
+    """Let one who has everything come back while the others, who have not, elect without it."""
+    a, b, *rest = yield from _cast(world)
+    world.network.cut |= _lines(rest, world.hosts.values())
+    yield _in_sync(world, a, b)
+    _kill(a)
+    _kill(b)
+    yield _elects(*rest)
+    b.start()
+    b.draining = True  # so that it lets others begin elections
+    b.lease_again()
+    yield 1.0
+
+
+def _living_unheard(world: World) -> Script:
+    """Let a broker hear that the leader has its lease again by the record alone."""
+    a, *rest = yield from _cast(world)
+    world.network.cut |= _lines(rest, world.hosts.values())
+    yield _in_sync(world, a)
+    world.network.cut |= _lines([a])
+    yield _elects(*rest)
+    elects = _who_elects(*rest)
+    elects.deaf = True
+    world.network.cut |= _lines([host for host in rest if host is not elects])
+    world.network.cut -= _lines([a])
+    a.lease_again()
+    yield 2.0
+
+
+def _swap_across_leases(world: World) -> Script:
+    """Let the answer to a swap come when the lease under which it was asked for has ended, and the next one begun."""
+    a, b, c, *rest = yield from _cast(world)
+    network, coordinator = world.network, world.coordinator
+    network.cut |= _lines([c, *rest], world.hosts.values())
+    yield _in_sync(world, a, b)
+    yield lambda: a.replica.refusal(world.loop.now) == ""
+    network.bad_calls[a.name, "leases"] = BadCalls(lost=1.0)
+    yield lambda: coordinator.lease_of(a.me) - world.loop.now < 0.05
+    network.bad_calls[a.name, "swaps"] = BadCalls(late_s=0.9)
+    network.cut |= _lines([b])
+    coordinator.leave(b.me)
+    yield _elects(c, *rest)
+    elects = _who_elects(c, *rest)
+    network.cut |= {("@", elects.name), *_lines([host for host in (c, *rest) if host is not elects])}
+    network.bad_calls.pop((a.name, "leases"))
+    a.lease_again()
+    yield 2.0
+
+
+_IMPATIENT = Patience(lag_s=0.3, idle_s=0.2, fetch_s=0.3, ballot_s=0.5, election_every_s=0.3)
+_FIVE = {"policy": Policy.AVAILABILITY, "brokers": 5, "min_in_sync": 1, "patience": _IMPATIENT}
+
+SCRIPTS = (
+    Directed(play=_fewer_are_enough),
+    Directed(play=_same_tail),
+    Directed(play=_answer_of_an_older_term),
+    Directed(play=_late_diverge),
+    Directed(play=_late_trimmed, patience=_IMPATIENT),
+    Directed(play=_one_comes_back, **_FIVE),  # type: ignore[arg-type]
+    Directed(play=_living_unheard, **_FIVE),  # type: ignore[arg-type]
+    Directed(play=_swap_across_leases, **_FIVE),  # type: ignore[arg-type]
+    Directed(play=_high_unheard),
+)
+
+
+def script_of(seed: int) -> Directed | None:
+    """Return the script of a seed; nine in ten have none."""
+    return SCRIPTS[seed // 10 % len(SCRIPTS)] if seed % 10 == 9 else None
