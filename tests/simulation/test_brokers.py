@@ -11,12 +11,14 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.rules import RULES
 from tests.simulation.brokers.states import RARE
 from tests.simulation.brokers.world import BrokerWorld
 from tests.simulation.judge import Violation
 from tests.simulation.patching import edited
 from tests.simulation.rules import Rule
+from venus.broker.store import keys
 
 
 def histories(seeds: Iterable[int]) -> Counter[str]:
@@ -51,3 +53,23 @@ def test_two_thousand_histories_of_whole_brokers_hold_and_reach_every_rare_state
 def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
     with edited(rule.edits), pytest.raises(Violation, match=rule.invariant):
         BrokerWorld(rule.seed).run()
+
+
+def test_a_leader_stops_rather_than_ship_a_damaged_entry() -> None:
+    world = BrokerWorld(1)
+    world.loop.run_until(2.0)
+    leader = world.leader
+    assert leader is not None
+    assert leader.business is not None
+    index, life, shipped = leader.business.log.start, leader.life, list[tuple[bytes, ...]]()
+    family = leader.disk.memory.families[keys.RLOG]
+    key = keys.log_key(leader.business.number, index)
+    family.values[key] = family.values[key][:-1] + bytes([family.values[key][-1] ^ 1])
+    world.damaged = leader.disk.store
+
+    leader.product._logs.read(BUSINESS, index, shipped.append)
+    world.loop.run_until(2.1)
+
+    assert shipped == []
+    assert leader.life != life
+    assert world.loop.counts["damage was found"] == 1

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from venus.broker.core import Core
+from venus.broker.log.entry import decode
 from venus.broker.machine.business import Business
 from venus.broker.pipeline import replica_commands
 from venus.broker.pipeline.group import Group
@@ -115,12 +116,13 @@ class CoreLogs:
             found_keys, values, _ = self._core.store.range(
                 keys.RLOG, start, max(start, stop), rows_max=READ_ENTRIES_MAX, bytes_max=FRAME_BYTES
             )
+            dense = 0
+            while dense < len(found_keys) and keys.log_index(found_keys[dense]) == first + dense:
+                decode(values[dense], first + dense, where=str(self._core.store.path))  # followers would refuse it
+                dense += 1
         except StorageError as error:
             self._core.commits.fail(error)
             return
-        dense = 0
-        while dense < len(found_keys) and keys.log_index(found_keys[dense]) == first + dense:
-            dense += 1
         then(run(values[:dense], 0, FRAME_BYTES))
 
     def _submit(self, business: Business, work: Callable[[Group], None]) -> None:
