@@ -86,14 +86,19 @@ def test_every_process_samples_the_same_cuts() -> None:
 
 
 def test_a_collector_that_hangs_delays_nothing() -> None:
+    """More cuts than the queue holds, in a fraction of the time that one request to the collector may take."""
     with hanging(drip) as address:
         spans = tracing.begin(Tracing(endpoint=f"http://{address}", sample=1), "x")
-        began = time.monotonic()
-        for cut in range(3 * tracing.QUEUE_MAX):
-            cutlog.ended(stage("captured", cut))
-        assert time.monotonic() - began < 5, "the data waited for the collector"
         assert spans is not None
-        cutlog.unlisten(spans)
+        try:
+            slowest = 0.0
+            for cut in range(2 * tracing.QUEUE_MAX):
+                began = time.monotonic()
+                cutlog.ended(stage("captured", cut))
+                slowest = max(slowest, time.monotonic() - began)
+            assert slowest < tracing.TIMEOUT_S, "a cut waited for the collector"
+        finally:
+            cutlog.unlisten(spans)
 
 
 def test_it_costs_next_to_nothing_when_it_is_off(caplog: pytest.LogCaptureFixture) -> None:
