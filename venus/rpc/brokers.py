@@ -21,6 +21,8 @@ PROBE_EVERY_S = 2.0
 PROBE_MAX_S = 30.0
 #: How long whoever makes the probe waits for it: meanwhile he could have asked somebody else.
 PROBE_TIMEOUT_S = 0.2
+#: So much slower than the best of the others must an answer be: if all of them are slow, it is us.
+SLOWER = 4.0
 
 
 class Brokers:
@@ -33,6 +35,7 @@ class Brokers:
         self._first = 0
         self._leaders: dict[str, str] = {}  # by business
         self._breakers: dict[str, Breaker] = {}
+        self._latencies: dict[str, float] = {}  # of the newest answer of each
 
     def in_order(self, business: str) -> list[str]:
         """Return every address once, the most promising one first."""
@@ -60,8 +63,11 @@ class Brokers:
     def answered(self, address: str, latency_s: float) -> None:
         """Note that this broker serves, and how long it took to say so."""
         with self._lock:
+            others = [latency for other, latency in self._latencies.items() if other != address]
+            self._latencies[address] = latency_s
             breaker = self._breaker(address)
-            breaker.worked(latency_s, self._monotonic())
+            slow = not others or latency_s >= SLOWER * min(others)
+            breaker.worked(latency_s if slow else 0.0, self._monotonic())
             reason = breaker.reason
         if reason and len(self.addresses) > 1:
             logger.warning("broker %s is left alone for a while: it %s", address, reason)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, fill, take, traffic, wait_for
+from tests.support.brokers import BUSINESS, BrokerProcess, commit, fill, settings, take, traffic, wait_for
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot import snapshots as broker_snapshots
 from venus.broker.snapshot.materialiser import Materialiser
@@ -314,3 +315,21 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         with Admin(broker.address) as admin:
             assert list(admin.status().alarms) == []
         committed(sender, 3)
+
+
+def test_a_broker_that_was_killed_says_so_for_half_an_hour_and_one_that_was_stopped_does_not(tmp_path: Path) -> None:
+    def facts(started: BrokerProcess) -> list[str]:
+        return [fact.fact for fact in traffic(started.address).facts if fact.fact == "crash"]
+
+    with BrokerProcess(settings(tmp_path / "data")) as first:
+        assert first.stop() == 0
+    with BrokerProcess(settings(tmp_path / "data")) as second:
+        wait_for(lambda: [gauge for gauge in traffic(second.address).gauges if gauge.name == "streams"])
+        time.sleep(2)
+        assert facts(second) == []
+        second.kill()
+    with BrokerProcess(settings(tmp_path / "data")) as third:
+        wait_for(lambda: facts(third) == ["crash"])
+        (fact,) = (fact for fact in traffic(third.address).facts if fact.fact == "crash")
+        assert fact.reason == "the broker's process ended without a stop"
+        assert fact.since_us <= fact.seen_us

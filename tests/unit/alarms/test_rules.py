@@ -78,6 +78,14 @@ def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> 
     assert recognised(record)[0].name == "coordinator_record"
 
 
+def test_a_degraded_lane_has_a_rule_and_is_one_alarm_for_each_lane() -> None:
+    said = "lane {} (details) is degraded since 2026-11-22 12:00:00 UTC: CPU is at 95 %, the limit is 90 %"
+    assert [(rule.name, lane) for rule, lane in (recognised(said.format(n)) for n in (4, 3))] == [
+        ("lane_degraded", "4"),
+        ("lane_degraded", "3"),
+    ]
+
+
 def test_figures_do_not_make_another_alarm() -> None:
     early, late = (
         "half message 7 has been undecided for 61 s (1 of them)",

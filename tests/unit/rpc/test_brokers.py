@@ -113,3 +113,13 @@ def test_one_that_knows_no_leader_is_passed_over_and_not_isolated() -> None:
     found.passed_over("a:1")
     assert found.in_order("main") == ["b:1", "a:1"]
     assert found.isolated() == {}
+
+
+def test_an_answer_is_slow_only_beside_others_that_are_quick() -> None:
+    found = Brokers(("a:1", "b:1"), Clock())
+    found.answered("b:1", 0.5)
+    found.answered("a:1", 1.9)
+    assert found.isolated() == {}, "this process is slow, not one of the brokers"
+    found.answered("b:1", 0.01)
+    found.answered("a:1", 2.0)
+    assert set(found.isolated()) == {"a:1"}

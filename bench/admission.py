@@ -1,0 +1,60 @@
+"""What the admission of one batch costs, in the broker's event loop: the brakes alone, without a broker.
+
+python -m bench.admission
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from venus.flow.admission import Admission, Limits
+from venus.flow.degradation import Degradation
+from venus.flow.fair_queue import FairQueue
+
+CALLS, ROUNDS = 20_000, 15
+
+
+def cost_us(call: Callable[[], object]) -> float:
+    """Return the median of some rounds."""
+    found = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        for _ in range(CALLS):
+            call()
+        found.append((time.process_time() - began) / CALLS * 1e6)
+    return statistics.median(found)
+
+
+def admitted(admission: Admission) -> Callable[[], object]:
+    """Return what is done for each frame of half messages: judged, counted, room looked for, counted back."""
+
+    def call() -> None:
+        admission.ingest("main", "p", rows=1, nbytes=100, behind_bytes=0, now=time.monotonic())
+        admission.unsaved.add("main", 100)
+        admission.unsaved.has_room("main")
+        admission.unsaved.remove("main", 100, 0.001)
+
+    return call
+
+
+def main() -> int:
+    """Print the costs."""
+    degradation = Degradation((), 1.0)
+    print(f"without limits     {cost_us(admitted(Admission(Limits(), degradation))):6.2f} us")
+    limited = Limits(rows_per_s=1e12, bytes_per_s=1e12)
+    print(f"with token buckets {cost_us(admitted(Admission(limited, degradation))):6.2f} us")
+    queue: FairQueue[int] = FairQueue(512 << 10)
+
+    def turn() -> None:
+        queue.put("main", 100, 1)
+        queue.take(8 << 20, 1024)
+
+    print(f"a turn at the disk {cost_us(turn):6.2f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""R1: a broker that is dead, stopped or slow leaves the list of those that are asked (RocketMQ part 2, fuse).
+
+    python -m bench.isolation [--quick]
+
+Three brokers on this machine, without a cluster: a client that may choose. Measured is the time from the first failure
+until the peer is isolated, what the next connection of the process waits (with a peer that is stopped, the first one
+waits for its share of the connection's timeout: only silence tells), and how often a healthy peer is isolated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.figures.figure import Finding, at_most, percentile
+from bench.venus_transmission import _MAIN
+from venus.config import Broker, Settings
+from venus.errors import Unavailable
+from venus.rpc import brokers as rpc_brokers
+from venus.rpc.brokers import Brokers
+from venus.rpc.connection import Connection
+
+PAPER = '30 s -> "milliseconds"'
+GOAL_MS = 10.0
+
+
+class Process:
+    """A broker."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = Settings(broker=Broker(listen="127.0.0.1:0", http="", data_dir=folder))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, settings.model_dump_json()], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().split()[3].rstrip(",")
+
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self.process.pid, number)
+
+    def stop(self) -> None:
+        """Kill it, if it lives."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def three() -> Iterator[list[Process]]:
+    """Start three brokers."""
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
+        started = [Process(Path(folder) / name) for name in "abc"]
+        try:
+            yield started
+        finally:
+            for each in started:
+                each.stop()
+
+
+class Noted(Brokers):
+    """Remembers when a failure was noted and when it was isolated."""
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        super().__init__(addresses)
+        self.behind_ms: list[float] = []
+
+    def lost(self, address: str, reason: str = "") -> None:
+        """Measure from the failure until nobody asks the peer first."""
+        at = time.monotonic()
+        super().lost(address, reason)
+        assert address in self.isolated()
+        assert self.in_order("")[0] != address
+        self.behind_ms.append((time.monotonic() - at) * 1000)
+
+
+def connect(reach: str) -> float:
+    """Open a connection and close it; return how many milliseconds it took."""
+    began = time.monotonic()
+    Connection(reach).close()
+    return (time.monotonic() - began) * 1000
+
+
+def fault(kind: str) -> tuple[float, float, float]:
+    """Return, in ms: first failure until isolated, the next connection, and one while all were well (median of 20)."""
+    with three() as started:
+        reach = ",".join(each.address for each in started)
+        known = rpc_brokers._known[reach] = Noted(tuple(reach.split(",")))
+        well = percentile([connect(reach) for _ in range(20)], 50)
+        started[0].send(signal.SIGKILL if kind == "dead" else signal.SIGSTOP)
+        timer = None
+        if kind == "slow":  # it answers after 700 ms: one of RocketMQ's slow classes
+            timer = threading.Timer(0.7, started[0].send, [signal.SIGCONT])
+            timer.start()
+        began = time.monotonic()
+        try:
+            connect(reach)
+        except Unavailable as error:
+            raise AssertionError(f"two of three live: {error}") from error
+        after = time.monotonic()
+        if not known.behind_ms:  # it was slow, not silent: isolated with its answer
+            assert started[0].address in known.isolated(), f"not isolated after {after - began:.2f} s"
+            known.behind_ms.append((time.monotonic() - after) * 1000)
+        following = connect(reach)
+        if timer is not None:
+            timer.join()
+        return known.behind_ms[0], following, well
+
+
+def false_isolations(seconds: float) -> int:
+    """Return how often a healthy broker is isolated while connections are opened all the time."""
+    with three() as started:
+        reach = ",".join(each.address for each in started)
+        known = rpc_brokers._known[reach] = Noted(tuple(reach.split(",")))
+        end, found, was = time.monotonic() + seconds, 0, False
+        while time.monotonic() < end:
+            connect(reach)
+            now = bool(known.isolated())
+            found += now and not was
+            was = now
+        return found
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    found: list[Finding] = []
+    rounds = 1 if quick else 20
+    for kind in ("dead", "stopped", "slow"):
+        measured = [fault(kind) for _ in range(rounds)]
+        behind = max(each[0] for each in measured)
+        found.append(
+            at_most(f"{kind} peer: first failure until isolated, worst of {rounds}", behind, GOAL_MS, "ms", paper=PAPER)
+        )
+        extra = percentile([following - well for _, following, well in measured], 50)
+        found.append(
+            at_most(f"{kind} peer: what the next connection waits longer, median", max(0.0, extra), GOAL_MS, "ms")
+        )
+    seconds = 10.0 if quick else 3600.0
+    found.append(at_most(f"false isolations in {seconds:,.0f} s", false_isolations(seconds), 0, ""))
+    return found
+
+
+def main() -> int:
+    """Print the findings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds: to try the script")
+    findings = run(parser.parse_args().quick)
+    for finding in findings:
+        print(f"{finding.what:70} {finding.ours:>12} goal {finding.goal:>10} {'met' if finding.met else 'MISSED'}")
+    return 0 if all(finding.met for finding in findings) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
