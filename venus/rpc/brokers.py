@@ -37,13 +37,16 @@ class Brokers:
         self._breakers: dict[str, Breaker] = {}
         self._latencies: dict[str, float] = {}  # of the newest answer of each
 
-    def in_order(self, business: str) -> list[str]:
-        """Return every address once, the most promising one first."""
+    def in_order(self, business: str, refused: str = "") -> list[str]:
+        """Return every address once, the most promising one first.
+
+        `refused` has just said that it does not lead: it comes after the isolated ones, one of which may.
+        """
         with self._lock:
             leader = self._leaders.get(business)
             rest = self.addresses[self._first :] + self.addresses[: self._first]
             now = self._monotonic()
-            rest = tuple(sorted(rest, key=lambda address: self._is_isolated(address, now)))
+            rest = tuple(sorted(rest, key=lambda address: (address == refused, self._is_isolated(address, now))))
             return list(dict.fromkeys((leader, *rest) if leader else rest))
 
     def patience_s(self, address: str) -> float | None:

@@ -89,7 +89,7 @@ class Connection:
         self.channel.close()
 
     def _move(self, business: str) -> None:
-        order = self._brokers.in_order(business)
+        order = self._brokers.in_order(business, self.address)
         if order[0] == self.address:
             return
         address, channel = self._open(order)

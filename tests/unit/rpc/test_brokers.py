@@ -108,6 +108,14 @@ def test_for_what_it_leads_an_isolated_broker_is_asked_first_as_soon_as_another_
     assert found.in_order("other") == ["b:1", "c:1", "a:1"]
 
 
+def test_an_isolated_one_is_asked_before_one_that_has_just_said_that_it_does_not_lead() -> None:
+    found = Brokers(("a:1", "b:1"), Clock())
+    found.answered("a:1", 2.0)
+    found.passed_over("b:1")
+    assert found.in_order("main", "b:1") == ["a:1", "b:1"]
+    assert found.in_order("main") == ["b:1", "a:1"]
+
+
 def test_one_that_knows_no_leader_is_passed_over_and_not_isolated() -> None:
     found = Brokers(("a:1", "b:1"), Clock())
     found.passed_over("a:1")
