@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.figures.figure import Finding, at_most, percentile
+from bench.figures.figure import Figure, Finding, at_most, percentile
 from bench.venus_transmission import _MAIN
 from venus.config import Broker, Settings
 from venus.errors import Unavailable
@@ -146,6 +146,9 @@ def run(quick: bool) -> Sequence[Finding]:
     seconds = 10.0 if quick else 3600.0
     found.append(at_most(f"false isolations in {seconds:,.0f} s", false_isolations(seconds), 0, ""))
     return found
+
+
+FIGURE = Figure(id="R1", title="a dead, a stopped and a slow peer", measure=run)
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from urllib.request import urlopen
 
 import psutil
 
-from bench.figures.figure import Finding, at_most, percentile
+from bench.figures.figure import Figure, Finding, at_most, percentile
 from bench.venus_transmission import _MAIN, make_half
 from venus.config import Broker, Degrade, Settings
 from venus.model import Verdict
@@ -202,6 +202,9 @@ def run(quick: bool) -> Sequence[Finding]:
         at_most("peak memory of the broker", peak / 2**20, 400, "MiB"),
         Finding(what="what was degraded, and in which order", ours=str(sorted(seen)), goal="4 first", met=first),
     ]
+
+
+FIGURE = Figure(id="R3", title="twice the load that fits", measure=run)
 
 
 def main() -> int:
