@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from tests.support.brokers import business_status, settings
 from tests.support.etcd import EtcdCluster
-from tests.support.forked_brokers import DidNotStart, ForkedBroker
+from tests.support.forked_brokers import DidNotStart, ForkedBroker, supervised
 from tests.support.ledger import Ledger, read_ledger
 from tests.support.links import Links
 from tests.support.postgres import Server
@@ -133,22 +133,11 @@ class FaultCluster:
         relay = self.links.relays[name]
         chosen = settings(self.data(name), address=relay.address, http="", free_bytes_min=1 << 20, cache_bytes=16 << 20)
         chosen = chosen.model_copy(update={"cluster": cluster})
-        broker = self._supervised(chosen, name)
+        follow, begun = self.clocks[name].follow, partial(self._begun, name)
+        broker = supervised(chosen, self.folder / f"{name}.log", [follow], begun)
         relay.target = broker.address
         self.brokers[name] = broker
         return broker
-
-    def _supervised(self, chosen: Settings, name: str) -> ForkedBroker:
-        """Start a broker until it is up, as a supervisor does: without etcd it ends and asks to be tried again."""
-        end = time.monotonic() + HEALED_S
-        while True:
-            try:
-                return ForkedBroker(
-                    chosen, self.folder / f"{name}.log", [self.clocks[name].follow], partial(self._begun, name)
-                )
-            except DidNotStart as refused:
-                if refused.exit_code != Unavailable.exit_code or time.monotonic() > end:
-                    raise
 
     def _begun(self, name: str, pid: int) -> None:
         self._pids[name] = pid

@@ -6,11 +6,13 @@ synced) is a preparation that the new process carries out first; the product has
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ import psutil
 
 from venus.broker.service.process import Addresses, serve
 from venus.config import Settings
-from venus.errors import VenusError
+from venus.errors import Unavailable, VenusError
 
 START_S = 60.0
 STOP_S = 60.0
+SUPERVISED_S = 120.0
 Preparation = Callable[[], None]
 
 _context = multiprocessing.get_context("forkserver")
@@ -85,7 +88,7 @@ class ForkedBroker:
 
     def kill(self) -> None:
         """SIGKILL."""
-        if self.alive:
+        with contextlib.suppress(ProcessLookupError):  # it has ended this moment
             self.send(signal.SIGKILL)
         self._process.join(STOP_S)
 
@@ -101,6 +104,17 @@ class ForkedBroker:
         """Let no file of the process grow beyond this size: what a full disk or a quota is to a store."""
         most = psutil.RLIM_INFINITY
         psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (most if nbytes is None else nbytes, most))
+
+
+def supervised(*arguments: Any) -> ForkedBroker:
+    """Start a broker until it is up, as a supervisor does: one that finds no etcd ends and asks to be tried again."""
+    end = time.monotonic() + SUPERVISED_S
+    while True:
+        try:
+            return ForkedBroker(*arguments)
+        except DidNotStart as refused:
+            if refused.exit_code != Unavailable.exit_code or time.monotonic() > end:
+                raise
 
 
 class DidNotStart(AssertionError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support import engines, power
 from tests.support.brokers import BUSINESS, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
-from tests.support.forked_brokers import ForkedBroker
+from tests.support.forked_brokers import ForkedBroker, supervised
 from tests.support.real_broker import free_port
 from tests.support.stored import plain_rows
 from venus.config.sections import Cluster
@@ -47,7 +47,8 @@ class PowerCluster:
             cache_bytes=2 << 20,
         )  # fmt: skip
         note = partial(power.note_what_is_synced, self._note(name))
-        return ForkedBroker(chosen.model_copy(update={"cluster": cluster}), self.folder / f"{name}.log", [note])
+        chosen = chosen.model_copy(update={"cluster": cluster})
+        return supervised(chosen, self.folder / f"{name}.log", [note])
 
     def _note(self, name: str) -> Path:
         return self.folder / f"{name}.note"
