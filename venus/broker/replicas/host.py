@@ -112,6 +112,7 @@ class Host:
         standing = Standing(
             term=replica.known.term if replica.known is not None else 0,
             leads=replica.leads,
+            hands_over=replica.leading is not None and replica.leading.handing_over is not None,
             refusal=replica.refusal(now) or silence.refusal(replica, now, self._patience.silent_s),
             leader=self.brokers.address(leader) if leader != self.me.member else "",
             high=replica.high,

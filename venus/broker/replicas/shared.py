@@ -110,7 +110,7 @@ class ReplicatedLogs:
 def refused(business: str, standing: Standing) -> Unavailable:
     """Return the error for somebody who wants to write where that cannot be done now."""
     text = f"{business}: {standing.refusal}"
-    if standing.leads:
+    if standing.leads and not standing.hands_over:
         return Unavailable(text, hint="it goes on by itself when enough replicas are there: `venus status` shows them")
     return NotLeader(text, leader=standing.leader)
 

@@ -14,6 +14,7 @@ class Standing:
 
     term: int = 0
     leads: bool = False
+    hands_over: bool = False  # another broker leads in a moment: clients look for it, and do not take this one for away
     refusal: str = "the cluster has not been heard of yet"
     leader: str = ""
     high: int = 0
