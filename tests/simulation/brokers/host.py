@@ -249,6 +249,10 @@ class _JudgedHost(ReplicaHost):
         if business in self.replicas and host.up:
             host.world.judge.stepped(host)
 
+    def drop(self, business: str, why: str) -> None:
+        super().drop(business, why)
+        self._host.world.judge.reinstalls(self._host)
+
 
 class _JudgedLogs(CoreLogs):
     """The product's logs; what is ordered of them is judged first."""
@@ -347,6 +351,12 @@ class _Coordination:
     def swap(self, before: Leadership, after: Leadership) -> None:
         self._host.loop.say(f"{self._host.me} swaps {described(before)} for {described(after)}")
         self._host.swap(m.Swap(before=before, after=after))
+
+    def say(self, me: LiveBroker) -> None:
+        """Nobody asks here how far an installation is."""
+
+    def ask_forgotten(self, business: str) -> None:
+        """Its record is always there."""
 
     def create(self, leadership: Leadership) -> None:
         raise AssertionError(f"the business is there: {leadership}")

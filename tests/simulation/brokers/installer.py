@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.brokers.memory_store import only_read
 from venus.broker.replicas import copies
-from venus.broker.replicas.copies import Piece
+from venus.broker.replicas.copies import Begin, Copy, Piece, Place
 from venus.broker.replicas.installing import Installer
+from venus.broker.replicas.unfinished import Mark
+from venus.broker.store import keys
 from venus.errors import Unavailable
 from venus.replication.messages import LogChanged
 from venus.replication.records import LiveBroker
@@ -24,27 +28,23 @@ class SimulatedInstaller(Installer):
         super().__init__(
             host.core,
             host.shared,
-            self._copy,
+            _Source(host),
             post=lambda call: host.soon(0.0003, call),
             ended=lambda _, error: host.clients.end(error),
         )
         self._host = host
-        self._runs = False
         self._stopping = _Stopping(host)  # type: ignore[assignment]
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy, in a thread of this process."""
-        host = self._host
-        host.loop.counts["reinstalled"] += 1
-        host.world.judge.reinstalls(host)
-        self._wanted[business] = leader, done
-        if not self._runs:
-            self._runs = True
-            host.soon(0.05 * host.loop.random.random(), self._in_thread)
+        self._host.loop.counts["reinstalled"] += 1
+        self._host.world.judge.reinstalls(self._host)
+        super().begin(business, leader, done)
 
-    def _in_thread(self) -> None:
-        self._run()
-        self._runs = False
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.current_thread()  # none of its own: the loop is its thread
+            self._host.soon(0.05 * self._host.loop.random.random(), self._run)
 
     def _install(self, business: str, leader: LiveBroker) -> LogChanged:
         try:
@@ -52,17 +52,37 @@ class SimulatedInstaller(Installer):
         except TimeoutError as error:  # virtual time is not what the product waits for
             raise Unavailable(f"it takes too long: {error}") from error
 
-    def _copy(self, leader: LiveBroker, business: str) -> Iterator[Piece]:
+
+class _Source:
+    """Where copies come from: the store of a leader, as it is now."""
+
+    def __init__(self, host: BrokerHost) -> None:
+        self._host = host
+
+    def copy(self, leader: LiveBroker, business: str, mark: Mark | None) -> Generator[Begin | Piece, None, None]:
+        """Return a copy from its beginning: what was installed of an earlier one is of no use."""
         host = self._host
         source: BrokerHost = host.world.hosts[leader.member.broker]
         self._reach(source, leader)
         held = source.business
         if held is None:
             raise Unavailable("it has nothing of it")
-        for piece in copies._read(only_read(source.core.memory.frozen()), held):
+        copy = Copy(
+            name=f"{host.name}{host.loop.now}",
+            path=Path("/simulated/copy"),
+            store=only_read(source.core.memory.frozen()),
+            number=held.number,
+            log_stop=keys.log_key(held.number, held.log.applied + 1),
+            records_expected=0,
+        )
+        yield Begin(copy=copy.name)
+        for piece in copies.pieces(copy, Place()):
             host.wait(lambda: False, 0.05 * host.loop.random.random())
             self._reach(source, leader)
             yield piece
+
+    def copy_done(self, leader: LiveBroker, business: str, copy: str) -> None:
+        """Nothing is kept of it."""
 
     def _reach(self, source: BrokerHost, leader: LiveBroker) -> None:
         links = {(self._host.name, source.name), (source.name, self._host.name)}
