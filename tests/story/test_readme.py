@@ -20,7 +20,7 @@ from tests.support.whole_way import run_at
 from venus.cli.demo.compare import compare
 from venus.cli.demo.shop import build
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
