@@ -58,8 +58,7 @@ def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
 def test_a_leader_stops_rather_than_ship_a_damaged_entry() -> None:
     world = BrokerWorld(1)
     world.loop.run_until(2.0)
-    leader = world.leader
-    assert leader is not None
+    leader = world.leading
     assert leader.business is not None
     index, life, shipped = leader.business.log.start, leader.life, list[tuple[bytes, ...]]()
     family = leader.disk.memory.families[keys.RLOG]

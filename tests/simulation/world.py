@@ -24,15 +24,14 @@ class World:
 
     host_class: type[Host] = Host
     judge_class: type[Judge] = Judge
-    policies = (Policy.CONSISTENCY, Policy.CONSISTENCY, Policy.AVAILABILITY)
+    policies: tuple[Policy, ...] = (Policy.CONSISTENCY, Policy.CONSISTENCY, Policy.AVAILABILITY)
     faults = faults.KINDS
-    scripts = staticmethod(directed.script_of)
 
     def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
         self.loop = Loop(seed, say)
         random = self.loop.random
         self.policy = random.choice(self.policies)
-        self.script = self.scripts(seed)
+        self.script = self.script_of(seed)
         count = random.choice((3, 3, 3, 3, 5))
         spare = random.random() < 0.2  # a broker that has no replica at first
         self.patience = Patience(
@@ -115,6 +114,10 @@ class World:
         host.installing = None
         self.judge.reinstalls(host)
         host.step(m.Installed(log=host.log.now()))
+
+    def script_of(self, seed: int) -> directed.Directed | None:
+        """Return what this seed plays instead of chance, if anything."""
+        return directed.script_of(seed)
 
     @property
     def leader(self) -> Host | None:

@@ -27,7 +27,8 @@ class Consumer:
         self._loop, self._random = world.loop, world.loop.random
         # the target
         self.rows: Rows = {}
-        self.offset, self.epoch, self.sequence = FULL, 0, 0
+        self.offset: int = FULL
+        self.epoch = self.sequence = 0
         # the process
         self._stream: Stream | None = None
         self._open: list[tuple[broker_pb2.Increment, change_pb2.BatchBody]] = []  # of a cut that is not whole

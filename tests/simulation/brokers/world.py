@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from tests.simulation.brokers import faults
 from tests.simulation.brokers.consumer import Consumer
@@ -29,7 +30,6 @@ class BrokerWorld(World):
     judge_class = BrokerJudge
     policies = (Policy.CONSISTENCY,)
     faults = faults.KINDS
-    scripts = staticmethod(lambda _: None)
 
     def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
         self.damaged = ""  # the store in which a bit was flipped
@@ -45,6 +45,16 @@ class BrokerWorld(World):
         ]
         self.loop.at(0.5, self._work)
         self.loop.at(0.3, self._keep_a_producer)
+
+    def script_of(self, seed: int) -> None:
+        """Leave it to chance."""
+
+    @property
+    def leading(self) -> BrokerHost:
+        """The broker that leads; there is one."""
+        found = self.leader
+        assert isinstance(found, BrokerHost)
+        return found
 
     def propose(self, host: Any) -> None:
         """Leave it to the producers."""
@@ -80,12 +90,9 @@ class BrokerWorld(World):
     @contextmanager
     def _virtual_time(self) -> Iterator[None]:
         """Let the installer sleep in virtual time."""
-        real = installing.time
-        installing.time = SimpleNamespace(monotonic=lambda: self.loop.now, sleep=self._sleep)  # type: ignore[assignment]
-        try:
+        virtual = SimpleNamespace(monotonic=lambda: self.loop.now, sleep=self._sleep)
+        with patch.object(installing, "time", virtual):
             yield
-        finally:
-            installing.time = real
 
     def _sleep(self, seconds: float) -> None:
         self.loop.run_until(self.loop.now + seconds)
