@@ -15,6 +15,7 @@ import pytest
 from tests.support.collectors import Collected, collecting
 from tests.support.pipeline import PASSWORD, Pipeline, with_password
 from tests.support.postgres import Server
+from venus.cli.demo.servers import listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -61,6 +62,7 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
     pipeline.venus("install-triggers")
     pipeline.start("broker", *JSON_LOG, "broker")
+    pipeline.until(lambda: listening(pipeline.ports[0]), "the broker")
     pipeline.venus("migrate", "--target", "main")
     pipeline.start("sync", *JSON_LOG, "sync")
     write(pipeline, *(f"INSERT INTO t VALUES ({n}, 'row {n} of the secret kind')" for n in range(321)))

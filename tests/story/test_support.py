@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.pipeline import PASSWORD, QUOTED, Pipeline, with_password
 from tests.support.postgres import Server, libpq
+from venus.cli.demo.servers import listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -54,6 +55,7 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
         db.execute("CREATE TABLE unfit (name TEXT PRIMARY KEY, v TEXT)")
     pipeline.venus("install-triggers")
     pipeline.start("broker", "-v", "--log-format", "json", "broker")
+    pipeline.until(lambda: listening(pipeline.ports[0]), "the broker")
     pipeline.venus("migrate", "--target", "main")
     pipeline.start("sync", "-v", "sync")
     with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as target, target, target.cursor() as cursor:
