@@ -160,15 +160,22 @@ class EtcdCoordinator:
 
     def remove(self, leadership: Leadership) -> bool:
         """Remember the term of a business and remove it; False if `leadership` is not current any more."""
-        key, found = self._forgotten(leadership.business)
-        if found is None or decode_forgotten(key, found.value) < leadership.term:
-            value = encode_forgotten(leadership.business, leadership.term)
-            if not self._client.swap(key, 0 if found is None else found.revision, value).done:
-                return False  # somebody else removes it
+        self._remember(leadership)
         swapped = self._client.swap(self._key("businesses", leadership.business), leadership.version, None)
         if not swapped.done and swapped.repeated:
             raise _uncertain(leadership.business)
         return swapped.done
+
+    def _remember(self, leadership: Leadership) -> None:
+        """Store the term of a business that is to be removed; what somebody else stored meanwhile counts as well."""
+        for _ in range(TRIES_MAX):
+            key, found = self._forgotten(leadership.business)
+            if found is not None and decode_forgotten(key, found.value) >= leadership.term:
+                return  # also if it is our own, whose answer was lost
+            value = encode_forgotten(leadership.business, leadership.term)
+            if self._client.swap(key, 0 if found is None else found.revision, value).done:
+                return
+        raise _uncertain(leadership.business)
 
     def forgotten(self, business: str) -> int:
         """Return the last term of a business of this name that was forgotten; 0 = none ever was."""

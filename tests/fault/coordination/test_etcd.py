@@ -241,10 +241,23 @@ def test_a_swap_that_somebody_overwrote_before_it_could_be_sure_is_unknown(etcd:
         assert other.read("main") == replace(stored, term=12)
 
 
+def test_a_removal_that_heard_nothing_of_the_term_it_stored_goes_on(etcd: EtcdCluster, connect: Connect) -> None:
+    with LostAnswers(etcd.addresses[0]) as front:
+        own = connect([front.address])
+        stored = created(own)
+        front.lose = 1
+
+        assert own.remove(stored)
+        assert front.lost == 1
+        assert own.read("main") is None
+        assert own.forgotten("main") == stored.term
+
+
 def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = created(own)
+        own._remember(stored)  # what is swapped next is the record itself
         front.lose = 1
 
         with pytest.raises(Unavailable, match="not known"):

@@ -19,6 +19,7 @@ from venus.broker.snapshot import splits
 from venus.broker.snapshot.snapshots import Snapshots
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Totals, decode_chunk
+from venus.config.traffic import Limits
 from venus.errors import Corruption, Overloaded, Refused, SnapshotExpired, Unavailable
 from venus.model import ChangeKind
 from venus.wire import broker_pb2, change_pb2
@@ -33,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
-    opened = engines.make(tmp_path, clock)
+    opened = engines.make(tmp_path, clock, limits=Limits(slow_request_ms=0))  # this clock jumps
     yield opened
     opened.stop()
 

@@ -24,6 +24,7 @@ from tests.support.etcd import EtcdCluster
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, run_at
 from tests.support.workload import item_step, writers
+from venus.broker.replicas.dissolving import dissolve
 from venus.cli.demo.servers import free_ports
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
@@ -103,7 +104,7 @@ class Place:
         """Return what a killed broker had, from a copy of its data that a broker on its own opens."""
         copy = self.folder / f"{name}-copy"
         shutil.copytree(self.folder / name, copy)
-        (copy / "cluster.json").unlink()
+        dissolve(copy, name, None)  # the others are not asked: the copy is read on its own
         with BrokerProcess(settings(copy, free_bytes_min=0)) as alone:
             return business_status(alone.address)
 

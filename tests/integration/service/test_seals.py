@@ -53,6 +53,10 @@ def _forget_business(ends: Ends) -> object:
     return "refused"
 
 
+def _close_losses(ends: Ends) -> object:
+    return ends[0].close_losses(BUSINESS, f"{BUSINESS}/nobody", (1,))
+
+
 def _open(ends: Ends) -> object:
     found = ends[1].open(BUSINESS, splits=2, lease_s=30, holder="test")
     ends[1].close(found.snapshot_id)
@@ -84,6 +88,7 @@ CALLS: dict[str, Call] = {
     "Decide": _decide,
     "Forget": _forget,
     "ForgetBusiness": _forget_business,
+    "CloseLosses": _close_losses,
     "OpenSnapshot": _open,
     "RenewSnapshot": _renew,
     "SumSnapshot": _sum,
