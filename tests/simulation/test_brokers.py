@@ -20,7 +20,6 @@ from tests.simulation.patching import edited
 from tests.simulation.rules import Rule
 from venus.broker.store import keys
 
-
 #: Not mended yet: a stream stays counted at a replica that is to be removed, and the removal waits for it for ever.
 OPEN = 14
 
