@@ -30,7 +30,7 @@ ROOT = "captured"
 
 
 def trace_id(stage: cutlog.Stage) -> int:
-    """Return the id of a cut's trace: the same in every process. Batch numbers begin anew with a new store."""
+    """Return the id of a cut's trace: the same in every process. Batch numbers start over with a new store."""
     name = f"{stage.business}\0{stage.cut}\0{stage.captured_at_us}"
     return xxhash.xxh3_128_intdigest(name.encode()) or 1
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the table. `paper` and `peer` are empty where there is no such number."""
+    """One line of the table. `paper` and `peer` are empty if neither gives a number."""
 
     what: str
     ours: str

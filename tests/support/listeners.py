@@ -88,7 +88,7 @@ def say_nothing(connection: socket.socket, over: threading.Event) -> None:
 
 
 def drip(connection: socket.socket, over: threading.Event) -> None:
-    """Send a byte now and then: each one starts a time-out anew."""
+    """Send a byte now and then: each one restarts a time-out."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
     while not over.wait(0.2):
         connection.sendall(b"x")

@@ -77,7 +77,7 @@ class Book:
     def step(self, found: Iterable[tuple[str, str]], now_s: float, elsewhere: Set[str] = frozenset()) -> list[Notice]:
         """Take what is wrong now, (business, sentence) each; return what is to be told.
 
-        `elsewhere`: businesses that another broker speaks for now; theirs are dropped without a word.
+        `elsewhere`: businesses that another broker reports now; their alarms are dropped silently.
         """
         self._alarms = {key: alarm for key, alarm in self._alarms.items() if key[0] not in elsewhere}
         seen: set[Key] = set()

@@ -90,7 +90,7 @@ def kept(known: Leadership, broker: str) -> Leadership:
 
 
 def check_broker(broker: str, names: Collection[str]) -> None:
-    """Raise ConfigError for a broker that nobody has heard of."""
+    """Raise ConfigError for an unknown broker."""
     if broker not in names:
         raise ConfigError(
             f"the cluster has no broker {broker!r}{nearest(broker, sorted(names))}",

@@ -150,7 +150,7 @@ class EtcdCoordinator:
             stored = self._store(raised, 0, also=(key, 0 if found is None else found.revision))
             if stored is not None or self.read(leadership.business) is not None:
                 return stored
-        raise Unavailable(f"business {leadership.business} cannot be created: it is forgotten again and again")
+        raise Unavailable(f"business {leadership.business} cannot be created: it is repeatedly forgotten")
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
         """Replace `before` by `after`; None if `before` is not current any more."""

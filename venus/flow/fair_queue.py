@@ -59,7 +59,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def put_first(self, item: T) -> None:
-        """Let an item go before everything else but its like; it depends on nothing that waits."""
+        """Put an item ahead of everything but others of its kind; it depends on nothing that waits."""
         self._urgent.append(item)
         self._count += 1
 

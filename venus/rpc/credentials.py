@@ -77,7 +77,7 @@ def explained(address: str, proof: Proof, timeout_s: float) -> VenusError | None
 
 
 def _shook_hands(secured: ssl.SSLSocket) -> bool:
-    """Whether there was a handshake: on a connection that was reset meanwhile Python leaves it out without a word."""
+    """Whether there was a handshake: on a connection that was reset meanwhile Python silently skips it."""
     return secured.version() is not None
 
 

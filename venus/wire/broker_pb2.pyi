@@ -1781,7 +1781,7 @@ class BrokerStatus(_message.Message):
     def traffic(self) -> Global___TrafficStatus: ...
     @_builtins.property
     def installations(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstallationStatus]:
-        """of replicas that begin anew"""
+        """of replicas that start over"""
 
     def __init__(
         self,

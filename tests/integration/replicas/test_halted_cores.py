@@ -91,7 +91,7 @@ def entries(node: Node) -> int:
     try:
         return node.core.catalogue.known(BUSINESS).log.applied
     except Unavailable:
-        return -1  # it begins anew
+        return -1  # it starts over
 
 
 def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Clients:
         try:
             self._host.core.producers.leave(BUSINESS)
         except Unavailable:
-            return  # it is installed anew
+            return  # it is being installed again
 
     def halves(self, stream: Stream, epoch: int, halves: list[broker_pb2.Half]) -> None:
         """Take half messages whose digests are right."""

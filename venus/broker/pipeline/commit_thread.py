@@ -147,7 +147,7 @@ class CommitThread:
     ) -> Future[T]:
         """Queue a command behind everything of its business or `line`; without either, behind everything.
 
-        `first`: it depends on nothing that waits, and goes before it. The future of one with bytes fails with
+        `first`: it depends on nothing that waits, and is taken ahead of it. The future of one with bytes fails with
         Overloaded if they wait for too long.
         """
         future: Future[T] = Future()

@@ -75,7 +75,7 @@ class Host:
         self._wishes = Wishes(me.member, wanted, self.brokers, coordination, self.take, monotonic)
         self.records: dict[str, Leadership] = {}  # of every business of the cluster
         self._dropping: set[str] = set()
-        self._early: dict[str, dict[Member, m.Fetched]] = {}  # fetches of a term that was not heard of yet
+        self._early: dict[str, dict[Member, m.Fetched]] = {}  # fetches of a term that is not known yet
         self._patience = patience
         self._monotonic = monotonic
         self._lease_until = float("-inf")

@@ -87,7 +87,7 @@ def enter(core: Core, coordinator: Coordinator, cluster: str, broker: str, wante
 
 
 def _forget(core: Core, coordinator: Coordinator, me: Member) -> None:
-    """Remove businesses that the cluster has forgotten while this broker was away, whether they began anew or not."""
+    """Remove businesses that the cluster has forgotten while this broker was away, even if they exist again."""
     leaderships = {found.business: found for found in coordinator.leaderships()}
     for business in core.catalogue.stored():
         found = leaderships.get(business.name)

@@ -36,7 +36,7 @@ class Wanted:
         return left(known, live) or self.replaced(known, live) or self.grown(known, live)
 
     def replaced(self, known: Leadership, live: Collection[LiveBroker]) -> Leadership | None:
-        """Return the record with a replica more for one that a draining broker has; None = there is no such case."""
+        """Return the record with an additional replica in place of one on a draining broker; None = none is needed."""
         draining = [one.member.broker for one in live if one.draining and one.member.broker in staying(known)]
         spare = self._others(known.business, live, known.replicas)
         if not draining or not spare:

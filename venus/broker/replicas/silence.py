@@ -1,7 +1,7 @@
 """A leader whose write waits for a follower that says nothing: how long, and in which words it is refused then. Pure.
 
 The follower leaves the in-sync set once it has lagged for `lag_s`, if the coordinator takes that change and enough
-members are left. Until then, or without the coordinator for ever, whoever writes would wait without a word.
+members are left. Until then, or without the coordinator for ever, writers would wait without an answer.
 """
 
 from __future__ import annotations

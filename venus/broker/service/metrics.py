@@ -53,7 +53,7 @@ REPLICATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.ReplicationStatus
     ("venus_writable", "1 if this broker takes writes for the business", lambda r: float(not r.refusal)),
 )
 
-#: Of replicas that begin anew with a leader's copy.
+#: Of replicas that start over with a leader's copy.
 INSTALLATION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.InstallationStatus], float]], ...] = (
     ("venus_installation_records", "Records that have come of a leader's copy", lambda i: i.records),
     ("venus_installation_records_expected", "Records of the whole copy, about", lambda i: i.records_expected),
@@ -226,7 +226,7 @@ class StatusCollector(Collector):
             yield behind
 
     def _installations(self) -> Iterable[Metric]:
-        """Return how far replicas are that begin anew; nothing while there is none."""
+        """Return the progress of replicas that start over; nothing while there is none."""
         for name, text, read in INSTALLATION_GAUGES if self._status.installations else ():
             family = GaugeMetricFamily(name, text, labels=["business"])
             for found in self._status.installations:
