@@ -67,6 +67,9 @@ class Clients:
             stream.end(error)
             return
         stream.on_end = lambda: self._producer_left(stream)
+        if not stream.open:  # it broke while this process was paused
+            stream._left()
+            return
 
         def tell(ack: broker_pb2.InitAck) -> None:
             self.producers[stream] = ack.epoch
