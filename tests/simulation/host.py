@@ -199,7 +199,9 @@ class Host:
         self.world.judge.stepped(self)
 
     def _fetch(self, effect: m.Fetch) -> None:
-        event = m.Fetched(follower=self.me, term=effect.term, index=effect.index, last_term=effect.last_term)
+        event = m.Fetched(
+            follower=self.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
+        )
         leader = self.world.hosts[effect.to.broker]
         if not leader.up and self.loop.random.random() < 0.7:
             self.soon(self.world.network.delay(), self.step, m.Answered(leader=effect.to, answer=None))

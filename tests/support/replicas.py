@@ -72,7 +72,13 @@ class MemoryTransport:
         self._net, self._node = net, node
 
     def fetch(self, to: LiveBroker, business: str, fetch: Fetch) -> None:
-        event = Fetched(follower=self._node.member, term=fetch.term, index=fetch.index, last_term=fetch.last_term)
+        event = Fetched(
+            follower=self._node.member,
+            term=fetch.term,
+            index=fetch.index,
+            last_term=fetch.last_term,
+            version=fetch.version,
+        )
         self._send(to.member, lambda node: node.host.fetched(business, event))
 
     def answer(self, to: Member, business: str, answer: Answer) -> None:

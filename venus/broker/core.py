@@ -163,9 +163,17 @@ class Core:
             clock_us=self.clock_us,
         )
         self.producers = Producers(
-            self.catalogue, self.commits, self.space, clock_us=self.clock_us, monotonic=self._monotonic
+            self.catalogue,
+            self.commits,
+            self.space,
+            clock_us=self.clock_us,
+            monotonic=self._monotonic,
+            knows_end=self._knows_end,
         )
-        self.subscriptions = Subscriptions(self.catalogue, self.commits, groups, self.store, self.buffer, guard)
+        self.subscriptions = Subscriptions(
+            self.catalogue, self.commits, groups, self.store, self.buffer, guard,
+            knows_end=self._knows_end,
+        )  # fmt: skip
         self.full_data = FullData(self.catalogue, self.snapshots, guard)
         self.forget_business = Forgetting(
             self.catalogue, self.commits, self.materialiser, self.snapshots, self.store, guard
@@ -181,6 +189,9 @@ class Core:
             started_at_us=self._started_at_us,
             clock_us=self.clock_us,
         )
+
+    def _knows_end(self, business: Business) -> bool:
+        return self._shared.knows_end(business, self._monotonic())
 
     def _recover(self) -> None:
         found = recover(

@@ -18,16 +18,17 @@ from venus.replication.messages import (
     Truncate,
 )
 from venus.replication.position import Position
-from venus.replication.records import Member
+from venus.replication.records import Leadership, Member
 from venus.replication.settings import Patience
 
 
 class Following:
     """One fetch is under way at a time, and none while the log changes: a fetch says what is on this disk."""
 
-    def __init__(self, position: Position, leader: Member, term: int, patience: Patience) -> None:
+    def __init__(self, position: Position, leader: Member, known: Leadership, patience: Patience) -> None:
         self.leader = leader
-        self.term = term
+        self.term = known.term
+        self._version = known.version
         self._position = position
         self._patience = patience
         self._asked_at: float | None = None  # when the fetch under way was sent
@@ -37,6 +38,11 @@ class Following:
         if not self._position.whole:
             return self._reinstall("an installation was interrupted")
         return self._fetch(now)
+
+    def taken_up(self, known: Leadership, now: float, *, counts: bool) -> list[Effect]:
+        """Go on with a newer record of the same term; whoever does not count yet tells the leader that it knows it."""
+        self._version = known.version
+        return [] if counts or self._asked_at is None else self._fetch(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Repeat a fetch that nobody answers."""
@@ -118,4 +124,5 @@ class Following:
             self._asked_at = None  # once the log has settled
             return []
         self._asked_at = now
-        return [Fetch(to=self.leader, term=self.term, index=position.end, last_term=position.last_term)]
+        index, last_term = position.end, position.last_term
+        return [Fetch(to=self.leader, term=self.term, index=index, last_term=last_term, version=self._version)]

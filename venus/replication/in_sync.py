@@ -17,11 +17,12 @@ class Progress:
     """How far a follower is, as its leader knows."""
 
     end: int = 0  # the first index that it does not have on disk
+    version: int = 0  # of the record that it knew then
     heard_at: float = 0.0
     leader_end: int = 0  # of the leader's log when it was heard last
     caught_up_at: float = 0.0  # when it last had everything that there was at the time
 
-    def heard(self, end: int, leader_end: int, now: float) -> Progress:
+    def heard(self, end: int, version: int, leader_end: int, now: float) -> Progress:
         """Return the progress after a fetch of the follower."""
         if end >= leader_end:
             caught_up_at = now
@@ -29,7 +30,7 @@ class Progress:
             caught_up_at = self.heard_at
         else:
             caught_up_at = self.caught_up_at
-        return Progress(end=end, heard_at=now, leader_end=leader_end, caught_up_at=caught_up_at)
+        return Progress(end=end, version=version, heard_at=now, leader_end=leader_end, caught_up_at=caught_up_at)
 
 
 def high_watermark(
@@ -79,13 +80,18 @@ def fallen_behind(known: Leadership, present: frozenset[Member]) -> frozenset[Me
 def caught_up(
     known: Leadership, followers: Mapping[Member, Progress], present: frozenset[Member], high: int, term_start: int
 ) -> frozenset[Member]:
-    """Return followers outside the set that have all that is safe, and the first entry of the leader's term."""
+    """Return followers outside the set that have all that is safe, and the first entry of the leader's term.
+
+    What a follower said before it knew this record does not count: it may have been removed since, with all it had, and
+    be a replica again.
+    """
     return frozenset(
         member
         for member, progress in followers.items()
         if member not in known.in_sync
         and member in present
         and member.broker in known.replicas
+        and progress.version >= known.version
         and progress.end > high
         and progress.end > term_start
     )

@@ -159,7 +159,9 @@ class Leading:
             )
             return [Reply(to=who, answer=answer)]
         before = self.followers.get(who, Progress())
-        self.followers[who] = before.heard(event.index, position.end, now)
+        if event.version < before.version:
+            return []  # it was overtaken
+        self.followers[who] = before.heard(event.index, event.version, position.end, now)
         _, since = self._parked.get(who, (event, now))  # whoever repeats a fetch does not begin to wait again
         self._parked[who] = (event, since)
         return self._answer_parked(now)

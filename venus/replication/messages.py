@@ -102,12 +102,16 @@ class Installed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A follower asks for entries from `index` on; the one before it, of `last_term`, is on its disk."""
+    """A follower asks for entries from `index` on; the one before it, of `last_term`, is on its disk.
+
+    `version` is that of the record which the follower knew then.
+    """
 
     follower: Member
     term: int
     index: int
     last_term: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,7 @@ class Fetch:
     term: int
     index: int
     last_term: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

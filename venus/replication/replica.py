@@ -116,6 +116,8 @@ class Replica:
         if known is not None and known.term == leadership.term:
             if isinstance(self._role, Leading):
                 self._role.taken_up(leadership)
+            elif isinstance(self._role, Following):
+                return self._role.taken_up(leadership, now, counts=self.me in leadership.in_sync)
             return self._advance(now)
         self._elections.end()
         return self._take_role(leadership, now)
@@ -131,7 +133,7 @@ class Replica:
                 return retiring
             self._role = Leading(self.me, self.position, known, self.patience, now)
             return [Lead(term=known.term), *self._advance(now)]
-        self._role = Following(self.position, known.leader, known.term, self.patience)
+        self._role = Following(self.position, known.leader, known, self.patience)
         return [*retiring, *self._role.begin(now)]
 
     def _log_changed(self, event: LogChanged, now: float) -> list[Effect]:

@@ -212,7 +212,13 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "ClusterMember": {"broker": Name(NAME_CHARS_MAX), "store": Name(64)},
     "Greeting": {"cluster": Name(64)},
     "FollowerFrame": {"fetches": Each(COUNT_MAX)},
-    "FetchEntries": {"business": _BUSINESS, "term": _FROM_1, "index": _FROM_1, "last_term": _ANY},
+    "FetchEntries": {
+        "business": _BUSINESS,
+        "term": _FROM_1,
+        "index": _FROM_1,
+        "last_term": _ANY,
+        "version": _ANY,
+    },
     "LeaderFrame": {"answers": Each(COUNT_MAX)},
     "FetchAnswer": {
         "business": _BUSINESS,

@@ -141,10 +141,13 @@ class FetchEntries(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     LAST_TERM_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     term: _builtins.int
     index: _builtins.int
     last_term: _builtins.int
+    version: _builtins.int
+    """of the business's record at the coordinator, as the follower knows it"""
     def __init__(
         self,
         *,
@@ -152,10 +155,11 @@ class FetchEntries(_message.Message):
         term: _builtins.int = ...,
         index: _builtins.int = ...,
         last_term: _builtins.int = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "index", b"index", "last_term", b"last_term", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "index", b"index", "last_term", b"last_term", "term", b"term", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

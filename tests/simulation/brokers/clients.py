@@ -19,6 +19,9 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
 
+#: How long a thread that waits for a lock is taken to sleep.
+WAITS_S = 0.01
+
 
 class Clients:
     """The streams of one process."""
@@ -27,6 +30,7 @@ class Clients:
         self._host = host
         self.producers: dict[Stream, int] = {}  # stream -> its epoch
         self.consumers: dict[Stream, Reading] = {}
+        self._making = False  # a snapshot: one at a time
 
     def end(self, error: VenusError) -> None:
         """End every stream: this broker does not lead any more, or its copy is about to go."""
@@ -122,6 +126,10 @@ class Clients:
 
     def open(self, stream: Stream, group: str, offset: int, epoch: int, transient: bool) -> None:
         """Begin a consumer's stream, with the full data if it asks for that."""
+        if offset == FULL and self._making:  # its thread would wait for the other snapshot
+            if stream.open:
+                self._host.soon(WAITS_S, self.open, stream, group, offset, epoch, transient)
+            return
         core, snapshot, rows = self._host.core, None, None
         try:
             if not transient:
@@ -144,7 +152,11 @@ class Clients:
 
     def _full_data(self, group: str) -> tuple[broker_pb2.Snapshot, dict[bytes, bytes]]:
         full_data = self._host.core.full_data
-        snapshot = full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1, holder=group))
+        self._making = True
+        try:
+            snapshot = full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1, holder=group))
+        finally:
+            self._making = False
         rows: dict[bytes, bytes] = {}
         for split in snapshot.splits:
             request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split)

@@ -299,7 +299,9 @@ class _Lines:
     def fetch(self, to: LiveBroker, business: str, effect: m.Fetch) -> None:
         host = self._host
         leader = self._world.hosts[to.member.broker]
-        event = m.Fetched(follower=host.me, term=effect.term, index=effect.index, last_term=effect.last_term)
+        event = m.Fetched(
+            follower=host.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
+        )
         if not leader.up and host.loop.random.random() < 0.7:
             host.soon(self._world.network.delay(), host.product.line_lost, to.member)
         else:

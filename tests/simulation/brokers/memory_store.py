@@ -67,6 +67,7 @@ class MemoryDisk:
     def __init__(self) -> None:
         self.families: Families = {name: Family() for name in keys.FAMILIES}
         self.fails_after: int | None = None
+        self.flipped: bytes | None = None  # what a log entry is since a bit of it flipped
         self._base: Families = {name: Family() for name in keys.FAMILIES}
         self._written: list[list[Change]] = []  # batches since the base
         self._synced = 0  # so many of them are on disk
@@ -104,7 +105,7 @@ class MemoryDisk:
         key = random.choice(family.order)
         value = bytearray(family.values[key])
         value[random.randrange(len(value))] ^= 1 << random.randrange(8)
-        family.values[key] = bytes(value)
+        family.values[key] = self.flipped = bytes(value)
         return True
 
 

@@ -7,22 +7,22 @@ from tests.simulation.rules import Rule
 
 
 def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) -> Rule:
-    edit = Edit(where=f"venus.broker.{where}", old=old, new=new)
+    edit = Edit(where=f"venus.{where}", old=old, new=new)
     return Rule(text=text, edits=(edit,), seed=seed, invariant=invariant)
 
 
 RULES = (
     _rule(
         "Nobody is told before what was proposed is applied",
-        "pipeline.acks:Acks.hold",
+        "broker.pipeline.acks:Acks.hold",
         "held.index <= business.log.applied",
         "True",
-        seed=1,
+        seed=18,
         invariant="the broker has what the source has committed",
     ),
     _rule(
         "An entry is applied once it is safe",
-        "replicas.shared:ReplicatedLogs.watermark",
+        "broker.replicas.shared:ReplicatedLogs.watermark",
         "max(standing.high, business.log.applied) if standing is not None else business.log.applied",
         "business.log.end - 1",
         seed=0,
@@ -30,18 +30,50 @@ RULES = (
     ),
     _rule(
         "A rollback takes every later half message with it",
-        "machine.half:roll_back",
+        "broker.machine.half:roll_back",
         "left, removed = state.halves[:keep], state.halves[keep:]",
         "left, removed = state.halves[:-1], state.halves[-1:]",
-        seed=8,
+        seed=1,
         invariant="damage is found where there is some",
     ),
     _rule(
         "What a producer is told of its half messages is read where the log ends, not where it is applied",
-        "pipeline.producer_commands:init",
+        "broker.pipeline.producer_commands:init",
         "state = business.proposed",
         "state = business.committed",
         seed=0,
         invariant="a write is acknowledged within 40 s",
+    ),
+    _rule(
+        "A follower counts again by what it says knowing the current record",
+        "replication.in_sync:caught_up",
+        "progress.version >= known.version",
+        "True",
+        seed=737,
+        invariant="whoever may lead has everything that is safe",
+    ),
+    _rule(
+        "Whoever had to be in sync when it was removed takes part until it may go",
+        "broker.replicas.host:Host._has_part_in",
+        "(member in known.candidates and self._logs.has(known.business))",
+        "False",
+        seed=44,
+        invariant="a leader within 5 s",
+    ),
+    _rule(
+        "A replica that may be behind does not tell a consumer that it has diverged",
+        "broker.queue.reader:check",
+        "not knows_end",
+        "False",
+        seed=443,
+        invariant="what a consumer has applied is never taken back",
+    ),
+    _rule(
+        "A leader that may have been replaced does not tell a source that it has diverged",
+        "broker.pipeline.producers:Producers.init",
+        "self._knows_end(found)",
+        "True",
+        seed=347,
+        invariant="the broker has what the source has committed",
     ),
 )

@@ -24,7 +24,7 @@ def leader(*in_sync: Member, needed: int = 2) -> Replica:
     replica.step(Seen(leadership=known), 0.0)
     replica.step(LogChanged(start=1, end=5, durable_end=5, terms=TERMS), 10.0)
     for member in in_sync:
-        replica.step(Fetched(follower=member, term=1, index=5, last_term=1), 10.0)
+        replica.step(Fetched(follower=member, term=1, index=5, last_term=1, version=1), 10.0)
     assert replica.high == 4
     return replica
 
@@ -36,13 +36,13 @@ def test_a_write_that_waits_is_refused_after_a_while() -> None:
     assert refusal(replica, 14.9, 5.0) == ""
     said = "nothing was heard of b for 5 s: 1 of 3 replicas is in sync without it, 2 are needed"
     assert refusal(replica, 15.1, 5.0) == said
-    replica.step(Fetched(follower=B, term=1, index=5, last_term=1), 15.2)
+    replica.step(Fetched(follower=B, term=1, index=5, last_term=1, version=1), 15.2)
     assert refusal(replica, 15.3, 5.0) == ""
 
 
 def test_who_can_go_on_without_the_silent_one_does() -> None:
     replica = leader(B, C)
     replica.step(LogChanged(start=1, end=6, durable_end=6, terms=TERMS), 11.0)
-    replica.step(Fetched(follower=C, term=1, index=6, last_term=1), 15.0)
+    replica.step(Fetched(follower=C, term=1, index=6, last_term=1, version=1), 15.0)
     assert refusal(replica, 15.1, 5.0) == ""
     assert refusal(replica, 21.0, 5.0) != ""  # now both are silent

@@ -45,7 +45,7 @@ def follower(*, whole: bool = True) -> Replica:
 
 def installing() -> Replica:
     replica = follower()
-    assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=2, index=1, last_term=0)]
+    assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=2, index=1, last_term=0, version=1)]
     (effect,) = replica.step(Answered(leader=A, answer=Trimmed(term=2, start=50)), 0.1)
     assert isinstance(effect, Reinstall)
     return replica
@@ -56,7 +56,7 @@ def test_a_ballot_is_given_once_the_installation_is_done() -> None:
     assert replica.step(BallotAsked(by=A, term=3), 0.2) == []
 
     log = LogChanged(start=50, end=50, durable_end=50, terms=TermCache(((2, 40),)))
-    assert replica.step(Installed(log=log), 0.3) == [Fetch(to=A, term=2, index=50, last_term=2)]
+    assert replica.step(Installed(log=log), 0.3) == [Fetch(to=A, term=2, index=50, last_term=2, version=1)]
     (effect,) = replica.step(BallotAsked(by=A, term=3), 0.4)
 
     assert isinstance(effect, GiveBallot)

@@ -54,8 +54,8 @@ def leader_of_three() -> Replica:
     return replica
 
 
-def fetched(follower: Member, index: int) -> Fetched:
-    return Fetched(follower=follower, term=1, index=index, last_term=1 if index > 1 else 0)
+def fetched(follower: Member, index: int, *, version: int = 1) -> Fetched:
+    return Fetched(follower=follower, term=1, index=index, last_term=1 if index > 1 else 0, version=version)
 
 
 def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
@@ -87,6 +87,39 @@ def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_i
     assert Advance(high=2) in effects
 
 
+def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_back() -> None:
+    """It has removed its copy meanwhile; the leader may have missed the record without it."""
+    replica = leader_of_three()
+    replica.step(log(3), 0.0)
+    replica.step(fetched(B, 3), 0.1)
+    replica.step(fetched(C, 3), 0.1)
+    replica.step(Seen(leadership=replace(RECORD, in_sync=frozenset({A, B}), version=2)), 0.2)
+    back = replace(RECORD, in_sync=frozenset({A, B}), version=4)
+
+    effects = replica.step(Seen(leadership=back), 0.3)
+    effects += replica.step(Living(brokers=EVERYBODY), 0.3)
+    effects += replica.step(fetched(C, 3, version=1), 0.4)  # it was on its way for long
+    assert not [effect for effect in effects if isinstance(effect, Swap)]
+
+    replica.step(fetched(C, 1, version=4), 0.5)
+    assert replica.step(fetched(C, 3, version=1), 0.6) == []  # overtaken by a newer one
+    assert not [effect for effect in replica.step(Tick(), 0.7) if isinstance(effect, Swap)]
+
+    replica.step(fetched(C, 3, version=4), 0.8)
+    (swap,) = [effect for effect in replica.step(Tick(), 0.9) if isinstance(effect, Swap)]
+    assert swap.after.in_sync == {A, B, C}
+
+
+def test_a_follower_outside_the_in_sync_set_tells_that_it_knows_a_newer_record() -> None:
+    outside = replace(RECORD, in_sync=frozenset({A, C}))
+    replica = Replica(B, Position(), patience=Patience())
+    replica.step(Seen(leadership=outside), 0.0)
+
+    fetch = Fetch(to=A, term=1, index=1, last_term=0, version=2)
+    assert replica.step(Seen(leadership=replace(outside, version=2)), 0.1) == [fetch]
+    assert replica.step(Seen(leadership=replace(RECORD, version=3)), 0.2) == []  # it counts now
+
+
 def test_nothing_is_acknowledged_below_the_minimum() -> None:
     replica = leader_of_three()
     replica.step(Seen(leadership=replace(RECORD, in_sync=frozenset({A}), version=2)), 0.0)
@@ -113,14 +146,14 @@ def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
 def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> None:
     replica = Replica(B, Position(), patience=Patience())
     replica.step(Living(brokers=EVERYBODY), 0.0)
-    assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=1, index=1, last_term=0)]
+    assert replica.step(Seen(leadership=RECORD), 0.0) == [Fetch(to=A, term=1, index=1, last_term=0, version=1)]
 
     answer = Entries(term=1, first=1, high=1, entries=(b"1", b"2"))
     assert replica.step(Answered(leader=A, answer=answer), 0.1) == [Append(order=1, first=1, entries=(b"1", b"2"))]
     assert replica.high == 0  # not before it is on this disk
-    assert replica.step(log(3, done=1), 0.2) == [Fetch(to=A, term=1, index=3, last_term=1)]
+    assert replica.step(log(3, done=1), 0.2) == [Fetch(to=A, term=1, index=3, last_term=1, version=1)]
     effects = replica.step(Answered(leader=A, answer=Entries(term=1, first=3, high=2)), 0.3)
-    assert effects == [Advance(high=2), Fetch(to=A, term=1, index=3, last_term=1)]
+    assert effects == [Advance(high=2), Fetch(to=A, term=1, index=3, last_term=1, version=1)]
 
 
 def test_a_follower_asks_a_leader_again_soon_that_has_not_heard_of_its_term() -> None:
@@ -141,7 +174,7 @@ def test_an_older_leader_retires_when_it_sees_the_next_term() -> None:
 
     effects = replica.step(Seen(leadership=later), 1.0)
 
-    assert effects == [Retire(leader=B), Fetch(to=B, term=2, index=1, last_term=0)]
+    assert effects == [Retire(leader=B), Fetch(to=B, term=2, index=1, last_term=0, version=2)]
 
 
 def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_then() -> None:

@@ -100,6 +100,7 @@ class Business:
     described_from: int = 0  # every change above this Sequence is of a version that is described
     lock: threading.Lock = field(default_factory=threading.Lock)
     visible_offset: int = 0
+    visible_through: int = 0  # the newest log entry whose effects are visible
     #: The half messages of a cut that is worth sending ahead, with the offsets they would get; replaced as a whole.
     undecided: Ahead = ()
     tail: Tail = field(default_factory=Tail)

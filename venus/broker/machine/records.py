@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import xxhash
+
 from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
 from venus.broker.machine import half, loss
@@ -166,7 +168,10 @@ def _load_halves(store: Store, business: Business) -> None:
     for key, value in store.scan_prefix(keys.STATE, keys.half_prefix(business.number)):
         found = decode_half(int.from_bytes(key[-8:], "big"), value)
         halves.append(found)
-        business.envelopes[found.batch_no] = envelope(parse(read_body(store, business, found.index)))
+        body = read_body(store, business, found.index)
+        if xxhash.xxh3_64_intdigest(body) != found.digest:
+            raise damaged(store.path, f"entry {found.index} of {business.name}'s log does not hash to its digest")
+        business.envelopes[found.batch_no] = envelope(parse(body))
     business.applying = business.proposed = half.with_halves(business.applying, halves)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline import missing, producer_commands
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
 from venus.broker.store.space import Space
+from venus.errors import Diverged, Unavailable
 from venus.model import Verdict
 from venus.wire import broker_pb2
 
@@ -28,25 +30,36 @@ class Producers:
         *,
         clock_us: Callable[[], int],
         monotonic: Callable[[], float],
+        knows_end: Callable[[Business], bool],
     ) -> None:
         self._catalogue = catalogue
         self._commits = commits
         self._space = space
         self._clock_us = clock_us
         self._monotonic = monotonic
+        self._knows_end = knows_end
 
     def init(
         self, business: str, producer: str, source_epoch: int, source_last_batch: int
     ) -> Future[broker_pb2.InitAck]:
         """Fence older producers, and be connected until `leave`.
 
-        Fails with Diverged if this broker lost what the source has committed.
+        Fails with Diverged if this broker lost what the source has committed; with Unavailable where another broker
+        may have it.
         """
         found = self._catalogue.enter(business)
 
         def work(group: Group) -> broker_pb2.InitAck:
             self._space.check_decision()
-            return producer_commands.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
+            try:
+                return producer_commands.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
+            except Diverged as error:
+                if self._knows_end(found):
+                    raise
+                raise Unavailable(
+                    f"{business}: the source has committed what is not here, and another broker may lead by now",
+                    hint="try again in a moment",
+                ) from error
 
         return self._commits.submit(work, business=found)
 

@@ -51,6 +51,8 @@ class Publisher:
             if applied.placed:
                 business.tail.extend(applied.placed)
                 business.visible_offset = business.committed.next_offset
+            business.visible_through = business.log.applied
+            if applied.placed:
                 self._notice(business)
                 self._tell(business)
                 if cutlog.wanted():

@@ -26,7 +26,7 @@ NO_BACKLOG = Backlog(needed_from=2**63, bytes_max=0)
 
 
 class SharedLog(Protocol):
-    """Called by the commit thread alone; must not block."""
+    """Called by the commit thread alone, but for `knows_end`; must not block."""
 
     @property
     def is_shared(self) -> bool:
@@ -40,6 +40,9 @@ class SharedLog(Protocol):
 
     def leads(self, business: Business) -> bool:
         """Whether this broker leads the business, as far as it knows."""
+
+    def knows_end(self, business: Business, now: float) -> bool:
+        """Whether no reader of any broker has seen more than is visible here; from any thread."""
 
     def halted(self, business: Business) -> None:
         """Note that this broker's replica has stopped, for the reason that the business has."""
@@ -74,6 +77,10 @@ class Alone:
         return business.log.terms.newest
 
     def leads(self, business: Business) -> bool:
+        """Yes."""
+        return True
+
+    def knows_end(self, business: Business, now: float) -> bool:
         """Yes."""
         return True
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
@@ -21,7 +22,7 @@ class Subscriptions:
 
     def __init__(
         self, catalogue: Catalogue, commits: CommitThread, groups: ConsumerGroups, store: Store, buffer: Buffer,
-        guard: Guard,
+        guard: Guard, knows_end: Callable[[Business], bool],
     ) -> None:  # fmt: skip
         self._catalogue = catalogue
         self._commits = commits
@@ -29,6 +30,7 @@ class Subscriptions:
         self._store = store
         self._buffer = buffer
         self._guard = guard
+        self._knows_end = knows_end
 
     def read(self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = ()) -> ReadResult:
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged."""
@@ -43,8 +45,10 @@ class Subscriptions:
             return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
 
     def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
-        """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged."""
-        return reader.check(self._catalogue.known(business), offset, epoch)
+        """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
+        found = self._catalogue.known(business)
+        knows_end = self._knows_end(found)  # asked first: what becomes safe later is not beyond the end
+        return reader.check(found, offset, epoch, knows_end=knows_end)
 
     def attach(
         self, business: str, group: str, offset: int, *, kept: int | None = None, transient: bool = False

@@ -37,6 +37,7 @@ def load_tail(store: Store, business: Business) -> None:
     """Publish what is committed, and bring the newest part of the queue into memory."""
     business.committed = business.applying
     business.visible_offset = business.committed.next_offset
+    business.visible_through = business.log.applied
     first = max(business.log_start, business.visible_offset - business.tail.places_max)
     business.tail.extend(_stored(store, business, keys.queue_key(business.number, first)))
 

@@ -28,8 +28,16 @@ class ReadResult:
     next_offset: int
 
 
-def check(business: Business, offset: int, epoch: int) -> broker_pb2.Opened:
-    """Say whether a consumer may read from `offset`, having applied an increment of `epoch` last."""
+def check(business: Business, offset: int, epoch: int, *, knows_end: bool = True) -> broker_pb2.Opened:
+    """Say whether a consumer may read from `offset`, having applied an increment of `epoch` last.
+
+    A replica that does not know the end of what is safe has not caught up with the consumer: Unavailable.
+    """
+    if offset > business.visible_offset and not knows_end:
+        raise Unavailable(
+            f"{business.name}: offset {offset} is not here yet, {business.visible_offset} is the next one",
+            hint="this replica follows, or begins to lead: try again in a moment",
+        )
     in_range(business, offset)
     if epoch:
         end = business.end_of_epoch(epoch)

@@ -116,6 +116,7 @@ class Host:
             refusal=replica.refusal(now) or silence.refusal(replica, now, self._patience.silent_s),
             leader=self.brokers.address(leader) if leader != self.me.member else "",
             high=replica.high,
+            leads_until=replica.lease_until if replica.leads else 0.0,
             needed_from=needed_from(replica),
             doubted=doubted(replica.known) if replica.known is not None else (),
         )
@@ -183,7 +184,7 @@ class Host:
         self.brokers.seen(brokers)
         self.records = {leadership.business: leadership for leadership in leaderships}
         for leadership in self.records.values():
-            if self.me.member.broker in leadership.replicas:
+            if self._has_part_in(leadership):
                 self._open(leadership.business)
             self.take(leadership.business, m.Seen(leadership=leadership))
             self._take_early(leadership.business)
@@ -193,6 +194,11 @@ class Host:
             if business not in self.records:
                 self._coordination.ask_forgotten(business)
         self._wishes.look(self.replicas.values())
+
+    def _has_part_in(self, known: Leadership) -> bool:
+        """Whether this broker has a replica, or had one that others still need: it was removed, and may lead next."""
+        member = self.me.member
+        return member.broker in known.replicas or (member in known.candidates and self._logs.has(known.business))
 
     def forgotten(self, business: str, term: int) -> None:
         """Take up that a business was forgotten in a term, 0 = it was not; its data goes with it."""

@@ -79,6 +79,13 @@ class ReplicatedLogs:
         """Whether this broker leads the business, as far as it knows."""
         return self.standing(business.name).leads
 
+    def knows_end(self, business: Business, now: float) -> bool:
+        """Whether this broker certainly leads, and shows everything that was safe when it began to."""
+        standing, terms = self.standing(business.name), business.log.terms
+        if now >= standing.leads_until or terms.newest != standing.term or not terms.starts:
+            return False
+        return business.visible_through >= max(terms.starts[-1][1], standing.high)
+
     def halted(self, business: Business) -> None:
         """Let the host know that a replica has stopped."""
         self._tell_halted(business.name, business.halted)

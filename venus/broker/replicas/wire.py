@@ -21,12 +21,16 @@ def member(found: replica_pb2.ClusterMember) -> Member:
 
 def put_fetch(business: str, fetch: Fetch) -> replica_pb2.FetchEntries:
     """Return a fetch for the wire."""
-    return replica_pb2.FetchEntries(business=business, term=fetch.term, index=fetch.index, last_term=fetch.last_term)
+    return replica_pb2.FetchEntries(
+        business=business, term=fetch.term, index=fetch.index, last_term=fetch.last_term, version=fetch.version
+    )
 
 
 def fetched(follower: Member, found: replica_pb2.FetchEntries) -> Fetched:
     """Read a fetch."""
-    return Fetched(follower=follower, term=found.term, index=found.index, last_term=found.last_term)
+    return Fetched(
+        follower=follower, term=found.term, index=found.index, last_term=found.last_term, version=found.version
+    )
 
 
 def put_answer(business: str, answer: Answer) -> replica_pb2.FetchAnswer:
