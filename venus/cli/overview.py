@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from venus.adapters.targets.views import TargetView
+from venus.cli.traffic import TrafficView
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 
 #: A healthy idle source is captured once a heartbeat; so many may be late before somebody is told.
@@ -148,6 +149,8 @@ class BrokerView:
     counters: dict[str, int] = field(default_factory=dict)
     #: None = the broker is on its own.
     replication: ReplicationView | None = None
+    #: Brakes and windows of this business; lanes, facts of health and gauges of the whole broker.
+    traffic: TrafficView = field(default_factory=TrafficView)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

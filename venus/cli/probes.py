@@ -19,6 +19,7 @@ from venus.cli.overview import (
     SourceTable,
     SourceView,
 )
+from venus.cli.traffic import traffic_view
 from venus.conditions import at_source
 from venus.errors import VenusError
 
@@ -105,7 +106,11 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
     own = next((b for b in status.businesses if b.business == business), None)
     if own is None:
         return BrokerView(
-            address=address, version=status.version, free_bytes=status.free_bytes, alarms=tuple(status.alarms)
+            address=address,
+            version=status.version,
+            free_bytes=status.free_bytes,
+            alarms=tuple(status.alarms),
+            traffic=traffic_view(status.traffic, None, now_us),
         )
     shipped = own.last_committed_at_us and own.last_captured_at_us
     return BrokerView(
@@ -144,6 +149,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         reported=reported_views(own, now_us),
         counters=dict(own.counters),
         replication=replication_view(own.replication) if own.HasField("replication") else None,
+        traffic=traffic_view(status.traffic, own, now_us),
     )
 
 

@@ -10,6 +10,7 @@ import typer
 
 from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.traffic import traffic_shown
 from venus.figures import bytes_shown, seconds_shown
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def shown(found: Overview) -> list[RenderableType]:
         parts += ["", *(lease_shown(lease) for lease in found.broker.leases)]
     if found.broker.replication is not None:
         parts += ["", *replication_shown(found.broker.replication)]
+    if held := traffic_shown(found.broker.traffic):
+        parts += ["", *held]
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return [*parts, "", verdict(found)]

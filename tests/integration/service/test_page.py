@@ -6,10 +6,11 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from tests.support.batches import half
 from tests.support.broker_clusters import BrokerCluster
@@ -17,8 +18,10 @@ from tests.support.brokers import BUSINESS, commit, settings, take, wait_for
 from tests.support.browsers import opened, running
 from tests.support.etcd import EtcdCluster
 from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.broker.store.space import Space
 from venus.conditions import AdapterCondition, TableCondition
-from venus.config import Alarms
+from venus.config import Alarms, Degrade, Limits
+from venus.config.traffic import Health
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 
@@ -32,9 +35,9 @@ ROWS = 20
 class Place:
     """A broker with a producer and a target that follows."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         alarms = Alarms(check_s=0.1, late_s=1e9)  # the batches of tests are years old
-        chosen = settings(folder / "data").model_copy(update={"alarms": alarms})
+        chosen = settings(folder / "data", **options).model_copy(update={"alarms": alarms})
         self.broker: RunningBroker = start_in_thread(chosen, on_fatal=lambda error: None)
         self.url = f"http://{self.broker.http_address}/"
         self.producer = Producer(self.broker.address, BUSINESS, "shop-db", window_bytes_max=1 << 20)
@@ -122,6 +125,72 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
         assert seen.complaints == []
 
 
+def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser
+) -> None:
+    free = {"bytes": 1 << 40}
+    monkeypatch.setattr(Space, "free", lambda self: free["bytes"])
+    degrade = Degrade(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=1, restore_s=1)
+    chosen: dict[str, Any] = {
+        "limits": Limits(rows_per_s=1, burst_s=1), "degrade": degrade, "free_bytes_min": 1 << 20,
+        "health": Health(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=1),
+    }  # fmt: skip
+    place = Place(tmp_path, **chosen)  # its first batch is over the limit already
+    try:
+        with opened(browser, place.url, width=400) as seen:
+            page = seen.page
+            now = page.get_by_label("Traffic now")
+            page.get_by_text("rows: holds back shop-db of business main since").wait_for()
+            now.get_by_text("sub-healthy: 2 producers and consumers are connected").wait_for()
+            free["bytes"] = 3 << 19
+            page.get_by_text(re.compile(r"^lane 4 \(details\) is degraded since")).wait_for(timeout=30_000)
+            page.get_by_text("Lanes and brakes").click()
+            lane = page.locator("table[aria-label=Lanes] tbody tr").last.inner_text()
+            assert " ".join(lane.split()).startswith("4 details degraded for ")
+            assert "shop-db" in page.locator("table[aria-label=Brakes]").inner_text()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 400
+            free["bytes"] = 1 << 40
+            now.locator("li.bad").first.wait_for(state="detached", timeout=60_000)
+            assert seen.complaints == []
+    finally:
+        place.close()
+
+
+def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_yet(
+    place: Place, browser: Browser
+) -> None:
+    installed = {"business": "main", "leader": "b1", "reason": "its disk was empty", "records": "1200",
+                 "records_expected": "5000", "bytes": "9", "bytes_per_s": "2097152", "seconds_left": "3"}  # fmt: skip
+
+    def answer(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "businesses": [], "installations": [installed]})
+
+    with opened(browser, place.url) as seen:
+        seen.page.route("**/status.json", answer)
+        row = seen.page.locator("table[aria-label='Replicas that are installed again'] tbody tr")
+        row.wait_for()
+        assert row.inner_text().split("\t") == [
+            "main",
+            "b1",
+            "its disk was empty",
+            "1,200 of about 5,000",
+            "2.0 MiB/s",
+            "3.0 s",
+        ]
+        assert seen.page.get_by_text("No business yet").count() == 0
+
+
+def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None:
+    quiet = Health(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=0, latency_s=0, silent_s=0)
+    place = Place(tmp_path, health=quiet, degrade=Degrade(cpu_percent=0, memory_percent=0, lag_ms=0))
+    try:
+        with opened(browser, place.url) as seen:
+            seen.page.get_by_text("Nobody is held back, every lane is served fully.").wait_for()
+            assert seen.page.get_by_label("Traffic now").count() == 0
+    finally:
+        place.close()
+
+
 @pytest.mark.parametrize("width", [400, 768, 1280])
 def test_nothing_is_wider_than_the_screen(place: Place, browser: Browser, width: int) -> None:
     name = "a_schema_of_somebody_with_long_names." + "x" * 200
@@ -168,7 +237,7 @@ def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: P
         page.wait_for_selector(".verdict")
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-        page.locator("summary").focus()
+        page.locator("summary").first.focus()
         page.keyboard.press("Enter")
         assert page.locator("details[open]").count() == 1
         before = page.locator("#state").inner_text()
@@ -227,3 +296,13 @@ def test_a_lost_broker_of_a_cluster_is_seen_at_the_leader(
                 cluster.brokers[lost].kill()
                 page.get_by_text(f"its replica at broker {lost} is gone").wait_for(timeout=60_000)
                 assert page.evaluate("document.documentElement.scrollWidth") <= 400
+            follower = next(name for name in cluster.brokers if name not in (leader, lost))
+            with opened(browser, f"http://{cluster.brokers[follower].http_address}/") as seen:
+                page = seen.page
+                page.get_by_text(f"Broker {lost} gone").wait_for(timeout=60_000)
+                assert page.locator(".verdict.is-good").count() == 0, "green, and a broker is lost"
+                assert f"main at {leader}" in page.locator(".verdict small").inner_text()
+                shown = [" ".join(hop.split()) for hop in page.locator(".hop h3").all_inner_texts()]
+                assert shown == ["Source at the leader", f"Broker {follower} follows {leader}", "Targets at the leader"]
+                assert page.locator(".hop.is-warn").count() == 0, "who speaks with the leader is not judged here"
+                assert seen.complaints == []

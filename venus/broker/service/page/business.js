@@ -11,6 +11,7 @@ function hop(title, state, tone, rows) {
     el("h3", null, title, el("span", {class: tone}, state)),
     el("dl", null, rows.filter(row => row).flatMap(([name, value, of]) => [el("dt", null, name), el("dd", {class: of}, value)])));
 }
+export const ledElsewhere = b => b.replication && !b.replication.mode;
 const last = values => values && values.length ? values[values.length - 1] : null;
 
 export class Business {
@@ -28,10 +29,14 @@ export class Business {
     const alarms = this.raised.filter(concerns).length;
     return alarms ? [`${state} · ${alarms} ${alarms === 1 ? "alarm" : "alarms"}`, "bad"] : [state, tone];
   }
+  // Who speaks with another broker is judged there; here nobody knows whether he is late.
+  elsewhere(title, who) {
+    const leader = this.b.replication.leader;
+    return hop(title, leader ? "at the leader" : "nobody leads", leader ? "soft" : "bad", [[who, leader ? "speaks with " + leader : "waits"]]);
+  }
   source() {
     const b = this.b, paused = b.source && b.source.report.paused;
-    const follower = b.replication && !b.replication.mode;
-    if (follower) return hop("Source", "at the leader", "warn", [["Producer", "speaks with " + (b.replication.leader || "nobody")]]);
+    if (ledElsewhere(b)) return this.elsewhere("Source", "Producer");
     const state = paused ? "paused" : b.producer ? "captured" : "nobody captures";
     return hop("Source", ...this.judged(alarm => alarm.hop === "source", state, b.producer && !paused ? "good" : "warn"), [
       ["Rows in", rate(last(this.values("in_per_s")))],
@@ -50,18 +55,22 @@ export class Business {
       ["Log", bytes(b.log_bytes)],
       r ? ["Term", num(r.term)] : null,
       r ? ["Writes here", r.refusal ? "refused: " + r.refusal : "taken", r.refusal && r.mode ? "bad" : ""] : null,
+      r && r.trouble ? ["Cannot follow", r.trouble, "bad"] : null,
       Number(b.held_bytes) ? ["Held", bytes(b.held_bytes), "warn"] : null,
       ["Read as a whole", Number(b.last_scrub_at_us) ? ago(b.last_scrub_at_us) + " ago" : "not yet"],
     ]);
   }
   target(c) {
-    const name = short(c.group, this.b.business), paused = c.reported && c.reported.report.paused;
+    const name = short(c.group, this.b.business);
+    if (ledElsewhere(this.b)) return this.elsewhere("Target " + name, "Consumer");
+    const paused = c.reported && c.reported.report.paused;
     const late = Number(c.backlog_rows) && Number(c.oldest_unacknowledged_us) ? age(c.oldest_unacknowledged_us) : 0;
     const concerns = alarm => alarm.hop === "target" && alarm.text.includes(`target ${name}:`);
     const state = paused ? "paused" : c.connected ? (late > 5 ? span(late) + " behind" : "up to date") : "away for " + ago(c.updated_at_us);
     return hop("Target " + name, ...this.judged(concerns, state, c.connected && !paused && late <= 60 ? "good" : "warn"), [
       ["Rows out", rate(last(this.values("out_per_s", c.group)))],
       ["Backlog", num(c.backlog_rows) + (Number(c.backlog_rows) ? ", " + bytes(c.backlog_bytes) : "")],
+      Number(c.slow_since_us) ? ["Takes nothing", "for " + ago(c.slow_since_us) + ", window " + bytes(c.window_bytes), "warn"] : null,
       Number(c.held_bytes) ? ["Kept for held tables", bytes(c.held_bytes), "warn"] : null,
       Number(c.unaccounted_rows) ? ["Unaccounted for", num(c.unaccounted_rows), "bad"] : null,
     ]);
@@ -103,7 +112,7 @@ export class Business {
     return sheet("Brokers of this business", ["Broker", "Address", "State", ">Entries behind"], r.replicas.map(x => [
       x.broker + (x.broker === r.leader ? " (leads)" : ""), x.address || "–",
       el("span", {class: !x.alive ? "bad" : x.in_sync ? "good" : "warn"}, !x.alive ? "gone" : x.in_sync ? "in sync" : "not in sync"),
-      x.behind === undefined ? "–" : num(x.behind)]), "None.");
+      x.behind === undefined || !x.alive ? "–" : num(x.behind)]), "None.");
   }
   render() {
     const b = this.b;
@@ -112,7 +121,7 @@ export class Business {
       el("ul", {class: "path"},
         el("li", null, this.source()), el("li", null, this.broker()),
         el("li", null, el("div", {class: "targets"}, b.consumers.length ? b.consumers.map(c => this.target(c))
-          : hop("Target", "none", "warn", [["Next", "venus migrate"]])))),
+          : ledElsewhere(b) ? this.elsewhere("Targets", "Consumers") : hop("Target", "none", "warn", [["Next", "venus migrate"]])))),
       el("div", {class: "charts"}, this.charts()),
       this.replicas(),
       b.halves.length ? sheet("Half messages without a decision", ["Batch", ">Rows", ">Bytes", ">Age", ">Reviews"],

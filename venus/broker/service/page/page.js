@@ -1,7 +1,8 @@
 // The page of one broker: what is wrong first, then each business. Reads status.json every 2 s and history.json every 10 s.
-import { Business } from "./business.js";
+import { Business, ledElsewhere } from "./business.js";
 import { chart } from "./charts.js";
-import { ago, bytes, clock, el, num, patchChildren, span } from "./show.js";
+import { ago, bytes, clock, el, num, patchChildren, sheet, span } from "./show.js";
+import { traffic } from "./traffic.js";
 
 const EVERY_MS = 2000, HISTORY_EVERY_MS = 10000, TIMEOUT_MS = 10000;
 let history = {times: [], series: [], left_out: 0}, historyAt = 0, answeredAt = 0;
@@ -13,6 +14,8 @@ async function read(path) {
   return body;
 }
 
+const leaders = businesses => businesses.filter(b => b.replication).map(b => `${b.business} at ${b.replication.leader || "nobody"}`).join(", ");
+
 function verdict(s, raised) {
   if (raised.length) {
     const oldest = Math.min(...raised.map(alarm => Number(alarm.since_us)));
@@ -20,6 +23,17 @@ function verdict(s, raised) {
     return el("div", {class: "verdict is-bad"},
       el("span", {role: "alert"}, raised.length === 1 ? "1 alarm" : num(raised.length) + " alarms", " at: " + hops),
       el("small", null, "the oldest since " + clock(oldest) + " (" + ago(oldest) + ")"));
+  }
+  // Alarms of a business stand at its leader: what is seen here of others is no reason for green.
+  const away = [...new Set(s.businesses.flatMap(b => b.replication ? b.replication.replicas.filter(x => !x.alive).map(x => x.broker) : []))];
+  const led = s.businesses.filter(ledElsewhere);
+  if (away.length) {
+    return el("div", {class: "verdict is-warn"}, el("span", {role: "status"}, (away.length === 1 ? "Broker " : "Brokers ") + away.join(", ") + " gone"),
+      el("small", null, "alarms stand at the page of who leads: " + leaders(s.businesses)));
+  }
+  if (led.length) {
+    return el("div", {class: "verdict is-good"}, el("span", {role: "status"}, "Nothing needs you at this broker"),
+      el("small", null, "alarms of what it follows stand at the page of who leads: " + leaders(led)));
   }
   const behind = s.businesses.flatMap(b => b.consumers.map(c => Number(c.backlog_rows) ? Number(c.oldest_unacknowledged_us) : 0)).filter(us => us);
   const most = behind.length ? ", the targets at most " + ago(Math.min(...behind)) + " behind" : "";
@@ -51,10 +65,20 @@ function machine(s) {
     history.left_out ? el("p", {class: "none"}, num(history.left_out) + " figures have no chart: there are too many") : null);
 }
 
+// A replica that starts over is not among the businesses until it is whole.
+function installations(found) {
+  if (!found.length) return null;
+  return el("section", {"aria-label": "Installations"}, sheet("Replicas that are installed again",
+    ["Business", "From", "Because", ">Records", ">Rate", ">Left"], found.map(x => [x.business, x.leader, x.reason || "–",
+      num(x.records) + (Number(x.records_expected) ? " of about " + num(x.records_expected) : ""), bytes(x.bytes_per_s) + "/s",
+      Number(x.seconds_left) >= 0 ? span(Number(x.seconds_left)) : "–"]), ""));
+}
+
 function show(s) {
   const raised = s.raised || [];
   const page = [verdict(s, raised), alarmList(raised), ...s.businesses.map(found => new Business(found, s, history).render()),
-    s.businesses.length ? null : el("p", {class: "none"}, "No business yet: start an upper adapter (venus sync)."), machine(s)];
+    installations(s.installations || []),
+    s.businesses.length || (s.installations || []).length ? null : el("p", {class: "none"}, "No business yet: start an upper adapter (venus sync)."), traffic(s), machine(s)];
   patchChildren(document.getElementById("main"), page.filter(part => part));
   document.title = (raised.length ? `(${raised.length}) ` : "") + "VENUS broker" + (s.broker_id ? " " + s.broker_id : "");
   document.getElementById("who").textContent =

@@ -1,0 +1,72 @@
+"""What `venus status` says of a broker's traffic: nothing while all is well, names and figures when somebody waits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from tests.unit.test_overview import BROKER, HEALTHY
+from venus.cli.probes import broker_view
+from venus.cli.status import document, shown
+from venus.cli.traffic import TrafficView, traffic_shown
+from venus.wire import broker_pb2
+
+NOW = 10**15
+AGO = NOW - 12_000_000
+
+
+def status(traffic: broker_pb2.TrafficStatus) -> broker_pb2.BrokerStatus:
+    consumer = broker_pb2.ConsumerStatus(group="main/eu", slow_since_us=AGO, window_bytes=64 << 10)
+    calm = broker_pb2.ConsumerStatus(group="main/us", window_bytes=1 << 20)
+    businesses = [broker_pb2.BusinessStatus(business="main", consumers=[consumer, calm])]
+    return broker_pb2.BrokerStatus(businesses=businesses, traffic=traffic)
+
+
+BUSY = broker_pb2.TrafficStatus(
+    brakes=[
+        broker_pb2.BrakeStatus(
+            brake="rows", business="main", who="shop:1", times=1200, waited_ms=3400, since_us=AGO, on=True
+        ),
+        broker_pb2.BrakeStatus(brake="memory", business="main", who="shop:1", times=3, since_us=AGO),
+        broker_pb2.BrakeStatus(brake="bytes", business="other", who="crm", times=9, since_us=AGO, on=True),
+        broker_pb2.BrakeStatus(brake="streams", times=1, since_us=AGO, on=True),
+    ],
+    lanes=[broker_pb2.LaneStatus(lane=4, name="details", threads=1, degraded_since_us=AGO, reason="CPU is at 97 %")],
+    facts=[broker_pb2.HealthFact(fact="CPU", reason="the CPU is at 99 %", since_us=AGO, seen_us=AGO)],
+    gauges=[
+        broker_pb2.GaugeStatus(name="unsaved", value=60 << 20, limit=64 << 20, unit="bytes"),
+        broker_pb2.GaugeStatus(name="streams", value=5, limit=20_000),
+        broker_pb2.GaugeStatus(name="snapshots", value=4),
+    ],
+)  # fmt: skip
+
+
+def test_whoever_is_held_back_is_named_with_the_brake() -> None:
+    view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
+
+    assert traffic_shown(view) == [
+        "~ brake rows: holds back shop:1 for 12 s; 1,200 times since the broker's start, 3.4 s altogether",
+        "~ brake streams: holds back everybody for 12 s; 1 time since the broker's start, 0.0 s altogether",
+        "~ main/eu has taken nothing for 12 s: its window is 64.0 KiB",
+        "~ the broker is sub-healthy: the CPU is at 99 %, last seen 12 s ago",
+        "~ unsaved: 60.0 MiB of 64.0 MiB",
+    ]
+
+
+def test_machines_get_everything_of_the_business_and_of_the_broker() -> None:
+    view = broker_view(status(BUSY), "main", "b:7400", NOW)
+    found = json.loads(json.dumps(document(replace(HEALTHY, broker=replace(BROKER, traffic=view.traffic)))))["broker"]
+
+    assert [brake["brake"] for brake in found["traffic"]["brakes"]] == ["rows", "memory", "streams"]
+    assert found["traffic"]["lanes"][0]["degraded_s"] == 12.0
+    assert len(found["traffic"]["gauges"]) == 3
+    unknown = broker_view(status(BUSY), "nobody", "b:7400", NOW).traffic
+    assert [brake.brake for brake in unknown.brakes] == ["streams"]
+    assert unknown.facts
+
+
+def test_quiet_traffic_says_nothing() -> None:
+    assert traffic_shown(TrafficView()) == []
+    assert traffic_shown(broker_view(broker_pb2.BrokerStatus(), "main", "b:7400", NOW).traffic) == []
+    busy = replace(HEALTHY, broker=replace(BROKER, traffic=broker_view(status(BUSY), "main", "", NOW).traffic))
+    assert len(shown(busy)) > len(shown(HEALTHY))

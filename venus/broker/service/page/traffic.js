@@ -1,0 +1,40 @@
+// Who is held back and why, which lanes are given up, what the machine has suffered lately. One sentence while all is well.
+import { ago, bytes, clock, el, num, sheet, span } from "./show.js";
+
+const NEAR = 0.8;
+const valued = (gauge, value) => gauge.unit === "bytes" ? bytes(value) : gauge.unit === "ms" ? span(value / 1000) : num(Math.round(value));
+const near = gauge => gauge.limit > 0 && gauge.value >= NEAR * gauge.limit;
+
+function sentence(traffic) {
+  const held = traffic.brakes.filter(brake => brake.on);
+  const given = traffic.lanes.filter(lane => Number(lane.degraded_since_us));
+  const said = [
+    ...held.map(brake => ["warn", `${brake.brake}: holds back ${[brake.who, brake.business && "business " + brake.business].filter(Boolean).join(" of ")
+      || "this broker"} since ${clock(brake.since_us)}`]),
+    ...given.map(lane => ["bad", `lane ${lane.lane} (${lane.name}) is degraded since ${clock(lane.degraded_since_us)}: ${lane.reason}`]),
+    ...traffic.facts.map(fact => ["warn", `sub-healthy: ${fact.reason}, ${ago(fact.seen_us)} ago`]),
+  ];
+  if (!said.length) return el("p", {class: "none good"}, "Nobody is held back, every lane is served fully.");
+  return el("ul", {class: "said", "aria-label": "Traffic now"}, said.map(([tone, text]) => el("li", {class: tone}, text)));
+}
+
+function gauges(traffic) {
+  return el("dl", {class: "facts"}, traffic.gauges.map(gauge => el("div", null, el("dt", null, gauge.name),
+    el("dd", {class: near(gauge) && "warn"}, valued(gauge, gauge.value) + (gauge.limit ? " of " + valued(gauge, gauge.limit) : "")))));
+}
+
+export function traffic(status) {
+  const found = status.traffic;
+  if (!found) return null;
+  const state = lane => Number(lane.degraded_since_us)
+    ? el("span", {class: "bad"}, "degraded for " + ago(lane.degraded_since_us)) : el("span", {class: "good"}, "served fully");
+  return el("section", {"aria-label": "Traffic"},
+    el("h2", null, "Traffic"), sentence(found), gauges(found),
+    el("details", null, el("summary", null, "Lanes and brakes"),
+      sheet("Lanes", ["Lane", "State", ">Busy", ">Waiting"], found.lanes.map(lane =>
+        [`${lane.lane} ${lane.name}`, state(lane), num(lane.running) + " of " + num(lane.threads), num(lane.waiting)]), ""),
+      sheet("Brakes", ["Brake", "State", "Business", "Newest", ">Times", ">Waited"],
+        [...found.brakes].sort((x, y) => Number(y.on) - Number(x.on)).map(brake =>
+          [brake.brake, brake.on ? el("span", {class: "warn"}, "on for " + ago(brake.since_us)) : "off", brake.business || "–", brake.who || "–",
+            num(brake.times), span(Number(brake.waited_ms) / 1000)]), "Nobody has been held back since the start.")));
+}
