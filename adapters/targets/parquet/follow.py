@@ -7,7 +7,6 @@ removes what does not belong to it and reads on from its offset: no change is th
 from __future__ import annotations
 
 import copy
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,16 +19,16 @@ from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.gather import Gathering, TableMisfit
 from venus.adapters.targets.parquet.manifest import Manifest
 from venus.adapters.targets.parquet.refresh import read_again, refresh
+from venus.adapters.under.circuit import TargetCircuit
 from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, VenusError
 from venus.rpc.subscriber import Subscriber
 
-logger = logging.getLogger(__name__)
-
 IDLE_S = 0.5
 REPORT_S = 0.5
-RETRY_FIRST_S, RETRY_MAX_S = 0.2, 15.0
+#: A commit of more rows than that may well be slow.
+FEW_ROWS = 10_000
 #: Rebuilding states may take this part of the time at most.
 REFRESH_PART = 0.1
 #: So many changes behind a state are read into memory at once; more are not let come together.
@@ -41,6 +40,7 @@ class LakeReport(FollowReport):
     """What the loop says of itself."""
 
     refreshed: int  # states rebuilt by this process
+    circuit: str
 
 
 Report = Callable[[LakeReport], None]
@@ -48,37 +48,43 @@ Report = Callable[[LakeReport], None]
 
 def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
     """Follow the broker until `stop`; begin again after what passes by itself. Raises what does not."""
-    target, tell = LakeTarget(settings, name), report or (lambda _: None)
+    target, tell, circuit = LakeTarget(settings, name), report or (lambda _: None), TargetCircuit(name)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
-        wait=tenacity.wait_exponential(multiplier=RETRY_FIRST_S, max=RETRY_MAX_S),
+        wait=lambda state: circuit.failed(_error(state)),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
-        before_sleep=lambda state: _failed(name, state.outcome.exception() if state.outcome else None, tell),
+        before=lambda _: circuit.begin(),
+        before_sleep=lambda state: _failed(circuit, name, _error(state), tell),
         reraise=True,
     )
     with target.locked():
         again = True
         while again and not stop.is_set():
             try:
-                again = retrying(_follow, target, stop, tell)
+                again = retrying(_follow, target, circuit, stop, tell)
             except VenusError as error:
                 if not (error.retryable and stop.is_set()):
                     raise
 
 
-def _failed(name: str, error: BaseException | None, tell: Report) -> None:
-    logger.warning("target %s: %s; trying again", name, error)
-    tell(LakeReport(target=name, offset=0, rows=0, transactions=0, refreshed=0, error=str(error)))
+def _error(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
 
 
-def _follow(target: LakeTarget, stop: threading.Event, tell: Report) -> bool:
+def _failed(circuit: TargetCircuit, name: str, error: BaseException | None, tell: Report) -> None:
+    circuit.trying_again(error)
+    state = circuit.breaker.state.value
+    tell(LakeReport(target=name, offset=0, rows=0, transactions=0, refreshed=0, circuit=state, error=str(error)))
+
+
+def _follow(target: LakeTarget, circuit: TargetCircuit, stop: threading.Event, tell: Report) -> bool:
     """Follow from the last commit on; return whether to go on."""
     try:
         manifest = target.recovered()
         if manifest is None:
             raise target.not_loaded
-        return _Following(target, manifest, stop, tell).run()
+        return _Following(target, manifest, circuit, stop, tell).run()
     except OSError as error:  # a full disk, a file system that is away: nothing of the commit is seen
         raise DatabaseUnavailable(f"target {target.name}: {error}", hint="look at the disk") from error
 
@@ -111,8 +117,11 @@ class Refreshes:
 class _Following:
     """One stream from the broker."""
 
-    def __init__(self, target: LakeTarget, manifest: Manifest, stop: threading.Event, report: Report) -> None:
+    def __init__(
+        self, target: LakeTarget, manifest: Manifest, circuit: TargetCircuit, stop: threading.Event, report: Report
+    ) -> None:
         self._target, self._manifest, self._stop, self._report = target, manifest, stop, report
+        self._circuit, self._trouble = circuit, ""
         self._settings = target.settings.lake
         self._refreshes = Refreshes(self._settings.refresh_s)
         self._rows = self._transactions = self._refreshed = 0
@@ -152,6 +161,14 @@ class _Following:
 
     def _step(self, gathering: Gathering) -> Gathering:
         settings = self._settings
+        if self._circuit.is_isolated:
+            self._stop.wait(min(IDLE_S, self._circuit.left_s))
+            self._tell()
+            return gathering
+        if self._circuit.is_probe():
+            self._timed(0, lambda: self._manifest.save(self._target.layout.manifest))  # as it is: nothing changes
+            self._tell()
+            return gathering
         if self._target.paused:
             self._stop.wait(IDLE_S)
         else:
@@ -168,12 +185,20 @@ class _Following:
         return gathering
 
     def _commit(self, gathering: Gathering) -> Gathering:
-        gathering.commit(self._target)
+        self._timed(gathering.rows, lambda: gathering.commit(self._target))
         self._manifest = gathering.manifest
         self._rows += gathering.rows
         self._transactions += 1
         self._acknowledge()
         return self._gathering()
+
+    def _timed(self, rows: int, write: Callable[[], None]) -> None:
+        """Write, and take note of how long the file system took if that says something of it."""
+        began = time.monotonic()
+        write()
+        took_s = time.monotonic() - began if rows <= FEW_ROWS else 0.0
+        self._trouble = self._circuit.answered(took_s)
+        self._reported = 0.0 if self._trouble else self._reported
 
     def _acknowledge(self) -> None:
         self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted)
@@ -215,5 +240,6 @@ class _Following:
             LakeReport(
                 target=self._target.name, offset=self._manifest.offset, rows=self._rows,
                 transactions=self._transactions, refreshed=self._refreshed,
+                circuit=self._circuit.breaker.state.value, error=self._trouble,
             )
         )  # fmt: skip

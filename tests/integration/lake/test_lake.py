@@ -20,6 +20,7 @@ from tests.support.feed import INT, TEXT, Feed, column, gone, items, put, table,
 from tests.support.real_broker import RealBroker
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import run_lake
+from venus.adapters.under import circuit
 from venus.errors import OffsetTrimmed, Refused
 from venus.model import Kind, LogicalType
 from venus.rpc.admin import Admin
@@ -307,6 +308,40 @@ def test_a_full_disk_is_waited_for(
     assert sorted(lakes.history(tmp_path / "lake", "shop.items")["_offset"].to_pylist()) == list(
         range(1, broker.next_offset)
     )
+
+
+def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
+    broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuit, "SLOW_CLASSES", ((0.7, 3.0),))
+    settings = lakes.settings_of(broker.address, tmp_path / "lake")
+    feed.describe(items())
+    feed.cut(put(1, "a", 1))
+    lakes.load(settings)
+    original, slow, asked = os.fsync, [True], list[float]()
+
+    def fsync(descriptor: int) -> None:
+        asked.append(time.monotonic())
+        if slow[0]:
+            time.sleep(0.4)
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with lakes.following(settings) as reports:
+        feed.cut(put(1, "slowly", 2))
+        lakes.is_at(settings, broker.next_offset)
+        wait_for(lambda: any("left alone for 3 s" in report.error for report in reports))
+        assert next(report for report in reports if report.error).circuit == "open"
+        before = len(asked)
+        feed.cut(put(1, "meanwhile", 3))
+        time.sleep(1.5)
+        assert len(asked) == before, "it is written to though it is left alone"
+        wait_for(lambda: len(asked) > before)  # the probe, still slow: left alone once more
+        wait_for(lambda: sum("left alone" in report.error for report in reports) >= 2)
+        slow[0] = False
+        lakes.is_at(settings, broker.next_offset)
+        wait_for(lambda: reports[-1].circuit == "closed" and not reports[-1].error)
+    assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
 
 
 def test_what_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from tests.support.feed import (
     wait_for,
 )
 from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply import report as reporting
 from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
@@ -38,6 +37,7 @@ from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.session import Superseded
+from venus.adapters.under import circuit
 from venus.adapters.under.cuts import piece_of
 from venus.config import Settings
 from venus.errors import ConfigError
@@ -382,7 +382,7 @@ def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, br
 def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "SLOW_CLASSES", ((1.0, 2.0),))
+    monkeypatch.setattr(circuit, "SLOW_CLASSES", ((1.0, 2.0),))
     settings = loaded(database, feed, items(), rows=1)
     query(
         database,

@@ -137,7 +137,7 @@ class ApplySession:
         if self._loop.is_isolated:
             self._loop.wait(min(IDLE_S, self._loop.left_s))
             return True
-        if self._loop.breaker.probe(time.monotonic()):
+        if self._loop.is_probe():
             self._looked = 0.0
             self._reload_if_superseded()
         return False

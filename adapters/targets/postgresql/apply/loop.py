@@ -7,7 +7,6 @@ from what the target itself says: its applied offset, its tables' states. That i
 from __future__ import annotations
 
 import threading
-import time
 
 import tenacity
 
@@ -26,11 +25,11 @@ def run_apply(settings: Settings, name: str, stop: threading.Event, report: Repo
     loop = Loop(name, stop, report)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda e: isinstance(e, VenusError) and e.retryable),
-        wait=lambda state: loop.breaker.failed(time.monotonic(), _text(state)),
+        wait=lambda state: loop.failed(_error(state)),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
         before=lambda _: loop.begin(),
-        before_sleep=lambda state: loop.failed(state.outcome.exception() if state.outcome else None),
+        before_sleep=lambda state: loop.trying_again(_error(state)),
         reraise=True,
     )
     try:
@@ -40,8 +39,8 @@ def run_apply(settings: Settings, name: str, stop: threading.Event, report: Repo
             raise
 
 
-def _text(state: tenacity.RetryCallState) -> str:
-    return str(state.outcome.exception()) if state.outcome else ""
+def _error(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
 
 
 def _follow(target: PostgresTarget, loop: Loop) -> None:

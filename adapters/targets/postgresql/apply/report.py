@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.postgresql.database import TableState
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.flow.breaker import Breaker, Circuit, Classes
+from venus.adapters.under.circuit import TargetCircuit
 
 logger = logging.getLogger(__name__)
 
 REPORT_S = 0.5
 HESITATE_S = 60.0
-#: A target that takes so long for a few rows is left alone for so long. There is no other one to ask, so the classes
-#: are coarse: a lock that an application holds for a second is no overload.
-SLOW_CLASSES: Classes = ((5.0, 5.0), (15.0, 15.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +31,14 @@ class ApplyReport(FollowReport):
 Report = Callable[[ApplyReport], None]
 
 
-class Loop:
+class Loop(TargetCircuit):
     """One loop's memory: counters, the circuit, verdicts on refused rows, the wish to stop."""
 
     def __init__(self, target: str, stop: threading.Event, report: Report | None) -> None:
+        super().__init__(target)
         self.stop = stop
-        self.breaker = Breaker(errors_max=5, wait_first_s=0.1, wait_max_s=10.0, classes=SLOW_CLASSES)
         #: What is decided about refused rows of the cut that is being applied; outlives a session.
         self.verdicts = Verdicts()
-        self._target = target
         self._report = report
         self._constraints = ""
         self._rows = self._transactions = 0
@@ -87,25 +83,12 @@ class Loop:
         self._rows += rows
         self._transactions += 1
 
-    def answered(self, latency_s: float) -> None:
+    def answered(self, latency_s: float) -> str:
         """Take note of how long the target took for a few rows; a slow one is left alone for a while."""
-        if self.is_isolated:
-            return  # what else was still asked is no probe
-        self.breaker.worked(latency_s, time.monotonic())
-        if self.is_isolated:
-            error = f"{self.breaker.reason}; it is left alone for {self.left_s:.0f} s, then asked again"
-            logger.warning("target %s: %s", self._target, error)
+        error = super().answered(latency_s)
+        if error:
             self.tell((), error=error, now=True)
-
-    @property
-    def is_isolated(self) -> bool:
-        """Whether the target is left alone now."""
-        return self.breaker.state is Circuit.OPEN and self.left_s > 0
-
-    @property
-    def left_s(self) -> float:
-        """For how long it still is."""
-        return self.breaker.left_s(time.monotonic())
+        return error
 
     def constraints(self, text: str) -> None:
         """Say once how foreign keys are treated."""
@@ -113,13 +96,9 @@ class Loop:
             self._constraints = text
             logger.info("target %s: %s", self._target, text)
 
-    def begin(self) -> None:
-        """Begin an attempt: it is the probe if the circuit is open."""
-        self.breaker.probe(time.monotonic())
-
-    def failed(self, error: BaseException | None) -> None:
-        """Take note of a failure that is tried again."""
-        logger.warning("target %s: %s; trying again (%s)", self._target, error, self.breaker.state.value)
+    def trying_again(self, error: BaseException | None) -> None:
+        """Say so in the log and to whoever runs it."""
+        super().trying_again(error)
         self.tell((), error=str(error), now=True)
 
     def tell(self, held: Sequence[TableState], *, error: str = "", now: bool = False) -> None:
