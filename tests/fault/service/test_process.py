@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -107,6 +108,26 @@ die(StorageError("the disk has gone"))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 12
     assert done.stderr == "venus broker: fatal: the disk has gone\n"
+
+
+def test_the_fatal_line_is_a_line_of_the_log(tmp_path: Path) -> None:
+    program = """
+import logging, sys
+from venus.broker.service.process import die
+from venus.cli import logs
+from venus.errors import StorageError
+logs.begin(logging.INFO, sys.argv[1], "broker", lambda text: text.replace("geheim", "***"))
+die(StorageError("the disk at geheim has gone"))
+"""
+    for log_format in ("json", "text"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, log_format], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 12
+        (line,) = done.stderr.splitlines()
+        said = json.loads(line) if log_format == "json" else {"level": line.split()[2], "message": line}
+        assert said["level"] == "CRITICAL"
+        assert said["message"].endswith("fatal: the disk at *** has gone")
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

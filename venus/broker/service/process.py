@@ -7,6 +7,7 @@ process could still say is certain; a supervisor starts it again and the log tel
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import signal
@@ -46,8 +47,11 @@ from venus.security.counting import Refusals
 if TYPE_CHECKING:
     from venus.security.files import Files
 
+logger = logging.getLogger(__name__)
+
 THREAD_TIMEOUT_S = 30.0
 DESCRIPTORS_MAX = 1 << 20
+
 #: The loop and the commit thread take turns: with the default of 5 ms one-row batches are half as fast.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -184,10 +188,8 @@ def raise_descriptor_limit() -> None:
 
 
 def die(error: BaseException) -> None:
-    """End the process now, from any thread."""
-    text = str(error) or type(error).__name__
-    sys.stderr.write(f"venus broker: fatal: {text}\n")
-    sys.stderr.flush()
+    """End the process now, from any thread; the last line of the log says why."""
+    logger.critical("venus broker: fatal: %s", str(error) or type(error).__name__)  # without a log: on stderr as it is
     os._exit(VenusError.exit_code)
 
 
