@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -155,6 +155,11 @@ def lanes(address: str) -> list[int]:
         return sorted((lane.lane for lane in admin.status().traffic.lanes if lane.degraded_since_us), reverse=True)
 
 
+def details_first(seen: Collection[tuple[int, ...]]) -> bool:
+    """Whether something was given up, and never a lane in front of the details: without that it was no overload."""
+    return any(seen) and all(found == (4, 3, 2, 1)[: len(found)] for found in seen)
+
+
 def run(quick: bool) -> Sequence[Finding]:
     """Measure."""
     alone_s, loaded_s = (10.0, 30.0) if quick else (60.0, 600.0)
@@ -181,7 +186,6 @@ def run(quick: bool) -> Sequence[Finding]:
             if b.halves or b.next_offset % (1 if b.business == "trickle" else BATCH_ROWS)
         ]
         rows = sum(b.next_offset for b in status.businesses) - trickle.rows
-    first = all(found == (4, 3, 2, 1)[: len(found)] for found in seen)
     p99, p99_idle = percentile(commits, 99), percentile(idle, 99)
     cores = os.cpu_count()
     return [
@@ -200,7 +204,12 @@ def run(quick: bool) -> Sequence[Finding]:
             f"rows lost of {rows + trickle.rows:,} ({rows / loaded_s:,.0f} rows/s beside it)", lost + len(odd), 0, ""
         ),
         at_most("peak memory of the broker", peak / 2**20, 400, "MiB"),
-        Finding(what="what was degraded, and in which order", ours=str(sorted(seen)), goal="4 first", met=first),
+        Finding(
+            what="what was degraded, and in which order",
+            ours=", ".join(str(found) for found in sorted(seen) if found) or "nothing: not an overload",
+            goal="4 first",
+            met=details_first(seen),
+        ),
     ]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -174,11 +175,11 @@ class Venus:
         self._process.wait(60)
         shutil.rmtree(self._folder)
 
-    def sender(self) -> partial[Sender]:
+    def sender(self) -> Callable[[], Sender]:
         """Return a producer."""
         return partial(VenusSender, self.address, one_at_a_time=self._one_at_a_time)
 
-    def receiver(self) -> partial[Receiver]:
+    def receiver(self) -> Callable[[], Receiver]:
         """Return a consumer."""
         return partial(VenusReceiver, self.address)
 
