@@ -1,0 +1,87 @@
+"""Every `venus ...` of the documents is a line that the program takes: commands, options, their values, arguments.
+
+What can be run is run by stories: test_readme.py, test_first_week.py, test_night.py. Here each line is parsed by the
+program's own parser, which is what `--help` is made of, so that a renamed option or a lost argument is found.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlglot
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tests.support import documents
+from venus.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "docker" / "compose.yaml",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/oracle").glob("*.md"),
+    ]
+)
+
+
+def refused(line: str) -> str:
+    """Return why the program does not take a line; empty = it does."""
+    for words in documents.alternatives(line):
+        try:
+            parse(get_command(app), words[1:])
+        except Exception as error:  # Typer brings its own Click, whose classes have no public name
+            if hasattr(error, "format_message"):
+                return f"{' '.join(words)}: {error.format_message()}"
+            if type(error).__name__ != "Exit":  # --help, --version
+                raise
+    return ""
+
+
+def parse(command: Any, words: list[str]) -> None:
+    """Parse as the program does, without running anything. Raises what it raises."""
+    context = command.make_context("venus", words)
+    while isinstance(command, TyperGroup):
+        rest = [*context._protected_args, *context.args]
+        if not rest:
+            return  # a group, spoken of as a whole
+        name, found, rest = command.resolve_command(context, rest)
+        if not rest:
+            return  # a command, spoken of without its arguments
+        command, context = found, found.make_context(name, rest, parent=context)
+
+
+def test_the_grants_for_the_dba_are_those_that_the_program_knows() -> None:
+    """Oracle's own statements: no stand-in takes them, so they are held against what `venus check` prints."""
+    blocks = re.findall(r"^```sql\n(.*?)^```", (ROOT / "docs/oracle/DBA.md").read_text(), re.DOTALL | re.MULTILINE)
+    said = [found for block in blocks for found in sqlglot.parse(block, read="oracle") if found is not None]
+    code = "".join(path.read_text() for path in (ROOT / "adapters/dialects/oracle").glob("*.*")).upper()
+    special = re.findall(r"GV_\$\w+|CREATE ANY TRIGGER|ADMINISTER DATABASE TRIGGER", "".join(blocks))
+
+    assert len(said) >= 6
+    assert len(special) == 4
+    assert [name for name in special if name not in code] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_line_is_taken(document: Path) -> None:
+    assert [why for line in documents.read(document) if (why := refused(line))] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("venus status --wach", "No such option: --wach"),
+        ("venus stats", "No such command 'stats'"),
+        ("venus cluster policy shop", "Missing argument"),
+        ("venus install-triggers --only", "No such option"),
+        ("venus status [--every MANY]", "Invalid value for '--every'"),
+        ("venus half commit|rolback 3", "No such command 'rolback'"),
+    ],
+)
+def test_a_line_that_the_program_does_not_take_is_found(line: str, why: str) -> None:
+    assert why in refused(line)
