@@ -41,13 +41,16 @@ def look(settings: Settings) -> Overview:
     with ThreadPoolExecutor(max_workers=2 + len(settings.targets)) as pool:
         source = pool.submit(look_at_source, settings)
         broker = pool.submit(look_at_broker, settings)
-        targets = [pool.submit(look_at) for look_at in looks]
+        found = [pool.submit(look_at) for look_at in looks]
+        targets, at_broker = tuple(target.result() for target in found), broker.result()
+        if at_broker.known and any(target.offset > at_broker.next_offset for target in targets):
+            at_broker = look_at_broker(settings)  # it had answered before the target applied what came since
         return Overview(
             business=settings.business.name,
             heartbeat_s=settings.capture.heartbeat_s,
             source=source.result(),
-            broker=broker.result(),
-            targets=tuple(target.result() for target in targets),
+            broker=at_broker,
+            targets=targets,
         )
 
 
