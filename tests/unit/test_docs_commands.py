@@ -42,8 +42,9 @@ def refused(line: str) -> str:
     return ""
 
 
-def parse(command: Any, words: list[str]) -> None:
+def parse(program: Any, words: list[str]) -> None:
     """Parse as the program does, without running anything. Raises what it raises."""
+    command: Any = program
     context = command.make_context("venus", words)
     while isinstance(command, TyperGroup):
         rest = [*context._protected_args, *context.args]
@@ -52,7 +53,8 @@ def parse(command: Any, words: list[str]) -> None:
         name, found, rest = command.resolve_command(context, rest)
         if not rest:
             return  # a command, spoken of without its arguments
-        command, context = found, found.make_context(name, rest, parent=context)
+        command = found
+        context = command.make_context(name, rest, parent=context)
 
 
 def test_the_grants_for_the_dba_are_those_that_the_program_knows() -> None:

@@ -1,0 +1,174 @@
+"""docs/NIGHT.md row by row: the trouble is made, status says what the page says, and what it says to type ends it.
+
+The commands are taken from the page as they stand there; SQLite to an embedded PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.feed import query
+from tests.support.pipeline import Pipeline
+from tests.support.postgres import Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "NIGHT.md").read_text()
+
+
+def rows() -> list[tuple[str, list[list[str]]]]:
+    """Return what status says, and the commands to type without the program's name, of each row that has commands."""
+    cells = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ")][1:]
+    typed = [(says, re.findall(r"`venus ([^`]+)`", what)) for says, what, _ in cells]
+    return [(says, [code.split() for code in found]) for says, found in typed if found]
+
+
+def row(words: str) -> list[list[str]]:
+    """Return the commands of the row with these words."""
+    (found,) = [commands for says, commands in rows() if words in says]
+    return found
+
+
+class Night:
+    """What whoever is called does."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.shown: set[tuple[str, ...]] = set()
+
+    def write(self, *statements: str) -> None:
+        """Be the application."""
+        with closing(sqlite3.connect(self.pipeline.folder / "app.db", timeout=30)) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def says(self, sentence: str) -> None:
+        """Wait until `venus status` says so."""
+        self.pipeline.until(
+            lambda: sentence in " ".join(self.pipeline.venus("status", code=(0, 1)).out.split()), sentence, every_s=0.5
+        )
+
+    def over(self, sentence: str) -> None:
+        """Wait until it does not say so, and all is well."""
+        self.pipeline.until(lambda: self.pipeline.status()["healthy"], f"{sentence} to be over", every_s=0.2)
+        assert sentence not in self.pipeline.venus("status").out
+
+    def types(self, words: list[str], code: int | tuple[int, ...] = 0, **meant: str) -> str:
+        """Type a command of the page, with the names that are meant."""
+        spelled = [meant.get(word, word) for word in words]
+        self.shown.add(tuple(words))
+        return self.pipeline.venus(*spelled, code=code).out
+
+    def starts(self, words: list[str]) -> None:
+        """Start the service of a command."""
+        self.shown.add(tuple(words))
+        self.pipeline.start(words[0], *words)
+
+
+@pytest.fixture
+def night(tmp_path: Path, postgres_server: Server) -> Iterator[Night]:
+    urls = {name: postgres_server.create_database() for name in ("main", "gone")}
+    pipeline = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets=urls)
+    pipeline.configure()
+    made = Night(pipeline)
+    made.write("CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL",
+               "INSERT INTO orders VALUES (1, 'one')")  # fmt: skip
+    pipeline.venus("install-triggers")
+    pipeline.start_broker()
+    for name in urls:
+        pipeline.venus("migrate", "--target", name)
+    pipeline.targets.pop("gone")  # it will never come back
+    pipeline.configure()
+    pipeline.start("sync", "sync")
+    try:
+        yield made
+    finally:
+        pipeline.close()
+        for url in urls.values():
+            postgres_server.drop_database(url)
+
+
+def test_every_row_of_the_page(night: Night) -> None:
+    pipeline, target = night.pipeline, night.pipeline.targets["main"]
+    night.over("UNHEALTHY")
+    (forget,) = row("too little free space")
+    assert "main/gone" in pipeline.venus("status", "--json").out
+    night.types(forget, NAME="gone")
+    assert "main/gone" not in pipeline.venus("status", "--json").out
+
+    pipeline.kill("sync")
+    night.says("no upper adapter is connected")
+    night.says("no under adapter is connected")
+    (sync,) = row("no upper adapter is connected")
+    night.starts(sync)
+    night.over("adapter is connected")
+
+    pipeline.kill("broker")
+    night.says("UNREACHABLE")
+    assert "broker" in row("the broker cannot be reached")[0]
+    night.write("INSERT INTO orders VALUES (2, 'while it was away')")
+    night.starts(row("the broker cannot be reached")[0])
+    night.over("UNREACHABLE")
+    pipeline.caught_up("main")
+
+    query(target, "ALTER TABLE orders ADD CONSTRAINT short CHECK (length(v) < 20)")
+    night.write("INSERT INTO orders VALUES (3, 'longer than the constraint lets it be')")
+    night.says("orders is HALTED")
+    listed, retry = row("`TABLE is HALTED` at a target")
+    assert "short" in night.types(listed, code=1)
+    query(target, "ALTER TABLE orders DROP CONSTRAINT short")
+    night.types(retry)
+    night.over("HALTED")
+
+    with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection, connection:
+        (trigger,) = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'orders'"
+                                        " AND sql LIKE '%INSERT ON%' LIMIT 1").fetchone()  # fmt: skip
+        connection.execute(f'DROP TRIGGER "{trigger}"')
+        connection.execute("INSERT INTO orders VALUES (4, 'nobody saw it')")
+    install, resync = row("`TABLE is RESYNC`")
+    assert "orders" in night.types(install)
+    night.says("orders is RESYNC")
+    night.types(resync, TABLE="main.orders")
+    night.over("RESYNC")
+    pipeline.until(lambda: query(target, "SELECT v FROM orders WHERE id = 4") == [("nobody saw it",)], "row 4")
+
+    (watch,) = row("a target is behind, and nothing is wrong")
+    night.starts(watch)
+    pipeline.until(lambda: pipeline.log.read_text().count("OK: main is healthy") >= 2, "two looks")
+    watching = pipeline.running.pop("status")
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(60) in (130, -signal.SIGINT)
+
+
+def test_what_must_not_be_done_is_found_and_mended_and_the_way_out_leaves_the_application_alone(night: Night) -> None:
+    verify, repair, uninstall = ["verify"], ["verify", "--repair"], ["uninstall-triggers"]
+    for words in (verify, repair, uninstall):
+        assert f"`venus {' '.join(words)}`" in PAGE
+    night.over("UNHEALTHY")
+    query(night.pipeline.targets["main"], "UPDATE orders SET v = 'by hand'")
+    night.types(verify, code=1)
+    night.types(repair, code=(0, 1))
+    night.pipeline.until(
+        lambda: query(night.pipeline.targets["main"], "SELECT v FROM orders") == [("one",)], "the repair", every_s=0.5
+    )
+    night.types(verify)
+
+    assert night.pipeline.stop("sync") == 0
+    night.types(uninstall)
+    night.write("INSERT INTO orders VALUES (2, 'the application goes on')")
+    with closing(sqlite3.connect(night.pipeline.folder / "app.db")) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'venus%'").fetchall() == []
+
+
+def test_no_row_of_the_page_is_left_out() -> None:
+    asked = re.findall(r'row\("([^"]+)"\)', Path(__file__).read_text())
+
+    assert len(rows()) >= 6
+    assert [says for says, _ in rows() if not any(words in says for words in asked)] == []
