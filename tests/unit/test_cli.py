@@ -258,3 +258,14 @@ def test_what_a_command_or_a_child_of_it_writes_is_for_its_owner_only(tmp_path: 
 
     assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "folder" / "file").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "words", [["assess", "--html"], ["cluster", "move", "main", "--leader"], ["status", "--every"]]
+)
+def test_an_option_without_its_value_leads_to_its_own_command_s_help(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    command = " ".join(word for word in words[:-1] if word != "main")
+    assert capsys.readouterr().err.endswith(f"See `venus {command} --help`.\n")

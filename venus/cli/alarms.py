@@ -70,7 +70,10 @@ def send_test(
     run.needs_passwords = False
     everybody = addressees(run.settings.alarms)
     if not everybody:
-        raise ConfigError("nobody is told of alarms: there is no [alarms.to.NAME] section", hint="add one")
+        raise ConfigError(
+            "nobody is told of alarms: there is no [alarms.to.NAME] section",
+            hint="add one with a webhook, mail or command: venus.example.toml has them all",
+        )
     names = [each.name for each in everybody]
     if to and to not in names:
         raise ConfigError(f"no recipient named {to!r}{nearest(to, names)}", hint="known: " + ", ".join(names))

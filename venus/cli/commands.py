@@ -53,6 +53,15 @@ class Command(TyperCommand):
 
     context_class = Context
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; tell an error about an option without its value which command it is about: whose help to read."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
 
 class Group(TyperGroup):
     """A command of commands: in the help they stand under the headings that they were given."""
