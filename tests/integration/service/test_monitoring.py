@@ -24,7 +24,8 @@ from tests.support.brokers import BUSINESS, commit, settings, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.broker.service.process import start_in_thread
 from venus.conditions import AdapterCondition, TableCondition
-from venus.config import Alarms, Cluster
+from venus.config import Alarms, Cluster, Limits
+from venus.config.traffic import Health
 from venus.errors import VenusError
 from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
@@ -48,7 +49,8 @@ def metrics(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) 
     """Return the metrics of a broker of a cluster that everything has happened to, with their labels."""
     cluster = Cluster(name=etcd_server.new_name(), broker_id="b1", etcd=tuple(etcd_server.addresses), replicas=1)
     alarms = Alarms.model_validate({"check_s": 0.1, "to": {"me": {"command": "true"}}})
-    chosen = settings(tmp_path_factory.mktemp("metrics") / "data").model_copy(
+    busy = {"limits": Limits(rows_per_s=3), "health": Health(clients_max=1)}
+    chosen = settings(tmp_path_factory.mktemp("metrics") / "data", **busy).model_copy(
         update={"cluster": cluster, "alarms": alarms}
     )
     broker = start_in_thread(chosen, on_fatal=lambda error: None)
@@ -81,7 +83,13 @@ def _scraped(address: str, found: Metrics) -> bool:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
-    return {"venus_unaccounted_rows", "venus_alarm_since_seconds", "venus_term"} <= found.keys()
+    return {
+        "venus_brake_on",
+        "venus_sub_healthy_fact",
+        "venus_unaccounted_rows",
+        "venus_alarm_since_seconds",
+        "venus_term",
+    } <= found.keys()
 
 
 def parsed(expression: str) -> Any:

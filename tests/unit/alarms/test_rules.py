@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from venus import alarm_rules, conditions
+from venus import alarm_rules, broker, conditions
 from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
 from venus.broker.pipeline.halting import reason
 from venus.broker.replicas.losses import diverged
@@ -110,3 +113,14 @@ def test_what_can_be_typed_is_read_off_the_sentence() -> None:
 def test_rules_have_names_of_their_own() -> None:
     assert len(set(NAMES)) == len(RULES) + 1
     assert all(alarm_rules.lasts_s(name) >= 0 for name in NAMES)
+
+
+def test_every_sentence_of_a_broker_has_a_rule() -> None:
+    """Every literal that the broker appends to alarms, its figures and names filled in."""
+    folder = Path(broker.__file__).parent
+    code = "".join(path.read_text() for path in folder.rglob("*.py"))
+    literals = re.findall(r'alarms\.append\(\s*f?"((?:[^"\\]|\\.)+)"', code)
+    said = [re.sub(r"\{[^}]*\}", "7", literal) for literal in literals]
+
+    assert len(said) >= 9
+    assert [sentence for sentence in said if recognised(sentence)[0].name == OTHER] == []
