@@ -269,3 +269,19 @@ def test_an_option_without_its_value_leads_to_its_own_command_s_help(
     assert run(words) == 2
     command = " ".join(word for word in words[:-1] if word != "main")
     assert capsys.readouterr().err.endswith(f"See `venus {command} --help`.\n")
+
+
+def test_a_broker_may_be_configured_by_the_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container: it needs neither a source nor a target."""
+    monkeypatch.chdir(tmp_path)
+    assert run(["broker", "--check"]) == 2
+    assert "venus.toml: no such file" in capsys.readouterr().err
+    monkeypatch.setenv("VENUS_BROKER__DATA_DIR", str(tmp_path / "store"))
+    assert run(["broker", "--check"]) != 0
+    said = capsys.readouterr().err
+    assert "venus.toml" not in said
+    assert str(tmp_path / "store") in said
+    assert run(["status"]) == 2, "it needs a source"
+    assert "venus.toml: no such file" in capsys.readouterr().err

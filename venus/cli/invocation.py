@@ -72,8 +72,11 @@ class Invocation:
 
             settings = resolved(settings)
         self.redactor.learn(settings)
-        if self.file is None and not settings.source.url.get_secret_value() and not settings.targets:
-            self.config = DEFAULT_FILE  # nothing at all is configured: say that the file is missing
+        configured = bool(settings.source.url.get_secret_value() or settings.targets)
+        if not self.needs_passwords:  # a broker in a container: everything that it needs comes from the environment
+            configured = configured or bool(settings.model_fields_set)
+        if self.file is None and not configured:
+            self.config = DEFAULT_FILE  # say that the file is missing
             load(self.file)
         return settings
 
