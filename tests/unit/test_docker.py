@@ -5,7 +5,10 @@ Docker itself is not here. What stood in for it: bench/README.md, "docker".
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
@@ -79,3 +82,17 @@ def test_the_image_has_what_it_starts_and_listens_where_the_playground_asks() ->
     assert set(re.search(r"EXPOSE (.*)", DOCKERFILE)[1].split()) == ports  # type: ignore[index]
     assert extras.strip("[]") in setup["options.extras_require"]
     assert f'"{setup["metadata"]["name"]}${{EXTRAS}}"' in DOCKERFILE
+
+
+def test_the_oracle_suite_is_not_green_without_an_oracle(tmp_path: Path) -> None:
+    """As `make test-oracle` runs it, where there is no Docker."""
+    (recipe,) = re.findall(r"pytest (-m oracle \S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *recipe.split()],
+        cwd=ROOT, env=os.environ | {"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.strip().splitlines() == [
+        "ERROR: no Docker engine answers on this machine: the Oracle suite starts Oracle Free in a container"
+    ]
