@@ -1,0 +1,90 @@
+"""What no broker would send to another one: the Replica service outlives it, and the cluster goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fault.service.test_fuzz import GROWTH_BYTES_MAX, extreme, mutated, seal, send
+from tests.support.batches import half
+from tests.support.broker_clusters import BrokerCluster
+from tests.support.brokers import BUSINESS, RssWatch, commit, wait_for
+from tests.support.etcd import EtcdCluster
+from venus.broker.replicas import wire
+from venus.coordination.etcd import EtcdCoordinator
+from venus.rpc.channel import open_channel
+from venus.wire import replica_pb2
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+METHODS = list(replica_pb2.DESCRIPTOR.services_by_name["Replica"].methods)
+
+
+def frames(chance: random.Random, method: Any, greeting: replica_pb2.Greeting) -> list[bytes]:
+    """Return what one call sends; mostly it greets as a member does, so that what follows is looked at."""
+    found = []
+    for n in range(chance.choice((1, 2, 5)) if method.client_streaming else 1):
+        message: Any = extreme(chance, method.input_type)
+        message.ClearField("greeting")
+        if n == 0 and chance.random() < 0.8:
+            message.greeting.CopyFrom(greeting)
+        for fetch in getattr(message, "fetches", ()):
+            fetch.business = chance.choice((BUSINESS, fetch.business))
+        content = message.SerializeToString()
+        if chance.random() < 0.3:
+            content = mutated(chance, content)
+        found.append(seal(content) if chance.random() < 0.9 else content)
+    return found
+
+
+def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_pb2.Greeting:
+    """Return how one broker greets another."""
+    with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=10.0)) as coordinator:
+        members = {live.member.broker: live.member for live in coordinator.brokers()}
+        return replica_pb2.Greeting(
+            cluster=coordinator.identity(create=False),
+            sender=wire.put_member(members[sender]),
+            receiver=wire.put_member(members[receiver]),
+        )
+
+
+def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
+    """Send so many calls of each method to the leader and to a follower; the cluster then takes a batch everywhere."""
+    with BrokerCluster(folder, etcd) as cluster:
+        leader, producer, _ = cluster.connected()
+        with producer:
+            commit(producer, [half(1, rows=3)])
+        wait_for(lambda: cluster.in_sync() == set("abc"), 60)
+        follower = next(name for name in "abc" if name != leader)
+        for sender, receiver in ((follower, leader), (leader, follower)):
+            greeting = greeting_of(cluster, sender, receiver)
+            broker = cluster.brokers[receiver]
+            with open_channel(broker.address) as channel, RssWatch(broker) as watch:
+                before = watch.peak_bytes
+                for method in METHODS:
+                    chance = random.Random(f"{method.name} {seed} {receiver == leader}")
+                    for _ in range(calls):
+                        send(channel, method, frames(chance, method, greeting))
+                assert watch.peak_bytes - before < GROWTH_BYTES_MAX
+        assert all(broker.alive for broker in cluster.brokers.values())
+        _, producer, ack = cluster.connected()
+        with producer:
+            assert ack.last_batch == 1
+            assert commit(producer, [half(2, rows=3)]).next_offset == 6
+        wait_for(lambda: cluster.in_sync() == set("abc"), 60)
+        assert cluster.record().term < 1000, "somebody's number was believed"
+
+
+@pytest.mark.timeout(600)
+def test_brokers_outlive_what_no_broker_would_send(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    outlives(tmp_path, etcd_server, 60, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_brokers_outlive_ten_thousand_frames(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    outlives(tmp_path, etcd_server, 10_000 // (2 * len(METHODS)), seed=2)
