@@ -1,6 +1,6 @@
 """The compose files and the Dockerfile against what they speak of: commands, options, ports, services, the package.
 
-Docker itself is not here. What stood in for it: bench/README.md, "docker".
+Docker itself is not here. What stood in for it: bench/README.md, "docker"; the steps themselves: story/test_image.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.dockerfile import CARRIED_OUT, instructions
 from tests.unit.test_cli import commands
 from venus.config import Settings
 from venus.config import load as load_config
@@ -96,3 +97,12 @@ def test_the_oracle_suite_is_not_green_without_an_oracle(tmp_path: Path) -> None
     assert done.stderr.strip().splitlines() == [
         "ERROR: no Docker engine answers on this machine: the Oracle suite starts Oracle Free in a container"
     ]
+
+
+def test_every_instruction_of_the_dockerfile_is_one_that_is_carried_out() -> None:
+    """So that the slow test of the image passes over nothing."""
+    words = [word for word, _ in instructions(DOCKERFILE)]
+
+    assert set(words) <= CARRIED_OUT
+    assert words.count("FROM") == 2
+    assert words.count("RUN") == 3
