@@ -7,7 +7,7 @@ to ask again in `venus-retry-ms`, so that nothing is lost between two processes 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -87,7 +87,8 @@ def to_status(error: VenusError) -> Status:
 def from_rpc_error(error: grpc.RpcError) -> VenusError:
     """Return what the peer raised, or what gRPC's own complaint amounts to."""
     code, details = error.code(), error.details() or ""
-    metadata = {item.key: item.value for item in error.trailing_metadata() or ()}
+    trailing: Any = error.trailing_metadata() or ()  # of pairs: named ones, with grpc.aio plain ones
+    metadata = dict(tuple(trailing))
     hint = metadata.get(HINT_KEY, b"")
     text = hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
     if (cls := BY_NAME.get(str(metadata.get(CLASS_KEY, "")))) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -24,7 +23,7 @@ class Failure(grpc.RpcError):
         return self._parts[1]
 
     def trailing_metadata(self) -> Any:
-        return [SimpleNamespace(key=key, value=value) for key, value in self._parts[2]]
+        return tuple(self._parts[2])
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))

@@ -1,0 +1,71 @@
+"""The line to another broker, over real gRPC: whatever ends it, the host hears of it and can ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from venus.broker.replicas import lines
+from venus.broker.replicas.host import Host
+from venus.broker.replicas.lines import Lines
+from venus.broker.service.answering import answering
+from venus.errors import Refused
+from venus.replication.messages import Fetch
+from venus.replication.records import LiveBroker, Member
+from venus.rpc.address import NONE
+from venus.wire import replica_pb2_grpc
+
+ME, OTHER = Member(broker="a", store="1"), Member(broker="b", store="2")
+
+
+class _Refusing:
+    """A leader that has not read yet who lives."""
+
+    Ballot = Copy = None
+
+    async def Follow(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        async with answering(context):
+            await context.read()
+            raise Refused("broker a is not known to the cluster", hint="it registers at etcd when it starts")
+
+
+class _Host:
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+    def line_lost(self, to: Member) -> None:
+        assert to == OTHER
+        self.lost.set()
+
+
+@contextlib.asynccontextmanager
+async def _leader() -> AsyncIterator[LiveBroker]:
+    server = grpc.aio.server()
+    replica_pb2_grpc.add_ReplicaServicer_to_server(cast(Any, _Refusing()), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield LiveBroker(member=OTHER, address=f"127.0.0.1:{port}")
+    finally:
+        await server.stop(0)
+
+
+def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "RECONNECT_S", 0.01)
+
+    async def refused() -> None:
+        async with _leader() as leader:
+            line, host = Lines("cluster", ME, NONE), _Host()
+            line.host = cast(Host, host)
+            for index in range(1, 11):  # whether gRPC says it while reading or writing differs
+                host.lost.clear()
+                line.fetch(leader, "main", Fetch(to=OTHER, term=1, index=index, last_term=0))
+                await asyncio.wait_for(host.lost.wait(), 5.0)
+            await line.close()
+
+    asyncio.run(refused())
