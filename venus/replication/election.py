@@ -32,6 +32,19 @@ def may_lead(known: Leadership, live: Iterable[Member]) -> frozenset[Member]:
     return frozenset(member for member in living if member.broker in known.replicas)
 
 
+def hindrance(known: Leadership, live: Iterable[Member]) -> str:
+    """Say why nothing can be written until a broker comes back; empty = those who live may go on by themselves."""
+    living = frozenset(live)
+    leads = known.leader is not None and known.leader in living
+    if not leads and not may_lead(known, living):
+        missing = ", ".join(sorted({member.broker for member in known.candidates}))
+        return f"no broker leads, and none of those that have everything is alive: {missing}"
+    able = sum(member.broker in known.replicas or member == known.leader for member in living)
+    if able < known.min_in_sync:
+        return f"{able} of {len(known.replicas)} replicas are alive, {known.min_in_sync} are needed"
+    return ""
+
+
 def choose(known: Leadership, ballots: Mapping[Member, Ballot], live: Mapping[Member, LiveBroker]) -> Leadership | None:
     """Return the leadership of the next term, None while nobody may lead."""
     clean = [ballots[member] for member in known.candidates if member in ballots]

@@ -15,5 +15,5 @@ class Patience:
     election_every_s: float = 1.0  # before the next try
     turn_s: float = 0.3  # how much later each further broker begins an election
     hand_over_s: float = 3.0  # a hand-over that takes longer is given up
-    silent_s: float = 5.0  # a write that waits for a follower which says nothing is refused
+    silent_s: float = 4.0  # a write that waits for a follower which says nothing is refused
     fetch_s: float = 3.0  # a fetch without an answer is repeated

@@ -79,8 +79,10 @@ class Brokers:
         """Note that this broker does not answer: nobody asks it while there is another, whatever it leads."""
         self.passed_over(address)
         with self._lock:
-            wait_s = self._breaker(address).failed(self._monotonic(), reason)
-        if len(self.addresses) > 1:
+            now = self._monotonic()
+            known = self._is_isolated(address, now)
+            wait_s = self._breaker(address).failed(now, reason)
+        if len(self.addresses) > 1 and not known:  # a leader that is named is asked all the same, maybe often
             logger.warning("broker %s is left alone for %.0f s: %s", address, wait_s, reason or "it is away")
 
     def passed_over(self, address: str) -> None:

@@ -58,6 +58,7 @@ class Connection:
         began = time.monotonic()
         end = began + self._failover_s
         asked: list[str] = []
+        in_vain: set[str] = set()  # those that could not be reached on the way
         while True:
             asked.append(self.address)
             try:
@@ -69,11 +70,11 @@ class Connection:
                 continue
             except NotLeader as error:
                 self.note(business, error)
-                pause = 0.0 if error.leader and error.leader not in asked else ASK_AGAIN_S
+                pause = 0.0 if error.leader and error.leader not in {*asked, *in_vain} else ASK_AGAIN_S
                 if time.monotonic() + pause >= end:
                     raise self._nobody_leads(error, asked) from error
             time.sleep(pause)
-            self._move(business)
+            in_vain |= self._move(business)
 
     def note(self, business: str, error: VenusError) -> None:
         """Take in what an error says of who leads and who is away; the next connection will know."""
@@ -88,13 +89,15 @@ class Connection:
         """Close the channel."""
         self.channel.close()
 
-    def _move(self, business: str) -> None:
+    def _move(self, business: str) -> set[str]:
+        """Go to the most promising broker; return those that could not be reached."""
         order = self._brokers.in_order(business, self.address)
         if order[0] == self.address:
-            return
+            return set()
         address, channel = self._open(order)
         self.channel.close()
         self.address, self.channel = address, channel
+        return set(order[: order.index(address)])
 
     def _open(self, order: list[str]) -> tuple[str, grpc.Channel]:
         """Connect to the first that serves."""

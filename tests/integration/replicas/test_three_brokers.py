@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -18,7 +19,7 @@ from tests.support.broker_clusters import BrokerCluster, SteadyWriter, Writer
 from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
 from venus.codec.chunk import Totals
-from venus.errors import NotLeader, Refused, VenusError
+from venus.errors import NotLeader, Refused, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.admin import Admin
 from venus.rpc.channel import open_channel
@@ -33,6 +34,8 @@ pytestmark = pytest.mark.integration
 ROWS = 10
 #: With processes that stop and clients that look for the leader; a busy machine takes its time.
 HAND_OVER_S = 10.0
+#: A lease of 2 s, which etcd ends up to a second late, an election, and half a second of patience.
+REFUSED_S = 6.0
 #: Two keepalives of 3 s and the client's way to the next leader; one of 20 s must not be enough.
 SILENT_S = 15.0
 #: A write waits for less than a second while a broker stops, on a machine that has nothing else to do.
@@ -88,6 +91,42 @@ def test_clients_leave_a_leader_that_says_nothing_any_more(tmp_path: Path, etcd_
         assert writer.leader != silent
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("leader_too", [True, False], ids=["leader and follower", "both followers"])
+def test_writers_are_refused_soon_without_a_majority(
+    tmp_path: Path, etcd_server: EtcdCluster, leader_too: bool
+) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster:
+        writer = Writer(cluster)
+        writer.write(3, ROWS)
+        others = sorted(set("abc") - {writer.leader})
+        gone, reach = (
+            [writer.leader, others[0]] if leader_too else others,
+            cluster.reach(broker.address for broker in cluster.brokers.values()),
+        )
+        writer.producer.close()
+        began = time.monotonic()
+        for name in gone:
+            cluster.brokers[name].kill()
+        with pytest.raises(Unavailable, match=r"1 of 3 replicas are (alive|in sync), 2 are needed"):
+            _write_in_vain(reach)
+        assert time.monotonic() - began < REFUSED_S
+        cluster.start(gone[0])
+        writer.go_on()
+        assert writer.acknowledged in (3, 4), "what was refused may have been written"
+
+
+def _write_in_vain(reach: str) -> None:
+    """Write behind batch 3; until the leases have ended, look for whoever leads."""
+    while True:
+        with (
+            contextlib.suppress(NotLeader),
+            Producer(reach, BUSINESS, "test", window_bytes_max=1 << 20) as producer,
+        ):
+            producer.connect(0, 3, owner="test", take_over=True)
+            producer.send_half(half(4, rows=ROWS))
+            producer.wait_persisted(4)
 
 
 def test_a_leader_that_stops_hands_over(tmp_path: Path, etcd_server: EtcdCluster) -> None:

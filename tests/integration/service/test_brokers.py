@@ -228,6 +228,7 @@ def test_a_dead_leader_that_is_still_named_does_not_hold_anybody_up(leader: Runn
         elected.start()
         fill(first.address, 1, 1)
         elected.join()
+        assert first.refused < 30, "it asks ten times a second, not as fast as it can"
     assert business_status(leader.address).next_offset == 1
 
 

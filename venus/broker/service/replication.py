@@ -22,6 +22,7 @@ from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.lines import Lines
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs, refused
+from venus.broker.replicas.standing import Standing
 from venus.broker.service.delivery import Delivery
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Lane, LoopBridge
@@ -32,6 +33,7 @@ from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import login_of
 from venus.coordination.membership import FILE, join
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable, VenusError
+from venus.replication import election
 from venus.replication.records import LiveBroker, Policy
 from venus.replication.settings import Patience
 from venus.rpc.address import Proof
@@ -41,11 +43,14 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.1
 #: A producer waits so long for a new business, or for a leader, before it is told to come again.
 WAIT_S = 5.0
+#: The same while too few brokers are alive: waiting does not help, but one may just be starting.
+HINDERED_S = 0.5
 LOOK_EVERY_S = 0.02
 EXPIRE_EVERY_S = 10.0
 HAND_OVER_S = 3.0
 #: So long the answer to `venus forget` waits for the data of this broker.
 REMOVE_S = 300.0
+BACK = "it goes on by itself when enough brokers are back: `venus cluster status` shows who lives"
 EVERYWHERE = ("0.0.0.0", "[::]")
 
 
@@ -154,21 +159,37 @@ class Replication:
     # -- clients -------------------------------------------------------------------------------------------------
 
     async def producer(self, business: str) -> None:
-        """Wait until this broker leads the business, which is made if need be. Raises NotLeader, Unavailable."""
-        end, made = time.monotonic() + WAIT_S, False
+        """Wait until this broker leads the business, which is made if need be. Raises NotLeader, Unavailable.
+
+        Whoever asks is refused soon if nothing can be written until a broker comes back.
+        """
+        began, made = time.monotonic(), False
         while True:
+            waited_s = time.monotonic() - began
             standing = self._shared.standing(business)
             replica = self.host.replicas.get(business)
             if replica is not None and not standing.refusal and self._has_begun(business):
                 return
-            elsewhere = business in self.host.records and not standing.leads and standing.leader
-            if elsewhere or time.monotonic() > end:
+            if waited_s > HINDERED_S and (hindrance := self._hindrance(business)):
+                raise Unavailable(f"{business}: {hindrance}", hint=BACK)
+            if self._led_elsewhere(business, standing) or waited_s > WAIT_S:
                 raise refused(business, standing)
             if business not in self.host.records and not made and self.host.brokers.live:
                 self._check_new(business)
                 made = True
                 self.host.create(business)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _led_elsewhere(self, business: str, standing: Standing) -> bool:
+        """Whether another broker leads it, and lives: after one that is gone somebody else is elected."""
+        known = self.host.records.get(business)
+        if known is None or known.leader is None or standing.leads or not standing.leader:
+            return False
+        return known.leader in self.host.brokers.live
+
+    def _hindrance(self, business: str) -> str:
+        known = self.host.records.get(business)
+        return election.hindrance(known, self.host.brokers.live) if known is not None else ""
 
     def _check_new(self, business: str) -> None:
         """Raise NotLeader, Refused where a business must not begin."""
