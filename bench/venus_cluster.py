@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,15 @@ class Brokers:
 
 
 @contextmanager
-def brokers(**cluster: Any) -> Iterator[Brokers]:
-    """Start three on empty directories; `cluster` are options of [cluster]."""
+def brokers(*, broker: Mapping[str, Any] | None = None, **cluster: Any) -> Iterator[Brokers]:
+    """Start three on empty directories; `broker` and `cluster` are options of [broker] and [cluster]."""
     folder, ports = Path(tempfile.mkdtemp(prefix="venus-bench-")), {name: free_port() for name in NAMES}
     try:
         with (
             running_etcd() as etcd,
-            BrokerCluster(folder, etcd, broker={"http": ""}, listen=ports, **{"lease_s": 3.0, **cluster}) as started,
+            BrokerCluster(
+                folder, etcd, broker={"http": "", **(broker or {})}, listen=ports, **{"lease_s": 3.0, **cluster}
+            ) as started,
         ):
             yield Brokers(started)
     finally:

@@ -7,7 +7,6 @@ answered afterwards, so it has the lease, the election and the client's way to t
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,9 +14,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
+from bench.figures.installation import installation
 from bench.venus_cluster import MIB, NAMES, Brokers, Writer, brokers, wait_for
-from tests.support.stored import plain_rows
-from venus.rpc.snapshots import Snapshots
 
 PAPER = "elected within 30 s"
 ROWS = 1000
@@ -131,31 +129,6 @@ def resync(cluster: Brokers, nbytes: int) -> float:
     return nbytes / (time.monotonic() - began)
 
 
-def load_rate(cluster: Brokers) -> float:
-    """Return how many rows a second a loader takes from the leader, digests checked, without a target."""
-    rows, began = 0, time.monotonic()
-    with Snapshots(cluster.reach) as snapshots:
-        snapshot = snapshots.open("bench")
-        for split in snapshot.splits:
-            for chunk in snapshots.read_split(snapshot.snapshot_id, split):
-                rows += len(plain_rows(chunk.rows))
-        snapshots.close(snapshot.snapshot_id)
-    return rows / (time.monotonic() - began)
-
-
-def installed(cluster: Brokers) -> float:
-    """Give a follower an empty disk; return how many rows a second it installs, from when it serves."""
-    name = cluster.followers()[0]
-    status = cluster.status(cluster.leader())
-    assert status is not None
-    cluster.kill(name)
-    shutil.rmtree(cluster.data(name))
-    cluster.start(name)
-    began = time.monotonic()
-    cluster.wait_in_sync()
-    return status.next_offset / (time.monotonic() - began)
-
-
 def run(quick: bool) -> Sequence[Finding]:
     """Measure."""
     with brokers() as cluster:
@@ -164,13 +137,9 @@ def run(quick: bool) -> Sequence[Finding]:
         gone = all_killed(cluster, 2 if quick else 10)
         planned = hand_overs(cluster, 3 if quick else 10)
         back = resync(cluster, (50 if quick else 400) * MIB)
-    with brokers(follower_backlog_bytes=0) as cluster:
+    with brokers(broker={"retain_bytes": 0}, follower_backlog_bytes=0) as cluster:
         cluster_ready(cluster)
-        writer = Writer(cluster.reach)
-        for _ in range(3 if quick else 20):
-            writer.stream(100, ROWS)
-        writer.close()
-        loaded, install = load_rate(cluster), installed(cluster)
+        found = installation(cluster, (10 if quick else 20) * 100, ROWS)
         peak = cluster.peak_rss_bytes() / MIB
     return [
         at_most(f"{len(lost)} leaders killed, until a commit, p50", percentile(lost, 50), 5, "s", paper=PAPER),
@@ -178,7 +147,7 @@ def run(quick: bool) -> Sequence[Finding]:
         at_most(f"all brokers killed {len(gone)} times, p99", percentile(gone, 99), 10, "s", paper="normal in 5 min"),
         at_most(f"{len(planned)} planned hand-overs, longest silence", max(planned), 1, "s"),
         at_least("a broker that was away takes up", back / MIB, 50, "MiB/s"),
-        at_least(f"an empty replica installs, of a load's {loaded:,.0f} rows/s", 100 * install / loaded, 60, "%"),
+        at_least(f"an empty replica installs {found.said}, of a load's rate", found.percent, 60, "%"),
         at_most("largest memory of a broker", peak, 512, "MiB"),
     ]
 
