@@ -32,8 +32,8 @@ from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.logs import LogFormatOption
+from venus.cli.members import accept_loss, dissolve
 from venus.cli.members import commands as members
-from venus.cli.members import dissolve
 from venus.cli.output import ReaderGone, reader_gone
 from venus.cli.support import command as support_command
 
@@ -85,6 +85,7 @@ app.command("forget", rich_help_panel=ACT)(forget.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
 for change in (members.move, members.drain, members.add, members.remove, dissolve.dissolve):
     cluster_command.app.command()(change)
+cluster_command.app.command("accept-loss")(accept_loss.accept_loss)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=WATCH)
 app.add_typer(alarms.app, name="alarms", rich_help_panel=WATCH)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 #: Whatever changes something in an operator's name; `verify` only repairs if it is told to.
 COMMANDS = frozenset(
     {
-        "venus cluster policy", "venus cutover", "venus forget", "venus half commit", "venus half rollback",
-        "venus install-triggers",
+        "venus cluster accept-loss", "venus cluster add", "venus cluster dissolve", "venus cluster drain",
+        "venus cluster move", "venus cluster policy", "venus cluster remove",
+        "venus cutover", "venus forget", "venus half commit", "venus half rollback", "venus install-triggers",
         "venus migrate", "venus pause", "venus quarantine retry", "venus quarantine skip", "venus resume",
         "venus resync", "venus uninstall-triggers", "venus certs init", "venus certs issue", "venus certs token",
     }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ETCD_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.2
 
-app = Commands(help="The brokers of a cluster: status, policies, move, drain, add, remove, dissolve.")
+app = Commands(help="The brokers of a cluster: status, policies, move, drain, add, remove, dissolve, accept-loss.")
 
 
 @contextmanager
@@ -156,11 +156,12 @@ def _business(found: Leadership) -> dict[str, Any]:
         "unclean_terms": list(found.unclean_terms),
         "leaving": list(found.leaving),
         "successor": found.successor,
-        "losses": [_loss(window) for window in found.losses],
+        "losses": [loss(window) for window in found.losses],
     }
 
 
-def _loss(window: LossWindow) -> dict[str, Any]:
+def loss(window: LossWindow) -> dict[str, Any]:
+    """Return what an unclean election may have lost, as the commands answer it."""
     return {
         "term": window.term,
         "first_offset": window.first_offset,

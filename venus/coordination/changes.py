@@ -89,6 +89,15 @@ def kept(known: Leadership, broker: str) -> Leadership:
     return replace(known, leaving=tuple(name for name in known.leaving if name != broker))
 
 
+def accepted(known: Leadership, terms: Collection[int]) -> Leadership:
+    """Return the record without what the unclean elections of these terms may have lost: nobody will compare it."""
+    return replace(
+        known,
+        losses=tuple(window for window in known.losses if window.term not in terms),
+        unclean_terms=tuple(term for term in known.unclean_terms if term not in terms),
+    )
+
+
 def check_broker(broker: str, names: Collection[str]) -> None:
     """Raise ConfigError for an unknown broker."""
     if broker not in names:

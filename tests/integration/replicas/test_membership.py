@@ -167,6 +167,7 @@ def test_replicas_are_added_and_removed_but_not_below_what_a_write_needs(
         (("add", "x"), 2, "the cluster has no broker 'x'"),
         (("remove", "x"), 2, "the cluster has no broker 'x'"),
         (("remove", "a", "--business", "x"), 2, "the cluster has no business 'x'"),
+        (("accept-loss", "mian"), 2, "the cluster has no business 'mian' (did you mean main?)"),
     ],
 )
 def test_wrong_use_is_one_line(

@@ -1,0 +1,91 @@
+"""`venus cluster accept-loss`: an unclean election whose source is gone is closed by an operator, and stays closed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_clusters import BrokerCluster, Writer
+from tests.support.brokers import BUSINESS, business_status, wait_for
+from tests.support.etcd import EtcdCluster
+
+pytestmark = pytest.mark.integration
+ROWS = 10
+
+
+def after_an_unclean_election(cluster: BrokerCluster) -> str:
+    """Let the leader go on alone, lose it, and another one lead; return that one."""
+    writer = Writer(cluster)
+    writer.write(3, ROWS)
+    wait_for(lambda: cluster.in_sync() == set("abc"))
+    alone = writer.leader
+    first, _ = others = sorted(set("abc") - {alone})
+    for name in others:
+        cluster.brokers[name].kill()
+    wait_for(lambda: cluster.in_sync() == {alone}, 30.0)
+    writer.go_on()
+    writer.write(2, ROWS)
+    writer.producer.close()
+    cluster.brokers[alone].kill()
+    cluster.start(first)
+    wait_for(lambda: cluster.record().losses, 30.0)
+    return first
+
+
+def doubts(cluster: BrokerCluster, name: str) -> list[str]:
+    return [alarm for alarm in business_status(cluster.brokers[name].address).alarms if "unclean election" in alarm]
+
+
+@pytest.mark.parametrize("measured", [False, True], ids=["nobody has said what", "measured"])
+def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdCluster, measured: bool) -> None:
+    with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
+        leader = after_an_unclean_election(cluster)
+        (term,) = cluster.record().unclean_terms
+        if measured:
+            _, producer, ack = cluster.connected(5)
+            assert ack.in_doubt
+            producer.pass_over(5, 5 * ROWS + 1)
+            producer.wait_decided(5)
+            producer.close()
+            wait_for(lambda: any(window.measured for window in cluster.record().losses))
+        wait_for(lambda: doubts(cluster, leader))
+        before = cluster.record()
+
+        _, said = cluster.venus("cluster", "accept-loss", BUSINESS, code=3)
+        what = "offsets 30 to 51 (20 changes in batches 4 to 5)" if measured else "offsets from 30 on"
+        assert f"{BUSINESS} may have lost {what}" in said
+        assert "venus verify --repair" in said
+        assert f"--confirm {BUSINESS}" in said
+        _, said = cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", "mian", code=2)
+        assert "--confirm mian: that is not main" in said
+        assert cluster.record() == before
+
+        out, _ = cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS, "--json")
+        document = json.loads(out)
+        assert (document["terms"], document["unknown_terms"]) == ([term], [] if measured else [term])
+        assert document["accepted"][0]["changes"] == (2 * ROWS if measured else None)
+        assert not cluster.record().unclean_terms
+        wait_for(lambda: not doubts(cluster, leader))
+        time.sleep(1.0)  # the leader holds its log against the record five times in that
+        assert (cluster.record().unclean_terms, cluster.record().losses) == ((), ())
+
+        out, _ = cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
+        assert out.strip() == "main has lost nothing that is known"
+
+
+def test_a_producer_that_comes_back_all_the_same_goes_on(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    """No offset is given to two changes: what the source has committed is passed over, though nobody lists it."""
+    with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
+        leader = after_an_unclean_election(cluster)
+        cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
+
+        _, producer, ack = cluster.connected(5)
+        with producer:
+            assert ack.in_doubt
+            producer.pass_over(5, 5 * ROWS + 1)
+            assert producer.wait_decided(5).next_offset == 5 * ROWS + 2
+        assert business_status(cluster.brokers[leader].address).last_batch == 5
+        assert cluster.record().unclean_terms == ()
