@@ -32,8 +32,7 @@ from venus.adapters.targets.postgresql.control import progress
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import Outside, connect_producer, first_fill, run_capture
 from venus.adapters.upper.ingest import Ingest
-from venus.config import Broker, Capture, Settings, Source, Target
-from venus.config.sections import Cluster
+from venus.config import Broker, Capture, Cluster, Settings, Source, Target
 from venus.errors import Unavailable, VenusError
 from venus.wire import broker_pb2
 

@@ -17,7 +17,7 @@ from tests.support.etcd import EtcdCluster
 from tests.support.forked_brokers import ForkedBroker, supervised
 from tests.support.real_broker import free_port
 from tests.support.stored import plain_rows
-from venus.config.sections import Cluster
+from venus.config import Cluster
 from venus.errors import VenusError
 from venus.model import Verdict
 from venus.rpc.admin import Admin

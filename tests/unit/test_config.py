@@ -13,6 +13,7 @@ from venus.errors import ConfigError
 from venus.masking import masked
 
 ROOT = Path(__file__).parents[2]
+ACCESS = '[cluster]\ntier = "access"\nupstream = ["10.0.1.1:7400"]\n'
 CLUSTER = '[cluster]\nname = "shop"\nbroker_id = "b1"\netcd = ["10.0.0.1:2379"]\n'
 
 
@@ -103,7 +104,26 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
         ('[broker]\naddresses = ["a:1", ""]\n', 2, "broker.addresses: has an empty address"),
         ('[cluster]\nbrokerid = "b1"\n', 2, "cluster.brokerid: no such option (did you mean broker_id?)"),
         ('[cluster]\nname = "shop"\n', 1, "cluster: broker_id must be set: 1 to 128 printable characters"),
-        ('[cluster]\nsite = "north"\n', 1, "cluster: name must be set"),
+        ("[cluster]\npriority = 3\n", 1, "cluster: name must be set"),
+        ("[cluster]\nlevel = 1\n", 1, "cluster: level is 1, and core sets are at level 0"),
+        ('[cluster]\nlabels = ["eu"]\n', 1, "cluster: labels are for tandem and access sets"),
+        ('[cluster]\nset = " "\n', 1, "cluster: set must have 1 to 128 printable characters"),
+        ('[cluster]\ntier = "access"\n', 1, "cluster: level must be set for tier access: 1 is directly below"),
+        (
+            '[cluster]\ntier = "tandem"\nlevel = 2\n',
+            1,
+            "cluster: upstream must be set for tier tandem: brokers of level 1",
+        ),
+        (f"{ACCESS}level = -1\n", 4, "cluster.level: -1 should be greater than or equal to 0"),
+        (f"{ACCESS}level = 1\n", 1, "cluster: set must be set for tier access: a name, unlike any other"),
+        (f'{ACCESS}level = 1\nset = "a"\nlabels = ["eu", "eu"]\n', 6, "cluster.labels: names eu twice"),
+        (
+            f'[labels]\neu = ["a"]\n{ACCESS}level = 1\nset = "a"\nlabels = ["eo"]\n',
+            3,
+            "cluster: label 'eo' is in no [labels] (did you mean eu?)",
+        ),
+        ('[labels]\neu = [""]\n', 2, "labels.eu: must have 1 to 128 printable characters"),
+        ("[labels]\neu = 5\n", 2, "labels.eu: 5 should be a list of strings"),
         ('[cluster]\nname = "shop"\nbroker_id = "b1"\n', 1, "cluster: etcd must be set: a list of addresses"),
         ('[cluster]\nname = "shop"\nbroker_id = "b1"\netcd = ["here"]\n', 4, "'here' should be HOST:PORT"),
         (f"{CLUSTER}replicas = 3\nmin_in_sync = 4\n", 1, "cluster: min_in_sync is 4, and there are 3 replicas"),
@@ -149,6 +169,30 @@ def test_a_cluster_of_three_needs_two_of_them(tmp_path: Path) -> None:
     assert load(write(tmp_path, CLUSTER + "replicas = 5\n")).cluster.min_in_sync_effective == 3
     assert load(write(tmp_path, CLUSTER + "min_in_sync = 1\n")).cluster.min_in_sync_effective == 1
     assert load(None).cluster.name == ""
+
+
+def test_one_broker_has_a_place_in_the_network_without_etcd(tmp_path: Path) -> None:
+    text = f'[labels]\nEU = ["orders", "business:crm"]\n{ACCESS}level = 2\nsite = "paris"\nlabels = ["EU"]\n'
+    found = load(write(tmp_path, text))
+
+    assert (found.cluster.name, found.cluster.set_name, found.cluster.is_mirror) == ("", "paris", True)
+    assert found.labels == {"EU": ("orders", "business:crm")}
+
+
+def test_a_replicated_set_has_a_place_too(tmp_path: Path) -> None:
+    found = load(write(tmp_path, CLUSTER + 'tier = "tandem"\nlevel = 1\nupstream = ["10.0.1.1:7400"]\n')).cluster
+
+    assert (found.set_name, found.tier, found.is_mirror) == ("shop", "tandem", True)
+    assert (load(None).cluster.set_name, load(None).cluster.is_mirror) == ("core", False)
+
+
+def test_a_label_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VENUS_LABELS__EU", "orders, app.customers")
+    monkeypatch.setenv("VENUS_CLUSTER__LABELS", "Eu")
+
+    found = load(write(tmp_path, f'[labels]\nEu = ["orders"]\n{ACCESS}level = 1\nset = "a"\n'))
+
+    assert (found.labels, found.cluster.labels) == ({"Eu": ("orders", "app.customers")}, ("Eu",))
 
 
 def test_a_cluster_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +316,7 @@ def test_the_example_has_every_option_with_its_default_and_nothing_else() -> Non
     for section, nested in (path.split(".") for path in NESTED):
         tree[f"{section}.{nested}"] = tree[section].pop(nested)
     tree["alarms.to.NAME"], tree["alarms.rules.NAME"] = alarms.pop("to")["oncall"], alarms.pop("rules")["other"]
+    tree["labels"] = {"NAME": []}  # names are the user's
     written = {f"{section}.{option}": value for section, body in tree.items() for option, value in body.items()}
     defaults = {
         path: list(d)

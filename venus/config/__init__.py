@@ -6,14 +6,13 @@ environment, so that a misspelt one cannot be silently ignored.
 """
 
 from venus.config.alarms import AlarmRule, Alarms, Recipient
+from venus.config.cluster import BROKERS_MAX, Cluster
 from venus.config.reading import DEFAULT_FILE, load
 from venus.config.sections import (
-    BROKERS_MAX,
     Apply,
     Broker,
     Business,
     Capture,
-    Cluster,
     Columns,
     Lake,
     Security,

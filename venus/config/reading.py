@@ -58,7 +58,7 @@ def _parse(file: Path | None, text: str) -> dict[str, Any]:
 
 def _check_environment(environ: Mapping[str, str]) -> None:
     known = {path.upper().replace(".", "__") for path in options()}
-    named = [re.escape(name).replace("__NAME__", "__.+__") for name in known if "__NAME__" in name]
+    named = [re.escape(name).replace("__NAME", "__.+") for name in known if "__NAME" in name]
     for variable in sorted(environ):
         name = variable.upper().removeprefix(PREFIX)
         if not variable.upper().startswith(PREFIX) or variable.upper().startswith(RESERVED) or name in known:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, Field, SecretStr
 
 from venus.config.alarms import AlarmRule, Alarms, Recipient
+from venus.config.cluster import Cluster
 from venus.config.section import Section as _Section
 from venus.config.traffic import Degrade, Health, Limits
 from venus.config.values import (
@@ -24,10 +25,6 @@ from venus.config.values import (
     Seconds,
     SparkValue,
 )
-from venus.model import NAME_CHARS_MAX, is_name
-
-#: Replicas of one business.
-BROKERS_MAX = 64
 
 
 class Business(_Section):
@@ -105,63 +102,6 @@ class Broker(_Section):
     def reach(self) -> str:
         """Where others find the broker: HOST:PORT, or several of them with commas between, to be tried in turn."""
         return ",".join(self.addresses) or self.address or self.listen
-
-
-class Cluster(_Section):
-    """The brokers that replicate each other's businesses; without a name this broker is alone and needs no etcd."""
-
-    name: str = ""
-    #: Of this broker, unlike any other of the cluster.
-    broker_id: str = ""
-    #: Where etcd answers, HOST:PORT; tried in turn.
-    etcd: Addresses = ()
-    #: TLS with etcd: whose certificates are believed; empty = none. `venus certs` makes an authority.
-    etcd_ca: str = ""
-    #: This process's own certificate and key, if etcd asks for one (--client-cert-auth).
-    etcd_certificate: str = ""
-    etcd_key: str = ""
-    #: A user of etcd, if it has authentication on; it needs to read and write the keys below /venus/.
-    etcd_user: str = ""
-    etcd_password: SecretStr = SecretStr("")
-    etcd_password_file: str = ""
-    site: str = ""
-    #: Among brokers that could equally well lead, the one with the smallest leads.
-    priority: int = Field(default=0, ge=-1000, le=1000)
-    #: How many brokers have a new business.
-    replicas: int = Field(default=3, ge=1, le=BROKERS_MAX)
-    #: What a new business does when too few of its replicas are there: refuse writes, or go on with whoever lives.
-    policy: Literal["consistency", "availability"] = "consistency"
-    #: How many replicas have a change on disk before it is acknowledged; 0 = the majority of `replicas`.
-    min_in_sync: int = Field(default=0, ge=0, le=BROKERS_MAX)
-    #: How much of a queue is kept for a replica that is behind; one that is further behind installs the full data.
-    follower_backlog_bytes: int = Field(default=1 << 30, ge=0)
-    #: For how long a broker counts as alive that says nothing to etcd.
-    lease_s: float = Field(default=3.0, ge=2, le=60)
-
-    @property
-    def min_in_sync_effective(self) -> int:
-        """How many replicas are needed, as a number."""
-        return self.min_in_sync or self.replicas // 2 + 1
-
-    @model_validator(mode="after")
-    def _complete(self) -> Cluster:
-        """Whoever sets anything wants a cluster, which needs a name, a broker's id and etcd."""
-        if all(getattr(self, name) == field.default for name, field in type(self).model_fields.items()):
-            return self
-        for option, text in (("name", self.name), ("broker_id", self.broker_id)):
-            if not is_name(text):
-                raise ValueError(f"{option} must be set: 1 to {NAME_CHARS_MAX} printable characters, no space outside")
-        if not self.etcd:
-            raise ValueError('etcd must be set: a list of addresses, like ["10.0.0.1:2379", "10.0.0.2:2379"]')
-        if bool(self.etcd_certificate) != bool(self.etcd_key):
-            raise ValueError("etcd_certificate and etcd_key belong together: set both or none")
-        if self.etcd_user and not self.etcd_password.get_secret_value() and not self.etcd_password_file:
-            raise ValueError("etcd_user needs etcd_password or etcd_password_file")
-        if (self.etcd_user or self.etcd_certificate) and not self.etcd_ca:
-            raise ValueError("etcd_ca must be set: without TLS a password would cross the network readable")
-        if self.min_in_sync > self.replicas:
-            raise ValueError(f"min_in_sync is {self.min_in_sync}, and there are {self.replicas} replicas")
-        return self
 
 
 class Security(_Section):
@@ -271,10 +211,11 @@ def options(prefix: str = "") -> dict[str, Any]:
         "lake": Lake,
         "spark": Spark,
     }
-    return {
+    found = {
         f"{section}.{field.alias or name}": field.get_default()
         for section, model in sections.items()
         for name, field in model.model_fields.items()
         if not any(f"{section}.{name}{rest}" in sections for rest in ("", ".NAME"))
         if section.startswith(prefix)
     }
+    return found | ({"labels.NAME": ()} if "labels.NAME".startswith(prefix) else {})

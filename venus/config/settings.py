@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from venus.config.alarms import Alarms
+from venus.config.cluster import Cluster
 from venus.config.sections import (
     Apply,
     Broker,
     Business,
     Capture,
-    Cluster,
     Lake,
     Security,
     Source,
@@ -21,6 +21,7 @@ from venus.config.sections import (
     Target,
     Tracing,
 )
+from venus.config.values import Names
 from venus.errors import ConfigError
 from venus.suggest import nearest
 
@@ -38,6 +39,8 @@ class Settings(BaseSettings):
     source: Source = Source()
     targets: dict[str, Target] = {}
     broker: Broker = Broker()
+    #: What is pulled under a label: tables ("orders", "app.orders") of every business, or "business:NAME".
+    labels: dict[str, Names] = {}
     cluster: Cluster = Cluster()
     security: Security = Security()
     alarms: Alarms = Alarms()
@@ -65,10 +68,19 @@ class Settings(BaseSettings):
         """Let VENUS_TARGETS__MAIN__URL reach `[targets.Main]`: the environment knows no case and no hyphens."""
         if not isinstance(tree, dict):
             return tree
-        tree = _folded(tree, "targets")
+        tree = _folded(_folded(tree, "targets"), "labels")
         if isinstance(alarms := tree.get("alarms"), dict):
             tree = tree | {"alarms": _folded(_folded(alarms, "to"), "rules")}
         return tree
+
+    @field_validator("cluster")
+    @classmethod
+    def _labels_exist(cls, cluster: Cluster, info: ValidationInfo) -> Cluster:
+        known = info.data.get("labels", {})
+        for label in cluster.labels:
+            if label not in known:
+                raise ValueError(f"label {label!r} is in no [labels]{nearest(label, known)}")
+        return cluster
 
 
 def _folded(tree: dict[str, Any], section: str) -> dict[str, Any]:
@@ -79,8 +91,11 @@ def _folded(tree: dict[str, Any], section: str) -> dict[str, Any]:
     spelt = {env_name(name): name for name in found if name != env_name(name)}
     folded = {name: options for name, options in found.items() if name not in spelt}
     for alias, name in spelt.items():
-        if isinstance(overrides := found.get(alias), dict) and isinstance(folded[name], dict):
+        overrides = found.get(alias)
+        if isinstance(overrides, dict) and isinstance(folded[name], dict):
             folded[name] |= overrides
+        elif overrides is not None:
+            folded[name] = overrides
     return tree | {section: folded}
 
 

@@ -23,6 +23,12 @@ def _listed(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _names(values: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := next((name for name in values if values.count(name) > 1), None):
+        raise ValueError(f"names {twice} twice")
+    return tuple(_name(value) for value in values)
+
+
 def _address(value: object) -> object:
     if isinstance(value, str) and value and not is_address(value):
         raise ValueError("should be HOST:PORT")
@@ -75,6 +81,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_paired)]
 Predicates = dict[str, Annotated[str, AfterValidator(_predicate)]]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_names)]
 Address = Annotated[str, BeforeValidator(_address)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]
 Remote = Annotated[str, BeforeValidator(_remote)]

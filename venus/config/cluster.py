@@ -1,0 +1,119 @@
+"""The options of `[cluster]`: which brokers replicate each other, and where their set stands in the network."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from venus.config.section import Section
+from venus.config.values import Addresses, Names
+from venus.model import NAME_CHARS_MAX, is_name
+
+#: Replicas of one business.
+BROKERS_MAX = 64
+#: Levels of tandem sets between the core and the access sets.
+LEVELS_MAX = 100
+#: The options that need neither a name nor etcd.
+_NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels"})
+
+
+class Cluster(Section):
+    """The brokers that replicate each other's businesses; without a name this broker is alone and needs no etcd.
+
+    Its place in a network of broker sets needs no etcd either: such a set is one broker, or the cluster.
+    """
+
+    name: str = ""
+    #: Of this broker, unlike any other of the cluster.
+    broker_id: str = ""
+    #: Where etcd answers, HOST:PORT; tried in turn.
+    etcd: Addresses = ()
+    #: TLS with etcd: whose certificates are believed; empty = none. `venus certs` makes an authority.
+    etcd_ca: str = ""
+    #: This process's own certificate and key, if etcd asks for one (--client-cert-auth).
+    etcd_certificate: str = ""
+    etcd_key: str = ""
+    #: A user of etcd, if it has authentication on; it needs to read and write the keys below /venus/.
+    etcd_user: str = ""
+    etcd_password: SecretStr = SecretStr("")
+    etcd_password_file: str = ""
+    site: str = ""
+    #: Where its broker set stands: core sets have every business, tandem sets pass on, access sets serve targets.
+    tier: Literal["core", "tandem", "access"] = "core"
+    #: How many sets lie between it and the core: 0 = core.
+    level: int = Field(default=0, ge=0, le=LEVELS_MAX)
+    #: The name of the set, unlike any other of the network; empty = the site, or the cluster's name.
+    set: str = ""
+    #: Brokers of the sets above, HOST:PORT, nearest first: what they have is mirrored here. Empty = the home.
+    upstream: Addresses = ()
+    #: Which labels of `[labels]` are mirrored; empty = everything.
+    labels: Names = ()
+    #: Among brokers that could equally well lead, the one with the smallest leads.
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    #: How many brokers have a new business.
+    replicas: int = Field(default=3, ge=1, le=BROKERS_MAX)
+    #: What a new business does when too few of its replicas are there: refuse writes, or go on with whoever lives.
+    policy: Literal["consistency", "availability"] = "consistency"
+    #: How many replicas have a change on disk before it is acknowledged; 0 = the majority of `replicas`.
+    min_in_sync: int = Field(default=0, ge=0, le=BROKERS_MAX)
+    #: How much of a queue is kept for a replica that is behind; one that is further behind installs the full data.
+    follower_backlog_bytes: int = Field(default=1 << 30, ge=0)
+    #: For how long a broker counts as alive that says nothing to etcd.
+    lease_s: float = Field(default=3.0, ge=2, le=60)
+
+    @property
+    def set_name(self) -> str:
+        """How the set is called; "core" if nobody said."""
+        return self.set or self.site or self.name or "core"
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether it mirrors a set above; without one it is the home, and takes writes."""
+        return bool(self.upstream)
+
+    @property
+    def min_in_sync_effective(self) -> int:
+        """How many replicas are needed, as a number."""
+        return self.min_in_sync or self.replicas // 2 + 1
+
+    @model_validator(mode="after")
+    def _complete(self) -> Cluster:
+        """Whoever sets more than a place in the network wants a cluster, which needs a name, a broker's id and etcd."""
+        self._check_place()
+        fields = type(self).model_fields.items()
+        if all(getattr(self, name) == field.default for name, field in fields if name not in _NETWORK):
+            return self
+        for option, text in (("name", self.name), ("broker_id", self.broker_id)):
+            if not is_name(text):
+                raise ValueError(f"{option} must be set: 1 to {NAME_CHARS_MAX} printable characters, no space outside")
+        if not self.etcd:
+            raise ValueError('etcd must be set: a list of addresses, like ["10.0.0.1:2379", "10.0.0.2:2379"]')
+        if bool(self.etcd_certificate) != bool(self.etcd_key):
+            raise ValueError("etcd_certificate and etcd_key belong together: set both or none")
+        if self.etcd_user and not self.etcd_password.get_secret_value() and not self.etcd_password_file:
+            raise ValueError("etcd_user needs etcd_password or etcd_password_file")
+        if (self.etcd_user or self.etcd_certificate) and not self.etcd_ca:
+            raise ValueError("etcd_ca must be set: without TLS a password would cross the network readable")
+        if self.min_in_sync > self.replicas:
+            raise ValueError(f"min_in_sync is {self.min_in_sync}, and there are {self.replicas} replicas")
+        return self
+
+    def _check_place(self) -> None:
+        """Refuse a place in the network that cannot be. Raises ValueError."""
+        if not is_name(self.set_name):
+            raise ValueError(f"set must have 1 to {NAME_CHARS_MAX} printable characters, no space outside")
+        if self.tier == "core":
+            if self.level:
+                raise ValueError(f"level is {self.level}, and core sets are at level 0: set tier too")
+            if self.labels:
+                raise ValueError("labels are for tandem and access sets: a core set has every business")
+            return
+        if not self.level:
+            raise ValueError(f"level must be set for tier {self.tier}: 1 is directly below the core")
+        if not self.upstream:
+            raise ValueError(
+                f'upstream must be set for tier {self.tier}: brokers of level {self.level - 1}, ["HOST:PORT"]'
+            )
+        if not (self.set or self.site or self.name):
+            raise ValueError(f"set must be set for tier {self.tier}: a name, unlike any other of the network")
