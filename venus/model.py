@@ -195,6 +195,7 @@ class ChangeKind(IntEnum):
     TRUNCATE = 1
     SWEEP_BEGIN = 2
     SWEEP_END = 3
+    LEFT_OUT = 4
 
 
 class Verdict(IntEnum):

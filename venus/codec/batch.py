@@ -40,7 +40,7 @@ class Batch:
     captured_at_us: int
     schemas: tuple[TableSchema, ...]
     sections: tuple[TableChanges, ...]
-    #: Offsets that it stands for instead of changes: an unclean election has lost what they were.
+    #: Offsets that it stands for instead of changes: an unclean election has lost them, or a tier has left them out.
     lost: int = 0
 
     @property
@@ -72,8 +72,9 @@ def decode(body: bytes) -> Batch:
         raise ProtocolError(f"{len(body)} bytes are not a batch: {e}") from e
     sections = tuple(changes_from_wire(t) for t in message.tables)
     _check_count(message.batch_no, message.count, sections)
-    if message.lost and message.count:
-        raise ProtocolError(f"batch {message.batch_no} has changes and says that {message.lost} offsets are lost")
+    lost = message.lost or message.left_out
+    if lost and message.count:
+        raise ProtocolError(f"batch {message.batch_no} has changes and says that {lost} offsets have none")
     return Batch(
         batch_no=BatchNo(message.batch_no),
         first_sequence=Sequence(message.first_sequence),
@@ -83,7 +84,7 @@ def decode(body: bytes) -> Batch:
         captured_at_us=message.captured_at_us,
         schemas=tuple(schemas_codec.from_wire(s) for s in message.schemas),
         sections=sections,
-        lost=message.lost,
+        lost=lost,
     )
 
 

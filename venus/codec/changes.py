@@ -29,11 +29,12 @@ class TableChanges:
     is_deleted: npt.NDArray[np.bool_]
     inserts_only: bool = False
     sweep_before: Sequence = _NEVER
+    left_out: int = 0  # changes of other tables that a tier has left out here
 
     @property
     def count(self) -> int:
         """How many Sequences this takes."""
-        return len(self.record_ids) if self.kind is ChangeKind.CHANGES else 1
+        return len(self.record_ids) if self.kind is ChangeKind.CHANGES else self.left_out or 1
 
     @property
     def nbytes(self) -> int:

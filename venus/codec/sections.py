@@ -43,7 +43,8 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
             f"{place}: kind {message.kind} is unknown to this version", hint="Update the older side first."
         ) from e
     count = message.count if kind is ChangeKind.CHANGES else 0
-    if kind is not ChangeKind.CHANGES and message.count != 1:
+    left_out = message.count if kind is ChangeKind.LEFT_OUT else 0
+    if kind not in (ChangeKind.CHANGES, ChangeKind.LEFT_OUT) and message.count != 1:
         raise ProtocolError(f"{place}: a {kind.name} marker counts {message.count} Sequences")
     record_ids = _packed(message.record_ids, message.record_id_sizes, count, f"{place}: record ids")
     rows = _packed(message.rows, message.row_sizes, count, f"{place}: rows")
@@ -60,6 +61,7 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
         is_deleted=is_deleted,
         inserts_only=message.inserts_only,
         sweep_before=Sequence(message.sweep_before),
+        left_out=left_out,
     )
 
 

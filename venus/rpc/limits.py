@@ -85,7 +85,7 @@ class Each:
     """So many items at most, each within a range of its own."""
 
     most: int
-    rule: Number | Bytes | None = None
+    rule: Number | Bytes | Name | None = None
 
     def complaint(self, value: Any) -> str:
         """Return what is wrong with a value, or an empty string."""
@@ -107,6 +107,7 @@ _GROUP = Name(GROUP_CHARS_MAX)
 _SNAPSHOT = Name(64)
 _VERDICT = Number(0, 2)
 _TABLE_IDS = Each(TABLES_MAX, _U32)
+_ONLY = Each(TABLES_MAX, Name(REPORTED_NAME_CHARS_MAX))
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "ProducerFrame": {"halves": Each(COUNT_MAX), "decisions": Each(COUNT_MAX)},
@@ -155,6 +156,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "credit_bytes": Number(0, CREDIT_BYTES_MAX),
         "table_ids": _TABLE_IDS,
         "kept": _ANY,
+        "only": _ONLY,
     },
     "AdapterReport": {
         "tables": Each(REPORTED_TABLES_MAX),
@@ -184,6 +186,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "splits": Number(0, SPLITS_MAX),
         "lease_s": Number(0, LEASE_S_MAX),
         "holder": Name(HOLDER_CHARS_MAX, may_be_empty=True),
+        "only": _ONLY,
     },
     "Split": {
         "table_id": _U32,
@@ -197,6 +200,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "offset": _ANY,
         "epoch": _ANY,
         "sequence": _ANY,
+        "last_batch": _ANY,
         "schemas": Each(COUNT_MAX),
         "splits": Each(COUNT_MAX),
         "lease_s": Number(0, LEASE_S_MAX),
@@ -257,7 +261,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "TableChanges": {
         "table_id": _U32,
         "schema_version": _U32,
-        "kind": Number(0, 3),
+        "kind": Number(0, 4),
         "count": Number(1, UINT32_MAX),
         "sweep_before": _ANY,
     },
@@ -270,6 +274,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "schemas": Each(TABLES_MAX),
         "tables": Each(COUNT_MAX),
         "lost": _U32,
+        "left_out": _U32,
     },
 }
 

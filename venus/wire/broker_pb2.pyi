@@ -667,6 +667,7 @@ class Open(_message.Message):
     TRANSIENT_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    ONLY_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
@@ -684,6 +685,12 @@ class Open(_message.Message):
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
 
+    @_builtins.property
+    def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tables by name, ORDERS or APP.ORDERS: of each batch only these are sent, with a digest of its own. Empty = all.
+        Not with table_ids. What has such a name later counts too.
+        """
+
     def __init__(
         self,
         *,
@@ -696,10 +703,11 @@ class Open(_message.Message):
         transient: _builtins.bool = ...,
         ahead: _builtins.bool = ...,
         kept: _builtins.int | None = ...,
+        only: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
@@ -834,6 +842,7 @@ class OpenSnapshotRequest(_message.Message):
     SPLITS_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
+    ONLY_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     splits: _builtins.int
@@ -847,6 +856,10 @@ class OpenSnapshotRequest(_message.Message):
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
 
+    @_builtins.property
+    def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """tables by name, as in Open"""
+
     def __init__(
         self,
         *,
@@ -855,11 +868,12 @@ class OpenSnapshotRequest(_message.Message):
         splits: _builtins.int = ...,
         lease_s: _builtins.int = ...,
         holder: _builtins.str = ...,
+        only: _abc.Iterable[_builtins.str] | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "holder", b"holder", "lease_s", b"lease_s", "seal", b"seal", "splits", b"splits", "table_ids", b"table_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "holder", b"holder", "lease_s", b"lease_s", "only", b"only", "seal", b"seal", "splits", b"splits", "table_ids", b"table_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -909,6 +923,7 @@ class Snapshot(_message.Message):
     SCHEMAS_FIELD_NUMBER: _builtins.int
     SPLITS_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
+    LAST_BATCH_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     offset: _builtins.int
@@ -917,6 +932,8 @@ class Snapshot(_message.Message):
     sequence: _builtins.int
     """of the last change in it"""
     lease_s: _builtins.int
+    last_batch: _builtins.int
+    """the newest batch in it"""
     seal: _builtins.int
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_change_pb2.TableSchema]: ...
@@ -932,11 +949,12 @@ class Snapshot(_message.Message):
         schemas: _abc.Iterable[_change_pb2.TableSchema] | None = ...,
         splits: _abc.Iterable[Global___Split] | None = ...,
         lease_s: _builtins.int = ...,
+        last_batch: _builtins.int = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_s", b"lease_s", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "lease_s", b"lease_s", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1476,6 +1494,7 @@ class BusinessStatus(_message.Message):
     LAST_SCRUB_AT_US_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     REPLICATION_FIELD_NUMBER: _builtins.int
+    MIRROR_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1519,6 +1538,10 @@ class BusinessStatus(_message.Message):
     def replication(self) -> Global___ReplicationStatus:
         """absent without a cluster"""
 
+    @_builtins.property
+    def mirror(self) -> Global___MirrorStatus:
+        """absent at the home"""
+
     def __init__(
         self,
         *,
@@ -1544,14 +1567,150 @@ class BusinessStatus(_message.Message):
         last_scrub_at_us: _builtins.int = ...,
         leases: _abc.Iterable[Global___LeaseStatus] | None = ...,
         replication: Global___ReplicationStatus | None = ...,
+        mirror: Global___MirrorStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["replication", b"replication", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mirror", b"mirror", "replication", b"replication", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "next_offset", b"next_offset", "producer", b"producer", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BusinessStatus: _TypeAlias = BusinessStatus  # noqa: Y015
+
+@_typing.final
+class MirrorStatus(_message.Message):
+    """How a business is mirrored from the broker set above."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    UPSTREAM_OFFSET_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    LAG_MS_FIELD_NUMBER: _builtins.int
+    HOP_MS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ROWS_EXPECTED_FIELD_NUMBER: _builtins.int
+    ONLY_FIELD_NUMBER: _builtins.int
+    FILLS_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """waiting, filling, following, cut off, refused, elsewhere (another broker of the set pulls)"""
+    reason: _builtins.str
+    """of waiting, cut off and refused, and why the full data is taken again"""
+    since_us: _builtins.int
+    """of the state"""
+    set: _builtins.str
+    """the set above"""
+    address: _builtins.str
+    """its broker; empty = none is connected"""
+    upstream_offset: _builtins.int
+    """the queue's end there, when it was last asked"""
+    lag: _builtins.int
+    """offsets that are there and not here"""
+    lag_ms: _builtins.int
+    """for how long this broker has not had everything; 0 = it has"""
+    hop_ms: _builtins.int
+    """from the commit at the home until the newest batch was visible here, by both clocks"""
+    bytes: _builtins.int
+    """pulled since the broker's start"""
+    rows: _builtins.int
+    """of the full data that have come, while it is filled"""
+    rows_expected: _builtins.int
+    """about"""
+    fills: _builtins.int
+    """how often the full data was taken since the broker's start"""
+    @_builtins.property
+    def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the tables; empty = all"""
+
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        since_us: _builtins.int = ...,
+        set: _builtins.str = ...,
+        address: _builtins.str = ...,
+        upstream_offset: _builtins.int = ...,
+        lag: _builtins.int = ...,
+        lag_ms: _builtins.int = ...,
+        hop_ms: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        rows_expected: _builtins.int = ...,
+        only: _abc.Iterable[_builtins.str] | None = ...,
+        fills: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "fills", b"fills", "hop_ms", b"hop_ms", "lag", b"lag", "lag_ms", b"lag_ms", "only", b"only", "reason", b"reason", "rows", b"rows", "rows_expected", b"rows_expected", "set", b"set", "since_us", b"since_us", "state", b"state", "upstream_offset", b"upstream_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MirrorStatus: _TypeAlias = MirrorStatus  # noqa: Y015
+
+@_typing.final
+class NetworkStatus(_message.Message):
+    """Where a broker's set stands in the network."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SET_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    HOME_FIELD_NUMBER: _builtins.int
+    UPSTREAM_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    set: _builtins.str
+    tier: _builtins.str
+    """core, tandem, access"""
+    level: _builtins.int
+    """0 = core"""
+    network: _builtins.str
+    """the id of the home's cluster or store; empty = not known yet"""
+    refused: _builtins.str
+    """why this set cannot be where it is configured to be"""
+    @_builtins.property
+    def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the sets from the home to this one, as far as they are known"""
+
+    @_builtins.property
+    def home(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """addresses of brokers of the home, as far as they are known"""
+
+    @_builtins.property
+    def upstream(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """addresses of the sets above"""
+
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        set: _builtins.str = ...,
+        tier: _builtins.str = ...,
+        level: _builtins.int = ...,
+        network: _builtins.str = ...,
+        path: _abc.Iterable[_builtins.str] | None = ...,
+        home: _abc.Iterable[_builtins.str] | None = ...,
+        upstream: _abc.Iterable[_builtins.str] | None = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        refused: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "labels", b"labels", "level", b"level", "network", b"network", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NetworkStatus: _TypeAlias = NetworkStatus  # noqa: Y015
 
 @_typing.final
 class ReplicationStatus(_message.Message):
@@ -1762,6 +1921,7 @@ class BrokerStatus(_message.Message):
     BROKER_ID_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     INSTALLATIONS_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     started_at_us: _builtins.int
@@ -1783,6 +1943,8 @@ class BrokerStatus(_message.Message):
     def installations(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstallationStatus]:
         """of replicas that start over"""
 
+    @_builtins.property
+    def network(self) -> Global___NetworkStatus: ...
     def __init__(
         self,
         *,
@@ -1797,11 +1959,12 @@ class BrokerStatus(_message.Message):
         broker_id: _builtins.str = ...,
         traffic: Global___TrafficStatus | None = ...,
         installations: _abc.Iterable[Global___InstallationStatus] | None = ...,
+        network: Global___NetworkStatus | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["network", b"network", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "broker_id", b"broker_id", "buffer_bytes", b"buffer_bytes", "buffer_limit_bytes", b"buffer_limit_bytes", "businesses", b"businesses", "cluster", b"cluster", "free_bytes", b"free_bytes", "installations", b"installations", "network", b"network", "seal", b"seal", "started_at_us", b"started_at_us", "traffic", b"traffic", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

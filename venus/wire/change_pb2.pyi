@@ -466,6 +466,8 @@ class TableChanges(_message.Message):
         """a re-read of the whole table starts"""
         SWEEP_END: TableChanges._Kind.ValueType  # 3
         """it ended: rows whose Sequence is below sweep_before are gone from the source"""
+        LEFT_OUT: TableChanges._Kind.ValueType  # 4
+        """changes of other tables, which a tier has left out: they take their Sequences and have no rows"""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     CHANGES: TableChanges.Kind.ValueType  # 0
@@ -475,6 +477,8 @@ class TableChanges(_message.Message):
     """a re-read of the whole table starts"""
     SWEEP_END: TableChanges.Kind.ValueType  # 3
     """it ended: rows whose Sequence is below sweep_before are gone from the source"""
+    LEFT_OUT: TableChanges.Kind.ValueType  # 4
+    """changes of other tables, which a tier has left out: they take their Sequences and have no rows"""
 
     TABLE_ID_FIELD_NUMBER: _builtins.int
     SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
@@ -540,6 +544,7 @@ class BatchBody(_message.Message):
     SCHEMAS_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     batch_no: _builtins.int
     """dense per business"""
     first_sequence: _builtins.int
@@ -554,6 +559,8 @@ class BatchBody(_message.Message):
     """Instead of changes: so many offsets are lost, because an unclean election chose a broker without them. The queue
     passes over them, no offset is given twice. Made by the broker, never by a producer.
     """
+    left_out: _builtins.int
+    """Instead of changes: so many offsets hold nothing of what a broker set mirrors. Made by its brokers alone."""
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableSchema]:
         """versions that this and later batches use"""
@@ -572,10 +579,11 @@ class BatchBody(_message.Message):
         schemas: _abc.Iterable[Global___TableSchema] | None = ...,
         tables: _abc.Iterable[Global___TableChanges] | None = ...,
         lost: _builtins.int = ...,
+        left_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "captured_at_us", b"captured_at_us", "count", b"count", "cut", b"cut", "cut_end", b"cut_end", "first_sequence", b"first_sequence", "lost", b"lost", "schemas", b"schemas", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "captured_at_us", b"captured_at_us", "count", b"count", "cut", b"cut", "cut_end", b"cut_end", "first_sequence", b"first_sequence", "left_out", b"left_out", "lost", b"lost", "schemas", b"schemas", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,6 +89,9 @@ class Gathering:
         table.name = schema.qualified if schema.version == table.schema_version else table.name
 
     def _section(self, section: TableChanges, offset: int, sequence: int, committed_at_us: int) -> None:
+        if section.left_out:
+            self.manifest.rows_other += section.count
+            return
         schema = self.manifest.schema(section.table_id, section.schema_version)
         if schema.is_heartbeat:
             self.manifest.rows_other += section.count

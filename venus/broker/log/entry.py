@@ -2,7 +2,9 @@
 
 Everything that changes a business is an entry: half messages arrive as PREPARE, are decided by DECIDE; EPOCH fences
 older producers; CONSUMER says how far a group has come; TERM begins a leadership; LOST passes over what an unclean
-election has lost. Replaying them in order ends where the broker stands.
+election has lost. A mirror has MIRRORED batches instead, committed above, behind full data that FULL_BEGIN,
+FULL_ROWS and FULL_END brought; HOME makes it the one that producers ship to. Replaying them in order ends where the
+broker stands.
 
 An entry is sealed: the seal covers the header, the index and the digest of the body, so neither a flipped epoch nor
 an entry in the wrong place passes. Entries are shipped between brokers as the bytes that are stored.
@@ -37,10 +39,15 @@ class EntryKind(IntEnum):
     CONSUMER = 4
     TERM = 5
     LOST = 6
+    FULL_BEGIN = 7
+    FULL_ROWS = 8
+    FULL_END = 9
+    MIRRORED = 10
+    HOME = 11
 
 
 #: Their bodies are a BatchBody.
-WITH_ENVELOPE = frozenset({EntryKind.PREPARE, EntryKind.LOST})
+WITH_ENVELOPE = frozenset({EntryKind.PREPARE, EntryKind.LOST, EntryKind.MIRRORED})
 
 
 _KINDS = frozenset(EntryKind)
@@ -48,9 +55,12 @@ _KINDS = frozenset(EntryKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry; `body` is the producer's BatchBody for PREPARE, the broker's for LOST, JSON for the others.
+    """One entry.
 
-    `term` is the leadership in which it was appended, `epoch` the producer's, `digest` xxh3_64 of the body.
+    `body` is the producer's BatchBody for PREPARE and MIRRORED, the broker's for LOST, a MirrorBegin for FULL_BEGIN, a
+    ChunkBody for FULL_ROWS, JSON for the others.
+    `term` is the leadership in which it was appended, `epoch` the producer's, `digest` xxh3_64 of the body. `at_us` of
+    MIRRORED is when the home committed it.
     """
 
     kind: EntryKind

@@ -45,6 +45,7 @@ class Materialised:
     nbytes: int = 0  # Placed.after of the last batch
     at_cut_end: bool = True
     floors: dict[int, int] = field(default_factory=dict)
+    filled: int = 0  # of a mirror: full data in the log up to this index has become rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,7 @@ class Business:
     undecided: Ahead = ()
     tail: Tail = field(default_factory=Tail)
     materialised: Materialised = field(default_factory=Materialised)
+    filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
     scavenged: dict[int, int] = field(default_factory=dict)  # table: floor that is physically gone
     halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it goes on
     is_forgotten: bool = False  # the materialising thread leaves it alone
@@ -119,6 +121,12 @@ class Business:
     def is_new(self) -> bool:
         """Whether nothing was ever logged for it."""
         return self.log.end == 1
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether it can be served: not while a mirror's full data is on its way."""
+        mirror = self.committed.mirror
+        return mirror is None or mirror.filled(self.materialised.filled)
 
     @property
     def epoch_at_end(self) -> int:

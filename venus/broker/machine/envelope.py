@@ -18,6 +18,9 @@ from venus.model import ChangeKind
 from venus.rpc import limits
 from venus.wire import change_pb2
 
+#: What a producer may send.
+_KINDS = frozenset(change_pb2.TableChanges.Kind.values()) - {change_pb2.TableChanges.LEFT_OUT}
+
 #: A table's id, and one of its schema versions.
 Version = tuple[int, int]
 
@@ -48,6 +51,7 @@ class Envelope:
     schemas: tuple[change_pb2.TableSchema, ...]
     versions: frozenset[Version]  # of its sections
     lost: int = 0  # offsets that it stands for, without changes
+    left_out: int = 0  # the same, of what a set does not mirror
 
     @property
     def described(self) -> set[Version]:
@@ -67,13 +71,30 @@ def open_body(batch_no: int, body: bytes) -> Envelope:
         # The body hashes to its digest, so it is the number beside it that was damaged on the way.
         raise DigestMismatch(f"half message {batch_no} carries batch {message.batch_no}")
     limits.check(message, f"batch {batch_no}: ")
-    if message.lost:
+    if message.lost or message.left_out:
         raise ProtocolError(f"batch {batch_no} says that something is lost, which only the broker does")
-    for table in message.tables:
-        _check(batch_no, table)
-    if sum(table.count for table in message.tables) != message.count:
-        raise ProtocolError(f"batch {batch_no} says it has {message.count} changes, its sections have others")
+    _check_sections(message, mirrored=False)
     return envelope(message)
+
+
+def open_mirrored(body: bytes) -> Envelope:
+    """Read and check the envelope of a batch that the set above has committed. Raises ProtocolError."""
+    message = parse(body)
+    limits.check(message, f"batch {message.batch_no}: ")
+    if (message.lost or message.left_out) and (message.count or message.tables):
+        raise ProtocolError(f"batch {message.batch_no} has changes and says that it has none")
+    _check_sections(message, mirrored=True)
+    return envelope(message)
+
+
+def _check_sections(message: change_pb2.BatchBody, *, mirrored: bool) -> None:
+    for table in message.tables:
+        if mirrored and table.kind == change_pb2.TableChanges.LEFT_OUT:
+            _check_left_out(message.batch_no, table)
+        else:
+            _check(message.batch_no, table)
+    if sum(table.count for table in message.tables) != message.count:
+        raise ProtocolError(f"batch {message.batch_no} says it has {message.count} changes, its sections have others")
 
 
 def parse(body: bytes) -> change_pb2.BatchBody:
@@ -120,6 +141,8 @@ def envelope(message: change_pb2.BatchBody) -> Envelope:
     changes = []
     for table in message.tables:
         sequence += table.count
+        if table.kind == change_pb2.TableChanges.LEFT_OUT:
+            continue
         changes.append(
             SectionFigures(
                 table_id=table.table_id,
@@ -139,8 +162,15 @@ def envelope(message: change_pb2.BatchBody) -> Envelope:
         captured_at_us=message.captured_at_us,
         changes=tuple(changes),
         schemas=tuple(_copy(schema) for schema in message.schemas),
-        versions=frozenset([(table.table_id, table.schema_version) for table in message.tables]),
+        versions=frozenset(
+            [
+                (table.table_id, table.schema_version)
+                for table in message.tables
+                if table.kind != change_pb2.TableChanges.LEFT_OUT
+            ]
+        ),
         lost=message.lost,
+        left_out=message.left_out,
     )
 
 
@@ -149,6 +179,9 @@ def sections(message: change_pb2.BatchBody) -> list[Section]:
     sequence = message.first_sequence
     found = []
     for table in message.tables:
+        if table.kind == change_pb2.TableChanges.LEFT_OUT:
+            sequence += table.count
+            continue
         found.append(
             Section(
                 table_id=table.table_id,
@@ -172,9 +205,14 @@ def _copy(schema: change_pb2.TableSchema) -> change_pb2.TableSchema:
     return copy
 
 
+def _check_left_out(batch_no: int, table: change_pb2.TableChanges) -> None:
+    if table.record_ids or table.record_id_sizes or table.rows or table.row_sizes or table.is_deleted:
+        raise ProtocolError(f"batch {batch_no}: what is left out has rows")
+
+
 def _check(batch_no: int, table: change_pb2.TableChanges) -> None:
     where = f"batch {batch_no}, table {table.table_id}"
-    if table.kind not in change_pb2.TableChanges.Kind.values():
+    if table.kind not in _KINDS:
         raise ProtocolError(f"{where}: unknown kind of section {table.kind}")
     if table.kind != change_pb2.TableChanges.CHANGES:
         if table.count != 1 or table.record_ids:

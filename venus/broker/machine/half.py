@@ -15,6 +15,7 @@ from enum import Enum, auto
 
 from venus.broker.machine import loss
 from venus.broker.machine.loss import Loss
+from venus.broker.machine.mirror import Mirror
 from venus.broker.machine.sharing import Shared
 from venus.errors import Diverged, Fenced, IllegalTransition, ProtocolError
 from venus.model import Verdict
@@ -127,6 +128,7 @@ class State:
     halves: Shared[Half] = field(default_factory=Shared)
     outcomes: tuple[Outcome, ...] = ()
     losses: tuple[Loss, ...] = ()  # of unclean elections
+    mirror: Mirror | None = None  # it is mirrored from the broker set above, and no producer ships for it
 
     @property
     def end_batch(self) -> int:
@@ -271,6 +273,7 @@ def persist(state: State, half: Half) -> State:
         halves=state.halves.followed_by(half),
         outcomes=state.outcomes,
         losses=state.losses,
+        mirror=state.mirror,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from venus.broker.log.entry import WITH_ENVELOPE, Entry, EntryKind
-from venus.broker.machine import loss, queue_index, records, retention
+from venus.broker.machine import full_data, loss, queue_index, records, retention
 from venus.broker.machine.business import Business, Pending, TableFigures
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import Envelope, envelope, parse
@@ -27,6 +27,8 @@ class Applied:
     placed: list[queue_index.Placed] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     expected: list[int] = field(default_factory=list)
+    begun_again: bool = False  # a mirror's: whatever was visible before is gone
+    filled_to: int = 0  # a mirror's: its full data is in the log up to this index
 
 
 def apply_pending(business: Business, through: int, batch: Batch) -> Applied:
@@ -103,8 +105,10 @@ def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) 
             _consumer(business, pending, batch)
         case EntryKind.LOST:
             _pass_over(business, pending, taken, batch, applied)
-        case EntryKind.EPOCH | EntryKind.TERM:
+        case EntryKind.EPOCH | EntryKind.TERM | EntryKind.HOME:
             pass  # the step is all there is
+        case _:
+            _apply_mirrored(business, pending, taken, batch, applied)
     log.applied = pending.index
 
 
@@ -143,6 +147,36 @@ def _pass_over(business: Business, pending: Pending, taken: Step, batch: Batch, 
     for offset, found in taken.placed:
         applied.placed.append(_place(business, offset, found, pending.entry, pending.content, batch))
         business.count("lost_rows", taken.after.last_sequence - taken.before.last_sequence)
+
+
+def _apply_mirrored(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
+    """Apply an entry that only mirrors have."""
+    body = pending.entry.body
+    match pending.entry.kind:
+        case EntryKind.MIRRORED:
+            _mirror(business, pending, taken, batch, applied)
+        case EntryKind.FULL_BEGIN:
+            full_data.begin(business, body, batch)
+            applied.placed.clear()
+            applied.begun_again, applied.filled_to = True, pending.index
+        case EntryKind.FULL_ROWS:
+            full_data.count(business, body, batch)
+            applied.filled_to = pending.index
+        case EntryKind.FULL_END:
+            applied.filled_to = pending.index
+
+
+def _mirror(business: Business, pending: Pending, taken: Step, batch: Batch, applied: Applied) -> None:
+    """Give a batch the offsets that it has at the home."""
+    assert pending.content is not None
+    for offset, found in taken.placed:
+        _begin_epoch(business, pending.entry.epoch, offset)
+        applied.placed.append(_place(business, offset, found, pending.entry, pending.content, batch))
+        business.count("mirrored_rows", found.count)
+        business.count("mirrored_batches")
+    after = taken.after
+    mark = Mark(at_us=pending.entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
+    business.marks = retention.thin(business.marks, mark)
 
 
 def _begin_epoch(business: Business, epoch: int, offset: int) -> None:

@@ -12,7 +12,7 @@ import xxhash
 
 from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
-from venus.broker.machine import half, loss
+from venus.broker.machine import half, loss, mirror
 from venus.broker.machine.business import Business, Materialised, TableFigures
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import envelope, parse
@@ -37,6 +37,7 @@ def encode_materialised(found: Materialised) -> bytes:
         "nbytes": found.nbytes,
         "cut_end": found.at_cut_end,
         "floors": list(found.floors.items()),
+        "filled": found.filled,
     }
     return json.dumps(record).encode()
 
@@ -52,6 +53,7 @@ def decode_materialised(value: bytes | None) -> Materialised:
         nbytes=record["nbytes"],
         at_cut_end=record["cut_end"],
         floors={int(table): int(floor) for table, floor in record["floors"]},
+        filled=record.get("filled", 0),
     )
 
 
@@ -86,6 +88,7 @@ def _record(business: Business) -> dict[str, Any]:
         "marks": [(m.at_us, m.sequence, m.next_offset) for m in business.marks],
         "counters": counters,
         "losses": loss.encode(state.losses),
+        "mirror": mirror.encode(state.mirror),
     }
 
 
@@ -129,6 +132,7 @@ def _restore(business: Business, record: dict[str, Any]) -> None:
         next_offset=record["next_offset"],
         outcomes=outcomes,
         losses=loss.decode(record.get("losses", ())),
+        mirror=mirror.decode(record.get("mirror")),
     )
     business.log_start = record["log_start"]
     business.nbytes, business.nbytes_trimmed = record["nbytes"], record["nbytes_trimmed"]

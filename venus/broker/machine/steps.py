@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from venus.broker.log.entry import Entry, EntryKind
-from venus.broker.machine import half, passing_over
+from venus.broker.machine import half, mirroring, passing_over
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.half import Half, State
 from venus.model import Verdict
+from venus.wire import mirror_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Step:
 
 
 def step(state: State, index: int, entry: Entry, content: Envelope | None) -> Step:
-    """Take the step of one entry; `content` is the envelope of a PREPARE's or LOST's body."""
+    """Take the step of one entry; `content` is the envelope of a body that is a batch."""
     match entry.kind:
         case EntryKind.PREPARE:
             assert content is not None, "a PREPARE has an envelope"
@@ -51,6 +52,26 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
             return Step(before=state, after=passing_over.doubt(state, terms))
         case EntryKind.CONSUMER | EntryKind.TERM:
             return Step(before=state, after=state)
+        case _:
+            return _mirror_step(state, index, entry, content)
+
+
+def _mirror_step(state: State, index: int, entry: Entry, content: Envelope | None) -> Step:
+    """Take the step of an entry that only mirrors have."""
+    match entry.kind:
+        case EntryKind.MIRRORED:
+            assert content is not None, "a MIRRORED has an envelope"
+            after, placed = mirroring.mirrored(state, entry.epoch, _half(index, entry, content))
+            return Step(before=state, after=after, placed=placed)
+        case EntryKind.FULL_BEGIN:
+            return Step(before=state, after=mirroring.begin(index, mirror_pb2.MirrorBegin.FromString(entry.body)))
+        case EntryKind.FULL_END:
+            return Step(before=state, after=mirroring.end(state, index))
+        case EntryKind.HOME:
+            return Step(before=state, after=mirroring.home(state, entry.epoch))
+        case _:
+            assert entry.kind is EntryKind.FULL_ROWS, "every kind has a step"
+            return Step(before=state, after=state)
 
 
 def _half(index: int, entry: Entry, content: Envelope) -> Half:
@@ -62,5 +83,5 @@ def _half(index: int, entry: Entry, content: Envelope) -> Half:
         nbytes=len(entry.body),
         received_at_us=entry.at_us,
         index=index,
-        lost=content.lost,
+        lost=content.lost or content.left_out,
     )

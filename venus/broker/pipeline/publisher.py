@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from venus import cutlog
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
-from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.machine import Applied
+from venus.broker.machine.queue_index import Placed, Tail
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import early_delivery
 from venus.broker.queue.buffer import Buffer
@@ -48,6 +49,8 @@ class Publisher:
             business.committed = business.applying
             self._catalogue.keep(business)
         for business, applied in group.applied.items():
+            if applied.filled_to:
+                self._show_full_data(business, applied)
             if applied.placed:
                 business.tail.extend(applied.placed)
                 business.visible_offset = business.committed.next_offset
@@ -62,6 +65,15 @@ class Publisher:
             if undecided != business.undecided:
                 business.undecided = undecided
                 self._tell(business)
+
+    def _show_full_data(self, business: Business, applied: Applied) -> None:
+        """Let the rows of a mirror's full data be written; whoever reads what is gone is told by the reader."""
+        if applied.begun_again:
+            business.tail = Tail()
+            business.visible_offset = business.committed.next_offset
+            self._tell(business)
+        business.filled_to = applied.filled_to
+        self._notice(business)
 
     def _clock_reviews(self, group: Group) -> None:
         now = self._monotonic()

@@ -28,6 +28,10 @@ def trim(
     store: Store, group: Group, business: Business, pins: list[int], retain_bytes: int, backlog: Backlog = NO_BACKLOG
 ) -> tuple[int, int]:
     """Remove what nobody needs; return the log entries removed, as a range."""
+    if not business.is_filled:
+        return 0, 0
+    if (mirror := business.applying.mirror) is not None and business.log.start <= mirror.end:
+        return _trim_full_data(group, business, mirror.end, backlog)
     point = retention.trim_point(business.materialised.offset, kept_for(business.attached()), pins)
     first_needed = places.at(store, business, point)
     needed_from = first_needed.before if first_needed else business.nbytes
@@ -46,6 +50,17 @@ def trim(
     group.changed.add(business)
     group.log_changed.add(business)
     return first_index, index
+
+
+def _trim_full_data(group: Group, business: Business, end: int, backlog: Backlog) -> tuple[int, int]:
+    """Remove the entries that have become the rows of a mirror."""
+    if backlog.keeps(end, business.nbytes - business.nbytes_trimmed):
+        return 0, 0
+    first = business.log.start
+    business.log.trim(group.batch, end + 1)
+    group.changed.add(business)
+    group.log_changed.add(business)
+    return first, end + 1
 
 
 def _last_removable(

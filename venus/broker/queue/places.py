@@ -33,11 +33,20 @@ def oldest(store: Store, business: Business, limit: int) -> Iterator[Placed]:
     return _stored(store, business, keys.queue_key(business.number, business.log_start), limit)
 
 
+def newest(store: Store, business: Business) -> Placed | None:
+    """Return the batch at the end of the queue, None if nothing is kept."""
+    held = store.before(keys.QUEUE, keys.queue_key(business.number + 1, 0))
+    if held is None or held[0][:4] != keys.queue_key(business.number, 0)[:4]:
+        return None
+    return queue_index.decode(keys.queue_offset(held[0]), held[1])
+
+
 def load_tail(store: Store, business: Business) -> None:
     """Publish what is committed, and bring the newest part of the queue into memory."""
     business.committed = business.applying
     business.visible_offset = business.committed.next_offset
     business.visible_through = business.log.applied
+    business.filled_to = business.log.applied
     first = max(business.log_start, business.visible_offset - business.tail.places_max)
     business.tail.extend(_stored(store, business, keys.queue_key(business.number, first)))
 

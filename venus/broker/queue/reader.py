@@ -8,7 +8,7 @@ from venus.broker.machine import loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
-from venus.broker.queue import places
+from venus.broker.queue import filled, places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed, Unavailable
@@ -33,26 +33,34 @@ def check(business: Business, offset: int, epoch: int, *, knows_end: bool = True
 
     A replica that does not know the end of what is safe has not caught up with the consumer: Unavailable.
     """
-    if offset > business.visible_offset and not knows_end:
+    filled.check(business)
+    if business.committed.mirror is not None:  # one that is behind may know already what has diverged
+        _check_epoch(business, offset, epoch)
+    elif offset > business.visible_offset and not knows_end:
         raise Unavailable(
             f"{business.name}: offset {offset} is not here yet, {business.visible_offset} is the next one",
             hint="this replica follows, or begins to lead: try again in a moment",
         )
     in_range(business, offset)
-    if epoch:
-        end = business.end_of_epoch(epoch)
-        if offset > end:
-            raise OffsetDiverged(
-                f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, which ended at {end} here",
-                hint=_FULL_HINT,
-            )
+    _check_epoch(business, offset, epoch)
     return broker_pb2.Opened(
         next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end
     )
 
 
+def _check_epoch(business: Business, offset: int, epoch: int) -> None:
+    end = business.end_of_epoch(epoch) if epoch else offset
+    ended = end < business.visible_offset or business.committed.mirror is None
+    if offset > end and ended:
+        raise OffsetDiverged(
+            f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, which ended at {end} here",
+            hint=_FULL_HINT,
+        )
+
+
 def in_range(business: Business, offset: int) -> None:
     """Raise OffsetTrimmed or OffsetDiverged if the queue does not have the offset; Unavailable while that is open."""
+    filled.check(business)
     if offset < business.log_start:
         raise OffsetTrimmed(
             f"{business.name}: offset {offset} is gone, the queue starts at {business.log_start}", hint=_FULL_HINT
@@ -62,6 +70,12 @@ def in_range(business: Business, offset: int) -> None:
             f"{business.name}: offset {offset} may be lost, {business.visible_offset} is the next one here: an unclean "
             "election, after which the producer has not said yet what the source has",
             hint="`venus sync` tells it; then this goes on by itself",
+        )
+    if offset > business.visible_offset and business.committed.mirror is not None:
+        raise Unavailable(
+            f"{business.name}: offset {offset} has not come to this mirror yet, it has those below "
+            f"{business.visible_offset}",
+            hint="it goes on by itself when the mirror has caught up with the set above",
         )
     if offset > business.visible_offset:
         raise OffsetDiverged(

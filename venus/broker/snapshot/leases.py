@@ -29,6 +29,7 @@ class Pin:
     expires_at_us: int
     lease_s: int
     holder: str = ""
+    last_batch: int = 0
     plan: tuple[Range, ...] = ()
 
 

@@ -21,7 +21,8 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import encode_materialised, read_body
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot import sums
+from venus.broker.snapshot import filling, sums
+from venus.broker.snapshot.filling import unfilled
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.store import keys
@@ -162,7 +163,7 @@ class Materialiser:
                     self._changed.notify_all()
             else:
                 with self._changed:
-                    if business.materialised.offset >= business.visible_offset:
+                    if business.materialised.offset >= business.visible_offset or not business.is_filled:
                         self._pending.discard(business)
         self._serve_wanted()
         self._scavenger.step(busy=bool(self._pending))
@@ -192,6 +193,11 @@ class Materialiser:
     def _serve_wanted(self) -> None:
         for wanted in list(self._wanted):
             business, now = wanted.business, business_offset(wanted.business)
+            if not business.is_filled:
+                with self._changed:
+                    self._wanted.remove(wanted)
+                wanted.future.set_exception(unfilled(business))
+                continue
             at_end = business.materialised.at_cut_end or now >= business.visible_offset
             if now >= wanted.offset and (at_end or self._monotonic() >= wanted.deadline):
                 self._store.checkpoint(wanted.path)
@@ -214,6 +220,8 @@ class Materialiser:
 
     def step(self, business: Business, *, one_batch: bool = False) -> bool:
         """Materialise the next batches of a business; False = there was nothing to do."""
+        if not business.is_filled:
+            return filling.step(self._store, business, let_go=self._begin_again)
         reached = business.materialised
         batch = self._store.batch()
         nbytes = stale = 0
@@ -230,6 +238,7 @@ class Materialiser:
                 nbytes=place.after,
                 at_cut_end=place.cut_end,
                 floors=floors,
+                filled=reached.filled,
             )
             if not blind:
                 break  # the next look-up must see these rows
@@ -241,6 +250,10 @@ class Materialiser:
         if stale:
             business.count("stale_rows", stale)
         return True
+
+    def _begin_again(self, business: Business) -> None:
+        self._scavenger.forget(business)
+        self._scrub.forget(business)
 
     def _places(self, business: Business) -> Iterator[Placed]:
         offset = business.materialised.offset

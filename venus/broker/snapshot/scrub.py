@@ -82,7 +82,7 @@ class Scrub:
 
     def _due(self) -> Business | None:
         before = self._clock_us() - int(PASS_EVERY_S * 1e6)
-        due = [b for b in self._businesses() if b.scrubbed_at_us <= before and b.materialised.offset]
+        due = [b for b in self._businesses() if b.scrubbed_at_us <= before and b.materialised.offset and b.is_filled]
         return min(due, key=lambda business: business.scrubbed_at_us, default=None)
 
 

@@ -17,8 +17,10 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from venus.broker.machine import mirror, queue_index
 from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.records import decode_materialised, decode_schema
+from venus.broker.queue.filled import check, unfilled
 from venus.broker.snapshot import splits
 from venus.broker.snapshot.checkpoints import Checkpoints
 from venus.broker.snapshot.chunks import Chunks
@@ -133,7 +135,11 @@ class Snapshots:
     # -- opening -----------------------------------------------------------------------------------------------
 
     def open(self, business: Business, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
-        """Make or share a checkpoint and take a lease on it. Waits for the full data to catch up."""
+        """Make or share a checkpoint and take a lease on it. Waits for the full data to catch up.
+
+        Raises Unavailable while a mirror has no full data.
+        """
+        check(business)
         lease_s = self._lease_s(request)
         with self._making:
             shared = self._shareable(business)
@@ -154,7 +160,8 @@ class Snapshots:
 
     def _shareable(self, business: Business) -> Pin | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
-        fresh = [pin for pin in self._leases.held(business.number) if pin.made_at_us > youngest]
+        held = self._leases.held(business.number)
+        fresh = [pin for pin in held if pin.made_at_us > youngest and pin.offset >= business.log_start]
         return max(fresh, key=lambda pin: pin.made_at_us, default=None)
 
     def _share(self, shared: Pin, lease_s: int, holder: str) -> Pin:
@@ -197,8 +204,13 @@ class Snapshots:
     def _look_inside(self, business: Business, name: str, now: int, lease_s: int, holder: str) -> Pin:
         with self._checkpoints.reading(name) as store:
             reached = self._reached(store, business.number)
-            core = json.loads(store.get(keys.STATE, keys.core_key(business.number)) or b'{"epochs":[]}')
-        epochs = [epoch for epoch, start in core["epochs"] if start < reached.offset]
+            last_batch = _last_batch(store, business.number, reached.offset)
+            core = json.loads(store.get(keys.STATE, keys.core_key(business.number)) or b'{"epochs":[],"last_batch":0}')
+        source = mirror.decode(core.get("mirror"))
+        if source is not None and not source.filled(reached.filled):
+            raise unfilled(business)  # it was begun again meanwhile
+        # a mirror's begins at its cut
+        epochs = [e for e, start in core["epochs"] if start < reached.offset or (source and start == source.offset)]
         return Pin(
             snapshot_id=uuid.uuid4().hex,
             directory=name,
@@ -206,6 +218,7 @@ class Snapshots:
             offset=reached.offset,
             epoch=epochs[-1] if epochs else 0,
             sequence=reached.sequence,
+            last_batch=core["last_batch"] if last_batch is None else last_batch,
             made_at_us=now,
             expires_at_us=now + lease_s * 10**6,
             lease_s=lease_s,
@@ -232,6 +245,7 @@ class Snapshots:
             offset=pin.offset,
             epoch=pin.epoch,
             sequence=pin.sequence,
+            last_batch=pin.last_batch,
             schemas=schemas,
             splits=found,
             lease_s=pin.lease_s,
@@ -383,3 +397,13 @@ def shown(pins: Sequence[Pin], now_us: int) -> str:
 def range_of(split: broker_pb2.Split) -> Range:
     """Return what a split is, without its estimates."""
     return split.table_id, split.low.hex(), split.high.hex()
+
+
+def _last_batch(store: Store, business: int, offset: int) -> int | None:
+    """Return the newest batch below an offset; None = the newest one there is."""
+    prefix = keys.queue_key(business, 0)[:4]
+    below = store.before(keys.QUEUE, keys.queue_key(business, offset))
+    if below is not None and below[0][:4] == prefix:
+        return queue_index.decode(keys.queue_offset(below[0]), below[1]).batch_no
+    above = next(store.scan(keys.QUEUE, keys.queue_key(business, offset), keys.after_prefix(prefix), limit=1), None)
+    return queue_index.decode(keys.queue_offset(above[0]), above[1]).batch_no - 1 if above is not None else None

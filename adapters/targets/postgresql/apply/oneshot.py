@@ -68,6 +68,9 @@ class _Shot:
 
     def _section(self, section: TableChanges, offset: int) -> bool:
         catalogue, table_id = self._catalogue, section.table_id
+        if section.left_out:
+            self._counts.other += section.count
+            return True
         schema = catalogue.schema(table_id, section.schema_version)
         if schema.is_heartbeat:
             self._heartbeat_us = heartbeat_of(section, schema) or self._heartbeat_us

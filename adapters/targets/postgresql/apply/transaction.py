@@ -147,6 +147,9 @@ class ApplyTransaction:
         table_id = section.table_id
         if self._only is not None and table_id != self._only:
             return
+        if section.left_out:
+            self._counts.other += section.count
+            return
         schema = self._catalogue.schema(table_id, section.schema_version)
         if schema.is_heartbeat:
             self.heartbeat_us = heartbeat_of(section, schema) or self.heartbeat_us

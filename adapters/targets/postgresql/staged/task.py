@@ -142,6 +142,9 @@ class _Gathered:
         first, last = max(offset, task.start), min(offset + section.count, task.end)
         if first >= last:
             return
+        if section.left_out:
+            self._other += last - first
+            return
         heartbeat = task.heartbeats.get((section.table_id, section.schema_version))
         if heartbeat is not None:
             self._other += last - first

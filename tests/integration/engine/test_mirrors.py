@@ -1,0 +1,249 @@
+"""A mirror has what the home has, at the same offsets, whatever happens to it on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import mirrored
+from tests.support.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
+from venus.broker.core import Core
+from venus.broker.machine.mirror import Mirror
+from venus.broker.store import keys
+from venus.codec.batch import digest
+from venus.errors import IllegalTransition, OffsetDiverged, OffsetTrimmed, ProtocolError, Refused, Unavailable
+from venus.wire import broker_pb2, change_pb2
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Core]:
+    engine = make(tmp_path / "home")
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[Core]:
+    engine = make(tmp_path / "mirror")
+    yield engine
+    engine.stop()
+
+
+def filled(mirror: Core) -> None:
+    wait_until(lambda: mirrored.business_of(mirror).is_filled)
+
+
+def mirror_of(engine: Core) -> Mirror:
+    found = mirrored.business_of(engine).committed.mirror
+    assert found is not None
+    return found
+
+
+def same(home: Core, mirror: Core) -> None:
+    """Everything that both keep of the queue is the same, byte for byte, and so is the full data."""
+    filled(mirror)
+    there, here = mirrored.business_of(home), mirrored.business_of(mirror)
+    assert here.committed.next_offset == there.committed.next_offset
+    assert (here.committed.last_batch, here.committed.last_sequence) == (
+        there.committed.last_batch,
+        there.committed.last_sequence,
+    )
+    start = max(there.log_start, here.log_start)
+    assert queue(mirror, start) == queue(home, start)
+    assert full_data(mirror) == full_data(home)
+
+
+def test_it_has_the_full_data_and_goes_on_at_the_same_offsets(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    for n in range(5):
+        producer.commit(rows(n * 10, 10))
+    producer.commit([(b"%08d" % 3, None)])
+    mirrored.fill(home, mirror)
+    for n in range(5):
+        producer.commit(rows(n * 7, 9, b"later"))
+
+    mirrored.follow(home, mirror)
+
+    same(home, mirror)
+    assert mirrored.business_of(mirror).log_start == 51
+    assert len(queue(mirror, 51)) == 5
+    with pytest.raises(OffsetTrimmed):
+        mirror.subscriptions.check_position(BUSINESS, 50, 0)
+
+
+def test_a_mirror_of_nothing_begins_at_offset_0(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit([])
+    mirrored.fill(home, mirror)
+    producer.commit(rows(1, 3))
+    mirrored.follow(home, mirror)
+
+    same(home, mirror)
+
+
+def test_it_is_not_served_before_the_full_data_is_whole(home: Core, mirror: Core) -> None:
+    Producer(home).commit(rows(1, 50))
+    business, index, snapshot = mirrored.begin(home, mirror)
+    mirrored.rows(home, mirror, business, index, snapshot)
+
+    for ask in (
+        lambda: mirror.subscriptions.check_position(BUSINESS, 50, 0),
+        lambda: mirror.subscriptions.read(BUSINESS, 50, 1 << 20),
+        lambda: mirror.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS)),
+    ):
+        with pytest.raises(Unavailable, match=r"taking the full data from set head-office, 50 rows of about 4. so far"):
+            ask()
+    with pytest.raises(IllegalTransition, match="no full data yet"):
+        mirrored.take(mirror, [])
+
+    mirror.mirrors.end_full(business, index, 50).result(30)
+    same(home, mirror)
+
+
+def test_what_comes_twice_is_dropped(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 5))
+    mirrored.fill(home, mirror)
+    producer.commit(rows(1, 5, b"a"))
+    producer.commit(rows(1, 5, b"b"))
+    increments = queue(home, 5)
+
+    assert mirrored.take(mirror, increments) == 15
+    assert mirrored.take(mirror, increments) == 15
+    assert mirrored.take(mirror, increments[1:]) == 15
+
+    assert mirrored.business_of(mirror).counters["duplicate_batches"] == 3
+    same(home, mirror)
+
+
+def damaged(increment: broker_pb2.Increment, **fields: object) -> broker_pb2.Increment:
+    copy = broker_pb2.Increment()
+    copy.CopyFrom(increment)
+    for name, value in fields.items():
+        setattr(copy, name, value)
+    return copy
+
+
+def test_what_does_not_fit_is_refused_before_it_is_logged(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 5))
+    mirrored.fill(home, mirror)
+    producer.commit(rows(1, 5, b"a"))
+    producer.commit(rows(1, 5, b"b"), described=False)
+    first, second = queue(home, 5)
+    end = mirrored.business_of(mirror).log.end
+    undescribed = change_pb2.BatchBody.FromString(first.body)
+    undescribed.tables[0].schema_version = 9
+    body = undescribed.SerializeToString()
+
+    for increments, says in (
+        ([second], "offset 10 came where 5 is the next one: something is missing"),
+        ([damaged(first, body=first.body[:-1])], "not a batch|hash"),
+        ([damaged(first, digest=1)], "does not hash to its digest"),
+        ([damaged(first, count=4, base_offset=4)], "offset"),
+        ([damaged(first, count=6)], "takes 6 offsets and has 5"),
+        ([damaged(first, epoch=0)], "is of epoch 0, behind one of epoch 1"),
+        ([damaged(second, base_offset=5), damaged(first, base_offset=10)], "begins at Sequence 6, behind batch 3"),
+        ([damaged(first, body=body, digest=digest(body))], "table 1 in version 9"),
+    ):
+        with pytest.raises(ProtocolError, match=says):
+            mirrored.take(mirror, increments)
+        assert mirrored.business_of(mirror).log.end == end
+
+    mirrored.take(mirror, [first, second])
+    same(home, mirror)
+
+
+def test_full_data_from_behind_its_cut_is_refused(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 5))
+    business, index, _ = mirrored.begin(home, mirror)
+    producer.commit(rows(1, 5, b"newer"))
+    later = home.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1, lease_s=100))
+    assert later.offset == 5, "a snapshot is shared"
+    wait_until(lambda: mirrored.business_of(home).materialised.offset == 10)
+    home.full_data.close(later.snapshot_id)
+
+    with pytest.raises(IllegalTransition, match="begun again"):
+        mirror.mirrors.full_rows(business, index + 1, b"").result(30)
+
+
+def test_it_takes_the_full_data_again_and_what_vanished_is_gone(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 50))
+    mirrored.fill(home, mirror)
+    filled(mirror)
+    for n in range(20):
+        producer.commit([(b"%08d" % (n + 1), None)])
+    wait_until(lambda: mirrored.business_of(home).materialised.offset == 70)
+
+    mirrored.fill(home, mirror, reason="offset 50 is gone above")
+    producer.commit(rows(100, 2))
+    mirrored.follow(home, mirror)
+
+    same(home, mirror)
+    assert len(full_data(mirror)) == 32
+    assert mirrored.business_of(mirror).log_start == 70
+    assert mirror_of(mirror).reason == "offset 50 is gone above"
+
+
+def test_a_consumer_that_is_ahead_waits_and_one_that_diverged_does_not(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 5))
+    mirrored.fill(home, mirror)
+    filled(mirror)
+
+    with pytest.raises(Unavailable, match="offset 7 has not come to this mirror yet, it has those below 5"):
+        mirror.subscriptions.check_position(BUSINESS, 7, 1)
+    producer = Producer(home, source_last_batch=1)
+    producer.commit(rows(1, 1))
+    mirrored.follow(home, mirror)
+    with pytest.raises(OffsetDiverged, match="offset 9 in epoch 1, which ended at 5 here"):
+        mirror.subscriptions.check_position(BUSINESS, 9, 1)
+    assert mirror.subscriptions.check_position(BUSINESS, 6, 2).next_offset == 6
+
+
+def test_offsets_that_are_not_for_this_set_are_passed_over(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 5))
+    mirrored.fill(home, mirror, only=["t1"])
+    producer.commit(rows(1, 3), table_id=2)
+    first = producer.next_half(rows(1, 2), cut_end=False)
+    second = producer.next_half(rows(1, 2), table_id=2, cut=first.batch_no, cut_end=False)
+    third = producer.next_half(rows(3, 2), cut=first.batch_no)
+    producer.send(first, second, third)
+    producer.decide(third)
+    wanted = [i for i in queue(home, 5) if i.base_offset in (8, 12)]
+
+    assert mirrored.take(mirror, wanted, 20, sparse=True) == 20
+
+    filled(mirror)
+    found = queue(mirror, 5)
+    assert [(i.base_offset, i.count) for i in found] == [(5, 3), (8, 2), (10, 2), (12, 2), (14, 6)]
+    bodies = [change_pb2.BatchBody.FromString(i.body) for i in found]
+    assert [(b.left_out, b.cut_end) for b in bodies] == [(3, True), (0, False), (2, False), (0, True), (6, True)]
+    assert bodies[2].cut == first.batch_no
+    assert full_data(mirror) == full_data(home)
+
+
+def test_producers_business_is_not_overwritten(home: Core, mirror: Core) -> None:
+    Producer(home).commit(rows(1, 5))
+    Producer(mirror).commit(rows(1, 5))
+
+    with pytest.raises(Refused, match="has been written by producers here"):
+        mirrored.fill(home, mirror)
+
+
+def test_the_entries_of_the_full_data_are_given_back(home: Core, mirror: Core) -> None:
+    Producer(home).commit(rows(1, 500))
+    business = mirrored.fill(home, mirror)
+    filled(mirror)
+    mirror.commits.submit(lambda group: mirror.upkeep._trim(group, business)).result(30)
+
+    assert business.log.start == mirror_of(mirror).end + 1
+    assert (
+        len(list(mirror.store.scan_prefix(keys.RLOG, keys.number_prefix(business.number))))
+        == business.log.end - business.log.start
+    )

@@ -1,0 +1,39 @@
+"""What a business that is mirrored from the broker set above knows of that, as its log has it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """Where the business comes from, and its full data, whose cut is at `offset`.
+
+    `begin` and `end` are the log indexes of the entries that begin and end the full data; `end` 0 = more is to come.
+    """
+
+    set: str
+    network: str
+    only: tuple[str, ...] = ()  # the tables, by name; empty = all
+    begin: int = 0
+    end: int = 0
+    offset: int = 0
+    sequence: int = 0  # of the last change below the cut
+    rows: int = 0  # of the full data, about
+    reason: str = ""  # why the full data was taken again
+
+    def filled(self, index: int) -> bool:
+        """Whether the full data is whole, once its entries up to a log index have become rows."""
+        return 0 < self.end <= index
+
+
+def encode(mirror: Mirror | None) -> dict[str, Any] | None:
+    """Return what is stored."""
+    return asdict(mirror) if mirror is not None else None
+
+
+def decode(stored: Mapping[str, Any] | None) -> Mirror | None:
+    """Read what `encode` returned."""
+    return Mirror(**{**stored, "only": tuple(stored["only"])}) if stored is not None else None

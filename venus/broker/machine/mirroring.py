@@ -1,0 +1,44 @@
+"""What the entries of a mirror do to the state of a business: full data, then batches committed above. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from venus.broker.machine.half import Half, State
+from venus.broker.machine.mirror import Mirror
+from venus.wire import mirror_pb2
+
+
+def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
+    """Return the state at the cut; nothing of what was there before stays."""
+    mirror = Mirror(
+        set=said.set, network=said.network, only=tuple(said.only), begin=index, offset=said.offset,
+        sequence=said.sequence, rows=said.rows, reason=said.reason,
+    )  # fmt: skip
+    return State(
+        epoch=said.epoch, last_batch=said.last_batch, last_sequence=said.sequence, next_offset=said.offset,
+        mirror=mirror,
+    )  # fmt: skip
+
+
+def end(state: State, index: int) -> State:
+    """Note that every row of the full data is in the log."""
+    assert state.mirror is not None, "full data ends that has begun"
+    return replace(state, mirror=replace(state.mirror, end=index))
+
+
+def mirrored(state: State, epoch: int, batch: Half) -> tuple[State, tuple[tuple[int, Half], ...]]:
+    """Add a batch at the offsets that it has above: the next ones."""
+    after = replace(
+        state,
+        epoch=max(state.epoch, epoch),
+        last_batch=batch.batch_no,
+        last_sequence=batch.last_sequence,
+        next_offset=state.next_offset + batch.offsets,
+    )
+    return after, ((state.next_offset, batch),)
+
+
+def home(state: State, epoch: int) -> State:
+    """Become the home: from now on producers ship for it, in higher epochs than those it has mirrored."""
+    return replace(state, epoch=max(state.epoch, epoch), mirror=None)

@@ -1,0 +1,193 @@
+"""What a mirror's puller asks of the commit thread: full data, and batches at the offsets that they have above.
+
+Nothing from above is believed before its size, range, place and columns are checked; what does not fit is refused
+before anything is logged, and the puller then cuts its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from venus.broker.log.entry import Entry, EntryKind, note
+from venus.broker.machine import described, half
+from venus.broker.machine.business import Business
+from venus.broker.machine.envelope import Envelope, envelope, open_mirrored
+from venus.broker.machine.half import State
+from venus.broker.pipeline.group import Group
+from venus.broker.queue import places
+from venus.broker.store.rocks import Store
+from venus.broker.store.space import Space
+from venus.codec.batch import digest
+from venus.codec.chunk import decode_chunk
+from venus.errors import IllegalTransition, ProtocolError, Refused
+from venus.rpc import limits
+from venus.wire import broker_pb2, change_pb2, mirror_pb2
+
+#: So many offsets one entry passes over at most.
+LEFT_OUT_MAX = limits.UINT32_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """Increments in order, and how far nothing else is for this mirror; `sparse` = only a part of it is pulled."""
+
+    increments: Sequence[broker_pb2.Increment]
+    position: int
+    sparse: bool
+
+
+def begin_full(group: Group, business: Business, said: mirror_pb2.MirrorBegin, at_us: int, space: Space) -> None:
+    """Let go of what there is, and begin at the cut of the full data. Raises Refused for a business of producers."""
+    limits.check(said, f"{business.name}: ")
+    if business.proposed.mirror is None and not _is_blank(business):
+        raise Refused(
+            f"{business.name} has been written by producers here, so it cannot be mirrored from set {said.set}",
+            hint=f"`venus forget --business {business.name}` at this set removes it; the set above has its own",
+        )
+    space.check_data(said.ByteSize())
+    body = said.SerializeToString()
+    entry = Entry(kind=EntryKind.FULL_BEGIN, epoch=said.epoch, at_us=at_us, digest=digest(body), body=body)
+    group.append(business, entry)
+
+
+def full_rows(group: Group, business: Business, begin: int, body: bytes, at_us: int, space: Space) -> None:
+    """Take rows of the full data that began with the entry `begin`. Raises ProtocolError, IllegalTransition."""
+    _filling(business, begin)
+    chunk = decode_chunk(body)
+    if len(chunk.rows) and int(chunk.rows.sequences.max()) > business.proposed.last_sequence:
+        raise ProtocolError(f"{business.name}: the full data has a row of table {chunk.table_id} from behind its cut")
+    space.check_data(len(body))
+    entry = Entry(kind=EntryKind.FULL_ROWS, epoch=business.proposed.epoch, at_us=at_us, digest=digest(body), body=body)
+    group.append(business, entry)
+
+
+def end_full(group: Group, business: Business, begin: int, rows: int, at_us: int) -> None:
+    """Note that all rows of the full data have come."""
+    _filling(business, begin)
+    group.append(business, note(EntryKind.FULL_END, epoch=business.proposed.epoch, at_us=at_us, record={"rows": rows}))
+
+
+def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us: int, space: Space) -> int:
+    """Take batches that are committed above; return the next offset. What is here already is dropped.
+
+    Raises ProtocolError for what does not follow, IllegalTransition if the full data is not whole.
+    """
+    mirror = business.proposed.mirror
+    if mirror is None or not mirror.end:
+        raise IllegalTransition(f"{business.name} has no full data yet, so nothing can follow it")
+    space.check_data(sum(len(increment.body) for increment in arrived.increments))
+    for increment in arrived.increments:
+        _take(group, business, increment, arrived.sparse, store, at_us)
+    if arrived.position > business.proposed.next_offset:
+        _pass(group, business, arrived.position, arrived.sparse, store, at_us)
+    return business.proposed.next_offset
+
+
+def _take(
+    group: Group, business: Business, increment: broker_pb2.Increment, sparse: bool, store: Store, at_us: int
+) -> None:
+    state = business.proposed
+    if increment.base_offset + increment.count <= state.next_offset:
+        business.count("duplicate_batches")
+        return
+    body = increment.body
+    content = open_mirrored(body)
+    if digest(body) != increment.digest:
+        raise ProtocolError(f"{business.name}: batch {content.batch_no} does not hash to its digest")
+    if increment.base_offset > state.next_offset:
+        _pass(group, business, increment.base_offset, sparse, store, at_us)
+    _check_place(business, increment, content)
+    entry = Entry(
+        kind=EntryKind.MIRRORED, epoch=increment.epoch, at_us=increment.committed_at_us, digest=increment.digest,
+        body=body,
+    )  # fmt: skip
+    group.append(business, entry, content)
+
+
+def _check_place(business: Business, increment: broker_pb2.Increment, content: Envelope) -> None:
+    """Raise ProtocolError for a batch that cannot be the next one."""
+    state, where = business.proposed, f"{business.name}: batch {content.batch_no} at offset {increment.base_offset}"
+    offsets = content.lost or content.left_out or max(content.count, 1)
+    if increment.base_offset != state.next_offset or increment.count != offsets:
+        raise ProtocolError(
+            f"{where} takes {increment.count} offsets and has {offsets}; {state.next_offset} is the next one here"
+        )
+    is_new = content.batch_no > state.last_batch and content.first_sequence > state.last_sequence
+    if not is_new and not content.left_out:
+        raise ProtocolError(
+            f"{where} begins at Sequence {content.first_sequence}, behind batch {state.last_batch} with Sequences up "
+            f"to {state.last_sequence}"
+        )
+    if increment.epoch < _epoch(business):
+        raise ProtocolError(f"{where} is of epoch {increment.epoch}, behind one of epoch {_epoch(business)}")
+    if unknown := described.missing(business, content):
+        table_id, version = min(unknown)
+        raise ProtocolError(f"{where} has changes of table {table_id} in version {version}, which nothing describes")
+
+
+def _epoch(business: Business) -> int:
+    newest = next((p.entry.epoch for p in reversed(business.pending) if p.entry.kind is EntryKind.MIRRORED), 0)
+    return max(newest, business.epoch_at_end)
+
+
+def _pass(group: Group, business: Business, offset: int, sparse: bool, store: Store, at_us: int) -> None:
+    """Pass over offsets up to `offset`, which hold nothing that is mirrored here."""
+    state = business.proposed
+    if not sparse:
+        raise ProtocolError(
+            f"{business.name}: offset {offset} came where {state.next_offset} is the next one: something is missing"
+        )
+    while business.proposed.next_offset < offset:
+        message = _nothing(business, min(offset - business.proposed.next_offset, LEFT_OUT_MAX), store)
+        body = message.SerializeToString()
+        entry = Entry(kind=EntryKind.MIRRORED, epoch=_epoch(business), at_us=at_us, digest=digest(body), body=body)
+        group.append(business, entry, envelope(message))
+
+
+def _nothing(business: Business, offsets: int, store: Store) -> change_pb2.BatchBody:
+    """Return the batch that stands for offsets without anything; a cut that is open stays open."""
+    state = business.proposed
+    cut, ended, captured_at_us = _newest(business, store)
+    return change_pb2.BatchBody(
+        batch_no=max(state.last_batch, 1),
+        first_sequence=state.last_sequence + 1,
+        cut=max(state.last_batch, 1) if ended else cut,
+        cut_end=ended,
+        captured_at_us=captured_at_us,
+        left_out=offsets,
+    )
+
+
+def _newest(business: Business, store: Store) -> tuple[int, bool, int]:
+    """Return the cut of the newest batch, whether it ended there, and when it was captured."""
+    for pending in reversed(business.pending):
+        if pending.content is not None:
+            return pending.content.cut, pending.content.cut_end, pending.content.captured_at_us
+    place = places.newest(store, business)
+    return (place.cut, place.cut_end, place.captured_at_us) if place is not None else (0, True, 0)
+
+
+def _filling(business: Business, begin: int) -> None:
+    mirror = business.proposed.mirror
+    if mirror is None or mirror.end or mirror.begin != begin:
+        raise IllegalTransition(f"{business.name}: the full data was begun again meanwhile")
+
+
+def _is_blank(business: Business) -> bool:
+    """Whether no producer has ever shipped anything for it."""
+    state: State = business.proposed
+    return state == half.State(epoch=state.epoch, producer=state.producer) and not business.nbytes
+
+
+def become_home(group: Group, business: Business, at_us: int) -> int:
+    """Let producers ship for what was a mirror; return the epoch that theirs is above."""
+    state = business.proposed
+    if state.mirror is None:
+        raise Refused(f"{business.name} is no mirror here: producers ship for it already")
+    if not business.is_filled or not state.mirror.end:
+        raise Refused(f"{business.name} has no whole full data here, so this set cannot become its home")
+    if state.mirror.only:
+        raise Refused(f"{business.name}: only a part of it is mirrored here, so this set cannot become its home")
+    group.append(business, note(EntryKind.HOME, epoch=state.epoch, at_us=at_us, record={"set": state.mirror.set}))
+    return state.epoch
