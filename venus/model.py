@@ -178,7 +178,7 @@ class TableSchema:
     @property
     def is_heartbeat(self) -> bool:
         """Whether this is VENUS's own heartbeat row, which measures lag and is no table of the application."""
-        return (self.namespace, self.name) == ("venus", "heartbeat") or self.name.lower() == "venus_heartbeat"
+        return is_heartbeat(self.namespace, self.name)
 
     @property
     def wire_columns(self) -> tuple[Column, ...]:
@@ -233,6 +233,11 @@ class Finding:
 def is_address(text: str) -> bool:
     """Whether a text is HOST:PORT, with an IPv6 host in brackets."""
     return len(text) <= ADDRESS_CHARS_MAX and _ADDRESS.fullmatch(text) is not None
+
+
+def is_heartbeat(namespace: str, name: str) -> bool:
+    """Whether a table of this name is VENUS's own heartbeat."""
+    return (namespace, name) == ("venus", "heartbeat") or name.lower() == "venus_heartbeat"
 
 
 def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:

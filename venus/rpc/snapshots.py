@@ -68,11 +68,12 @@ class Snapshots:
         self.digest_mismatches = self.resumes = 0
 
     def open(
-        self, business: str, *, table_ids: Seq[int] = (), splits: int = 1, lease_s: int = 0, holder: str = ""
-    ) -> broker_pb2.Snapshot:
+        self, business: str, *, table_ids: Seq[int] = (), splits: int = 1, lease_s: int = 0, holder: str = "",
+        only: Seq[str] = (),
+    ) -> broker_pb2.Snapshot:  # fmt: skip
         """Make a snapshot and pin it for its lease."""
         request = broker_pb2.OpenSnapshotRequest(
-            business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder
+            business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder, only=only
         )
         snapshot = self._connection.call(
             business, lambda channel: _ask(channel, "OpenSnapshot", request, broker_pb2.Snapshot)

@@ -52,11 +52,17 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         credit_bytes: int,
         transient: bool = False,
         ahead: bool = False,
+        only: Seq[str] = (),
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
         super().__init__(address, business, keepalive_s)
         self._open = broker_pb2.Open(
-            business=business, group=group, credit_bytes=credit_bytes, transient=transient, ahead=ahead
+            business=business,
+            group=group,
+            credit_bytes=credit_bytes,
+            transient=transient,
+            ahead=ahead,
+            only=only,
         )
         self._credit_bytes = credit_bytes
         self._unsqueezer = Unsqueezer()

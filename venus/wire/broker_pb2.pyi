@@ -1662,7 +1662,7 @@ class NetworkStatus(_message.Message):
     SET_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
-    NETWORK_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
     UPSTREAM_FIELD_NUMBER: _builtins.int
@@ -1673,10 +1673,12 @@ class NetworkStatus(_message.Message):
     """core, tandem, access"""
     level: _builtins.int
     """0 = core"""
-    network: _builtins.str
-    """the id of the home's cluster or store; empty = not known yet"""
     refused: _builtins.str
     """why this set cannot be where it is configured to be"""
+    @_builtins.property
+    def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the ids of the home's store and cluster; none = not known yet"""
+
     @_builtins.property
     def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the sets from the home to this one, as far as they are known"""
@@ -1697,7 +1699,7 @@ class NetworkStatus(_message.Message):
         set: _builtins.str = ...,
         tier: _builtins.str = ...,
         level: _builtins.int = ...,
-        network: _builtins.str = ...,
+        networks: _abc.Iterable[_builtins.str] | None = ...,
         path: _abc.Iterable[_builtins.str] | None = ...,
         home: _abc.Iterable[_builtins.str] | None = ...,
         upstream: _abc.Iterable[_builtins.str] | None = ...,
@@ -1706,7 +1708,7 @@ class NetworkStatus(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "labels", b"labels", "level", b"level", "network", b"network", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "labels", b"labels", "level", b"level", "networks", b"networks", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,7 +38,7 @@ class MirrorBegin(_message.Message):
     set: _builtins.str
     """the set above"""
     network: _builtins.str
-    """the id of the home"""
+    """an id of the home"""
     offset: _builtins.int
     """the cut: the queue goes on here"""
     epoch: _builtins.int

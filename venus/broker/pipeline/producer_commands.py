@@ -17,7 +17,7 @@ from venus.broker.machine.half import Action, Half
 from venus.broker.pipeline import missing
 from venus.broker.pipeline.group import Group
 from venus.broker.store.space import Space
-from venus.errors import IllegalTransition, ProtocolError
+from venus.errors import IllegalTransition, ProtocolError, Refused
 from venus.model import Verdict
 from venus.wire import broker_pb2
 
@@ -57,6 +57,7 @@ def init(
     group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int
 ) -> broker_pb2.InitAck:
     """Make a producer the only one that is listened to. Raises Diverged (rule 6)."""
+    _refuse_at_mirror(business)
     half.check_epoch(business.proposed, source_epoch)
     half.check_producer(business.proposed, source_last_batch)
     epoch = half.next_epoch(business.proposed, source_epoch)
@@ -154,6 +155,15 @@ def operator_decide(
     _raise_epoch(group, business, epoch, "operator", at_us)
     business.count("operator_decisions")
     return decide(group, business, epoch, batch_no, found.digest, verdict, at_us)
+
+
+def _refuse_at_mirror(business: Business) -> None:
+    mirror = business.proposed.mirror
+    if mirror is not None:
+        raise Refused(
+            f"{business.name} is mirrored here from set {mirror.set}: producers ship to the home",
+            hint="`venus cluster promote` makes this set the home, after a disaster",
+        )
 
 
 def _require_described(business: Business, content: Envelope) -> None:

@@ -12,6 +12,7 @@ from venus.broker.pipeline.failstop import Guard
 from venus.broker.queue import early_delivery, reader
 from venus.broker.queue.buffer import Buffer
 from venus.broker.queue.early_delivery import Sent
+from venus.broker.queue.only import Choice, Cut
 from venus.broker.queue.reader import ReadResult
 from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
@@ -31,11 +32,20 @@ class Subscriptions:
         self._buffer = buffer
         self._guard = guard
         self._knows_end = knows_end
+        self._cut = Cut()
 
-    def read(self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = ()) -> ReadResult:
-        """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged."""
+    def read(
+        self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = (), only: Choice | None = None
+    ) -> ReadResult:
+        """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged.
+
+        `table_ids`: batches that concern one of these tables; `only`: nothing but these tables of them.
+        """
         found = self._catalogue.known(business)
         with self._guard():
+            if only is not None:
+                ids = only.ids(found)
+                return reader.read(self._store, self._buffer, found, offset, max_bytes, ids, self._cut)
             return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
 
     def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:

@@ -10,6 +10,7 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
 from venus.broker.queue import filled, places
 from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.only import Cut
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed, Unavailable
 from venus.wire import broker_pb2
@@ -86,9 +87,13 @@ def in_range(business: Business, offset: int) -> None:
 
 
 def read(
-    store: Store, buffer: Buffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int]
-) -> ReadResult:
-    """Return at least one increment, if there is one, and no more than `max_bytes` of further ones."""
+    store: Store, buffer: Buffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int],
+    cut: Cut | None = None,
+) -> ReadResult:  # fmt: skip
+    """Return at least one increment, if there is one, and no more than `max_bytes` of further ones.
+
+    With `cut` each batch has changes of these tables only.
+    """
     in_range(business, offset)
     visible = business.visible_offset
     increments: list[broker_pb2.Increment] = []
@@ -103,8 +108,11 @@ def read(
             elif increments and nbytes + place.nbytes > max_bytes:
                 break
             else:
-                increments.append(_increment(place, _body(store, buffer, business, place)))
-                nbytes += place.nbytes
+                digest, body = place.digest, _body(store, buffer, business, place)
+                if cut is not None:
+                    digest, body = cut.body(business, place, body, table_ids)
+                increments.append(_increment(place, digest, body))
+                nbytes += len(body)
             reached = place.next_offset
             if nbytes >= max_bytes:
                 break
@@ -122,12 +130,12 @@ def _body(store: Store, buffer: Buffer, business: Business, place: Placed) -> by
         raise
 
 
-def _increment(place: Placed, body: bytes) -> broker_pb2.Increment:
+def _increment(place: Placed, digest: int, body: bytes) -> broker_pb2.Increment:
     return broker_pb2.Increment(
         base_offset=place.base_offset,
         count=place.count,
         epoch=place.epoch,
         committed_at_us=place.committed_at_us,
-        digest=place.digest,
+        digest=digest,
         body=body,
     )

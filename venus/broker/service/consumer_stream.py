@@ -17,6 +17,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.queue.early_delivery import Sent
+from venus.broker.queue.only import Choice
 from venus.broker.service.chunks import Chunks
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
@@ -56,6 +57,7 @@ class ConsumerStream:
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
         self._service_status, self._traffic = service_status, traffic
         self._tables = tuple(wanted.table_ids)
+        self._only = Choice(wanted.only) if wanted.only else None
         #: A part of the credit; it shrinks while the consumer takes nothing.
         self.window = Window(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
         self._credit = Credit(wanted.credit_bytes)
@@ -63,7 +65,7 @@ class ConsumerStream:
         self._acknowledged = wanted.offset
         self._position = wanted.offset
         self.transient = wanted.transient
-        self.ahead = wanted.ahead and not wanted.table_ids
+        self.ahead = wanted.ahead and not wanted.table_ids and not wanted.only
         self._sent = Sent(wanted.offset)
         self._squeezer = Squeezer()
         self._error: VenusError | None = None
@@ -90,7 +92,7 @@ class ConsumerStream:
         snapshot: broker_pb2.Snapshot | None = None
         if self._wanted.offset == FULL:
             request = broker_pb2.OpenSnapshotRequest(
-                business=self.business, table_ids=self._tables, splits=1, holder=self.group
+                business=self.business, table_ids=self._tables, splits=1, holder=self.group, only=self._wanted.only
             )
             snapshot = await blocking(Lane.FULL_DATA, self._core.full_data.open, request)
             self._position = snapshot.offset
@@ -185,7 +187,7 @@ class ConsumerStream:
         if room <= 0 or self._position >= self.tail:
             self._follows = self._position >= self.tail
             return self._frame_ahead(room) if self.ahead and room > 0 else None
-        wanted = (self.business, self._position, room, self._tables)
+        wanted = (self.business, self._position, room, self._tables, self._only)
         if self._follows:  # what was committed just now is in memory: no thread is worth it
             result = self._core.subscriptions.read(*wanted)
         else:

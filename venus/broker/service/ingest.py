@@ -69,6 +69,8 @@ class Ingest(broker_pb2_grpc.IngestServicer):
                     return await self._open(context, init)
 
     async def _open(self, context: Context, init: broker_pb2.Init) -> ProducerStream:
+        if self.service_status.network is not None:
+            self.service_status.network.refuse_producer(init.business)
         await self._gate.producer(init.business)
         answer = self.core.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
         try:

@@ -25,6 +25,7 @@ from venus.alarms import remembered
 from venus.alarms.notifier import Notifier
 from venus.alarms.recipients import addressees
 from venus.broker.core import Core
+from venus.broker.mirrors.network import Network
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.service.access import Access
 from venus.broker.service.allocation import share_heaps
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 THREAD_TIMEOUT_S = 30.0
+MAY_PULL_S = 30.0
 DESCRIPTORS_MAX = 1 << 20
 
 #: The loop and the commit thread take turns: with the default of 5 ms one-row batches are half as fast.
@@ -96,8 +98,9 @@ async def run(
     notifier.start()
     try:
         replication = Replication(core, shared, bridge, cluster, broker_of(settings).proof) if shared else None
+        network = network_of(settings, core, replication, loop)
         who = access_to(settings, core, files)
-        await _serve(settings, keepalive, stop, ready, core, bridge, replication, who, watch)
+        await _serve(settings, keepalive, stop, ready, core, bridge, replication, who, watch, network)
     finally:
         await loop.run_in_executor(None, notifier.stop)
         await loop.run_in_executor(None, bridge.close)
@@ -114,6 +117,7 @@ async def _serve(
     replication: Replication | None,
     access: Access,
     watch: Watch,
+    network: Network,
 ) -> None:
     loop, broker = asyncio.get_running_loop(), settings.broker
     await loop.run_in_executor(None, replication.enter if replication is not None else lambda: stay_alone(core))
@@ -122,6 +126,7 @@ async def _serve(
     service_status.watch = watch
     if replication is not None:
         service_status.replication = replication.status
+    service_status.network = network
     health = Health(service_status, free_bytes_min=broker.free_bytes_min)
     traffic = Traffic(core, broker)
     service = Service(core, bridge, service_status, keepalive, access, traffic, replication)
@@ -141,17 +146,32 @@ async def _serve(
             await replication.start(broker.address or f"{host}:{port}", service.ingest, service.delivery)
         page = http.address if http is not None else ""
         traffic_watch.start()
+        own = settings.broker.addresses or (broker.address or f"{host}:{port}",)
+        await loop.run_in_executor(None, network.start, own)
         ready(Addresses(grpc=f"{host}:{port}", http=page, tls=access.files is not None))
         await stop.wait()
     finally:
         health.stopping = True
         watching.cancel()
+        await loop.run_in_executor(None, network.stop)
         if replication is not None:
             await replication.stop()
         await service.stop()
         traffic_watch.stop()
         if http is not None:
             await http.stop()
+
+
+def network_of(
+    settings: Settings, core: Core, replication: Replication | None, loop: asyncio.AbstractEventLoop
+) -> Network:
+    """Return the place of this broker's set; where it is replicated, the leader of each business pulls."""
+
+    def may_pull(business: str) -> None:
+        if replication is not None:
+            asyncio.run_coroutine_threadsafe(replication.producer(business), loop).result(MAY_PULL_S)
+
+    return Network(core, settings.cluster, settings.labels, proof=broker_of(settings).proof, may_pull=may_pull)
 
 
 def broker_name(settings: Settings) -> str:

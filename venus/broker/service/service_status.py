@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from venus.broker.core import Core
+from venus.broker.mirrors.network import Network
 from venus.broker.service.replication_status import ReplicationStatus
 from venus.broker.service.reported import Reports
 from venus.broker.service.traffic_status import TrafficStatus
@@ -31,6 +32,7 @@ class ServiceStatus:
         self.producers: dict[str, str] = {}
         self.reports = Reports()
         self.replication: ReplicationStatus | None = None
+        self.network: Network | None = None
         self.watch: Watch | None = None
         self.traffic: TrafficStatus | None = None
         #: What else needs somebody: certificates that end, an audit log that cannot be written.
@@ -60,6 +62,8 @@ class ServiceStatus:
         status = self._core.status(business)
         if self.replication is not None:
             self.replication.lay_over(status)
+        if self.network is not None:
+            self.network.lay_over(status)
         if self.traffic is not None:
             self.traffic.lay_over(status)
         for entry in status.businesses:

@@ -21,6 +21,7 @@ from venus.broker.machine import mirror, queue_index
 from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.records import decode_materialised, decode_schema
 from venus.broker.queue.filled import check, unfilled
+from venus.broker.queue.only import is_wanted
 from venus.broker.snapshot import splits
 from venus.broker.snapshot.checkpoints import Checkpoints
 from venus.broker.snapshot.chunks import Chunks
@@ -144,7 +145,7 @@ class Snapshots:
         with self._making:
             shared = self._shareable(business)
             pin = self._share(shared, lease_s, request.holder) if shared else self._make(business, lease_s, request)
-        found = self._describe(pin, tuple(request.table_ids), request.splits)
+        found = self._describe(pin, request)
         pin = replace(pin, plan=tuple(map(range_of, found.splits)))
         self._leases.replace(pin)
         self._note(pin).result()
@@ -235,11 +236,15 @@ class Snapshots:
     def _note(self, pin: Pin) -> Future[None]:
         return self._record(pin.snapshot_id, json.dumps(asdict(pin)).encode())
 
-    def _describe(self, pin: Pin, table_ids: tuple[int, ...], wanted_splits: int) -> broker_pb2.Snapshot:
+    def _describe(self, pin: Pin, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         with self._checkpoints.reading(pin.directory) as store:
-            schemas = self._schemas(store, pin, table_ids)
+            schemas = self._schemas(store, pin, tuple(request.table_ids))
+            if request.only:
+                newest = {schema.table_id: schema for schema in schemas}  # in the order of their versions
+                wanted = {n for n, s in newest.items() if is_wanted(request.only, s.namespace, s.name)}
+                schemas = [schema for schema in schemas if schema.table_id in wanted]
             tables = sorted({schema.table_id for schema in schemas})
-            found = splits.plan(store, pin.business, tables, wanted_splits)
+            found = splits.plan(store, pin.business, tables, request.splits)
         return broker_pb2.Snapshot(
             snapshot_id=pin.snapshot_id,
             offset=pin.offset,

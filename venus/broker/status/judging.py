@@ -35,8 +35,8 @@ def led_elsewhere(entry: broker_pb2.BusinessStatus) -> bool:
 
 
 def _capture(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
-    if not entry.last_captured_at_us:
-        return  # nothing was ever captured: nobody can be late
+    if not entry.last_captured_at_us or entry.HasField("mirror"):
+        return  # nothing was ever captured, or elsewhere: nobody can be late
     age_s = (now_us - entry.last_captured_at_us) / 1e6
     if not entry.producer:
         yield (

@@ -37,6 +37,8 @@ FINDING = b"finding"
 MEMBER = b"member"
 #: Businesses of which a leader's copy is being installed.
 INSTALLING = b"installing/"
+#: The ids of the network that the store belongs to (venus/broker/mirrors).
+NETWORK = b"network"
 #: The highest number that a business ever had.
 NUMBER = b"number"
 

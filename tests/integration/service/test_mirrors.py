@@ -1,0 +1,266 @@
+"""Broker sets that mirror the set above, over the wire: the same bytes at the same offsets, at every level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import networks
+from tests.support.batches import ITEMS, half, other_table
+from tests.support.brokers import BUSINESS, business_status, commit, data, fill, take, wait_for
+from venus.broker.service.process import RunningBroker
+from venus.errors import Refused, VenusError
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.rpc.snapshots import Snapshots
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2, change_pb2
+
+Start = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[RunningBroker] = []
+
+    def starting(name: str, *upstream: str, **options: Any) -> RunningBroker:
+        broker = networks.start(tmp_path / name, *upstream, **options)
+        running.append(broker)
+        return broker
+
+    yield starting
+    for broker in reversed(running):
+        broker.stop()
+
+
+def increments(address: str, offset: int, until: int, epoch: int = 0) -> list[broker_pb2.Increment]:
+    with Subscriber(address, BUSINESS, "reader", credit_bytes=8 << 20, transient=True) as subscriber:
+        subscriber.open(offset, epoch)
+        return take(subscriber, until)
+
+
+def full_data(address: str) -> dict[int, dict[bytes, bytes]]:
+    found: dict[int, dict[bytes, bytes]] = {}
+    with Snapshots(address) as snapshots:
+        snapshot = snapshots.open(BUSINESS, splits=2)
+        for split in snapshot.splits:
+            for chunk in snapshots.read_split(snapshot.snapshot_id, split):
+                rows = found.setdefault(chunk.table_id, {})
+                rows |= zip(chunk.rows.record_ids.split(), chunk.rows.packed.split(), strict=True)
+        snapshots.close(snapshot.snapshot_id)
+    return found
+
+
+def test_every_level_has_the_same_bytes_at_the_same_offsets(start: Start) -> None:
+    home = start("home")
+    fill(home.address, 1, 5, rows=20)
+    tandem = start("tandem", home.address, tier="tandem")
+    access = start("access", tandem.address, level=2)
+    networks.has(access.address, 100)
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 5)
+        for n in range(6, 12):
+            commit(producer, [half(n, rows=20)])
+    networks.has(access.address, 220)
+
+    wanted = increments(home.address, 100, 220)
+    for broker in (tandem, access):
+        assert increments(broker.address, 100, 220) == wanted
+        assert full_data(broker.address) == full_data(home.address)
+    with Admin(access.address) as admin:
+        status = admin.status()
+    assert list(status.network.path) == ["home", "tandem", "access"]
+    assert (status.network.tier, status.network.level, status.network.set) == ("access", 2, "access")
+    assert list(status.network.home) == [home.address]
+    mirror = status.businesses[0].mirror
+    assert (mirror.state, mirror.set, mirror.address, mirror.fills) == ("following", "tandem", tandem.address, 1)
+    groups = [c.group for c in business_status(home.address).consumers]
+    assert groups == ["mirror/tandem"]
+    wait_for(lambda: business_status(home.address).consumers[0].acknowledged == 220)
+
+
+def test_a_business_that_comes_later_is_mirrored_too(start: Start) -> None:
+    home = start("home")
+    access = start("access", home.address)
+    fill(home.address, 1, 3, rows=5)
+
+    networks.has(access.address, 15)
+    assert data(increments(access.address, business_status(access.address).log_start, 15)) == data(
+        increments(home.address, business_status(access.address).log_start, 15)
+    )
+
+
+def test_what_it_has_is_served_while_the_set_above_is_away(start: Start, tmp_path: Path) -> None:
+    home = start("home")
+    access = start("access", home.address)
+    fill(home.address, 1, 3, rows=5)
+    networks.has(access.address, 15)
+    wanted = full_data(home.address)
+    home.stop()
+
+    mirror = networks.says(access.address, "cut off")
+    assert mirror.since_us
+    assert full_data(access.address) == wanted
+    assert any("cut off from set home" in alarm for alarm in business_status(access.address).alarms)
+    port = home.address.rpartition(":")[2]
+    start("home", listen=f"127.0.0.1:{port}")
+    networks.says(access.address, "following")
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 3)
+        commit(producer, [half(4, rows=5)])
+    networks.has(access.address, 20)
+    assert networks.says(access.address, "following").fills == 1
+
+
+def test_a_producer_is_sent_to_the_home_in_one_line(start: Start) -> None:
+    home = start("home")
+    fill(home.address, 1, 1)
+    tandem = start("tandem", home.address, tier="tandem")
+    access = start("access", tandem.address, level=2)
+    networks.has(access.address, 1)
+
+    for business in (BUSINESS, "another"):
+        with (
+            Producer(access.address, business, "lost", window_bytes_max=1 << 20) as producer,
+            pytest.raises(Refused, match=rf"takes no changes from producers; the home is at {home.address}"),
+        ):
+            producer.connect(0, 0)
+
+
+def test_a_consumer_moves_between_two_access_sets_at_the_same_offset(start: Start) -> None:
+    home = start("home")
+    fill(home.address, 1, 2, rows=5)
+    first, second = start("first", home.address), start("second", home.address)
+    networks.has(first.address, 10)
+    networks.has(second.address, 10)
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 2)
+        commit(producer, [half(n, rows=5) for n in range(3, 9)])
+    networks.has(first.address, 40)
+    networks.has(second.address, 40)
+    with Subscriber(first.address, BUSINESS, "main/eu", credit_bytes=200) as subscriber:
+        subscriber.open(10, 1)
+        taken = take(subscriber, 20)
+        subscriber.acknowledge(subscriber.position)
+        position, epoch = subscriber.position, taken[-1].epoch
+    with Subscriber(second.address, BUSINESS, "main/eu", credit_bytes=1 << 20) as subscriber:
+        subscriber.open(position, epoch)
+        taken += take(subscriber, 40)
+
+    assert taken == increments(home.address, 10, 40)
+
+
+def test_labels_bring_their_tables_and_nothing_else(start: Start) -> None:
+    labels = {"eu": ("items",), "us": ("shop.others2", "business:crm")}
+    home = start("home")
+    other = other_table(2)
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 0)
+        commit(producer, [half(1, rows=10), half(2, rows=10, table=other)])
+    tandem = start("tandem", home.address, tier="tandem", labels=["eu", "us"], known_labels=labels)
+    access = start("access", tandem.address, level=2, labels=["eu"], known_labels=labels)
+    networks.has(access.address, 20)
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 2)
+        for n in range(3, 43):
+            commit(producer, [half(n, rows=10, payload="x" * 200, table=other if n % 4 else ITEMS)])
+    networks.has(access.address, 420)
+
+    assert full_data(access.address) == {1: full_data(home.address)[1]}
+    assert full_data(tandem.address) == full_data(home.address)
+    found = increments(access.address, business_status(access.address).log_start, 420)
+    assert found[0].base_offset == 20
+    assert all(a.base_offset + a.count == b.base_offset for a, b in pairwise(found))
+    bodies = [change_pb2.BatchBody.FromString(i.body) for i in found]
+    assert {t.table_id for b in bodies for t in b.tables if t.kind != change_pb2.TableChanges.LEFT_OUT} == {1}
+    labelled = sum(
+        len(i.body)
+        for i in increments(home.address, 20, 420)
+        if change_pb2.BatchBody.FromString(i.body).tables[0].table_id == 1
+    )
+    before = networks.says(access.address, "following")
+    filled = before.bytes - labelled
+    assert 0 < filled < 0.2 * labelled, "the full data came before"
+    with Admin(access.address) as admin:
+        assert admin.status().alarms == []
+
+
+def test_a_label_of_a_table_that_nobody_has_is_said(start: Start) -> None:
+    home = start("home")
+    fill(home.address, 1, 1)
+    access = start("access", home.address, labels=["eu"], known_labels={"eu": ("items", "ordres")})
+    networks.has(access.address, 1)
+    with Admin(access.address) as admin:
+        wait_for(lambda: list(admin.status().alarms) == ["label eu names ordres, which the set above does not have"])
+
+
+def test_other_labels_take_the_full_data_again(start: Start, tmp_path: Path) -> None:
+    labels = {"eu": ("items",), "us": ("others2",)}
+    home = start("home")
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 0)
+        commit(producer, [half(1, rows=10), half(2, rows=10, table=other_table(2))])
+    access = start("access", home.address, labels=["eu"], known_labels=labels)
+    networks.has(access.address, 20)
+    access.stop()
+    access = start("access", home.address, labels=["eu", "us"], known_labels=labels)
+    networks.has(access.address, 20)
+    wait_for(lambda: networks.says(access.address, "following").only == ["items", "others2"])
+    wait_for(lambda: full_data(access.address) == full_data(home.address))
+
+
+def test_what_was_trimmed_above_is_taken_as_full_data(start: Start) -> None:
+    small = {"retain_bytes": 2000, "consumer_ttl_s": 0.5}
+    home = start("home", **small)
+    fill(home.address, 1, 3, rows=5)
+    access = start("access", home.address)
+    networks.has(access.address, 15)
+    access.stop()
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 3)
+        for n in range(4, 60):
+            commit(producer, [half(n, rows=5)])
+        wait_for(lambda: business_status(home.address).log_start > 15)
+    access = start("access", home.address)
+    networks.has(access.address, 295)
+
+    assert full_data(access.address) == full_data(home.address)
+    mirror = networks.says(access.address, "following")
+    assert mirror.fills == 1
+    assert business_status(access.address).log_start == 295
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"set_name": "home"}, r"the sets are in a loop: home -> home"),
+        ({"level": 2}, r"set home is at level 0, and access set access at level 2 needs one of level 1 above it"),
+    ],
+)
+def test_a_wrong_place_is_refused_at_the_start(start: Start, options: dict[str, Any], says: str) -> None:
+    home = start("home")
+    with pytest.raises(Refused, match=says):
+        start("access", home.address, **options)
+
+
+def test_a_mirror_of_another_network_is_refused_at_the_start(start: Start) -> None:
+    home, other = start("home"), start("other")
+    fill(home.address, 1, 1)
+    access = start("access", home.address)
+    networks.has(access.address, 1)
+    access.stop()
+    with pytest.raises(Refused, match=r"set other belongs to another network \(id \w+\), this broker's data to \w+"):
+        start("access", other.address)
+
+
+def test_two_sets_that_pull_from_each_other_say_so(start: Start, tmp_path: Path) -> None:
+    first = networks.start(tmp_path / "a", "127.0.0.1:1", tier="tandem")
+    port = first.address.rpartition(":")[2]
+    second = start("b", first.address, tier="tandem", level=2)
+    first.stop()
+    with pytest.raises(VenusError, match=r"set b is at level 2|in a loop"):
+        start("a", second.address, tier="tandem", level=1, listen=f"127.0.0.1:{port}")

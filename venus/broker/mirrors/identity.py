@@ -1,0 +1,38 @@
+"""Which network a store belongs to: drawn once at the home, told to every mirror, and never changed there."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+
+from venus.broker.core import Core
+from venus.broker.pipeline.group import Group
+from venus.broker.store import keys
+
+WAIT_S = 60.0
+
+
+def read(core: Core) -> tuple[str, ...]:
+    """Return the ids of the network, none if the store was never told."""
+    value = core.store.get(keys.STATE, keys.NETWORK)
+    return tuple(json.loads(value)) if value is not None else ()
+
+
+def of_home(core: Core) -> tuple[str, ...]:
+    """Return the ids of a home's network; one is drawn the first time."""
+    return read(core) or remember(core, (uuid.uuid4().hex,))
+
+
+def remember(core: Core, ids: Iterable[str]) -> tuple[str, ...]:
+    """Keep more ids of the network, on disk when this returns; return all of them."""
+    known = read(core)
+    found = tuple(dict.fromkeys([*known, *ids]))
+
+    def work(group: Group) -> None:
+        group.stage(keys.STATE, keys.NETWORK, json.dumps(found).encode())
+        group.durable = True
+
+    if found != known:
+        core.commits.submit(work).result(WAIT_S)
+    return found

@@ -1,0 +1,213 @@
+"""The place of this broker's set in the network, and everything that it pulls from the set above."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from venus.broker.core import Core
+from venus.broker.mirrors import identity, place
+from venus.broker.mirrors.lag import Lag
+from venus.broker.mirrors.place import Place
+from venus.broker.mirrors.progress import State
+from venus.broker.mirrors.puller import Above, Puller
+from venus.broker.mirrors.upstream import Seen, Upstream
+from venus.config import Cluster
+from venus.errors import Refused, Unavailable
+from venus.rpc.address import Address, Proof
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: Without an answer for so long the set above counts as cut off.
+CUT_OFF_S = 5.0
+
+
+class Network:
+    """Thread-safe. A home has a place and pulls nothing."""
+
+    def __init__(
+        self,
+        core: Core,
+        settings: Cluster,
+        labels: Mapping[str, Iterable[str]],
+        *,
+        proof: Proof,
+        cluster: str = "",
+        may_pull: Callable[[str], None] = lambda _business: None,
+    ) -> None:
+        self.settings = settings
+        self._core, self._labels, self._may_pull = core, labels, may_pull
+        self._cluster = cluster
+        self._place = Place(set=settings.set_name, tier=settings.tier, level=settings.level)
+        self._ids: tuple[str, ...] = ()
+        self._refused = ""
+        self._lock = threading.Lock()
+        self._pullers: dict[str, Puller] = {}
+        self._lags: dict[str, Lag] = {}
+        self._upstream: Upstream | None = None
+        if settings.is_mirror:
+            self._upstream = Upstream(Address(",".join(settings.upstream), proof), self._looked)
+        self._own: tuple[str, ...] = ()
+
+    def start(self, own: Iterable[str]) -> None:
+        """Take the place; `own` are the addresses under which clients find this set. Blocking.
+
+        Raises Refused if the set above answers, and this one cannot be below it.
+        """
+        self._own = tuple(own)
+        if self._upstream is None:
+            self._ids = identity.of_home(self._core)
+            if self._cluster:
+                self._ids = tuple(dict.fromkeys((*self._ids, self._cluster)))
+            return
+        self._ids = identity.read(self._core)
+        seen = self._upstream.look()
+        if seen.network is not None and (refusal := place.refusal(self._place, seen.network, self._ids)):
+            raise Refused(refusal)
+        self._upstream.start()
+
+    def stop(self) -> None:
+        """End every thread."""
+        if self._upstream is not None:
+            self._upstream.stop()
+        with self._lock:
+            pullers = list(self._pullers.values())
+        for puller in pullers:
+            puller.stop()
+
+    # -- producers ---------------------------------------------------------------------------------------------
+
+    def refuse_producer(self, business: str) -> None:
+        """Raise Refused where no producer may ship: that is done at the home alone."""
+        if self._upstream is None:
+            return
+        home = ", ".join(self._home()) or "not known yet"
+        raise Refused(
+            f"{business}: this broker is of {self._place.tier} set {self._place.set}, which takes no changes from "
+            f"producers; the home is at {home}",
+            hint="set [broker] addresses of the producer to the home's",
+        )
+
+    def _home(self) -> list[str]:
+        network = self._upstream.seen.network if self._upstream is not None else None
+        return list(network.home) if network is not None else []
+
+    # -- what is pulled ----------------------------------------------------------------------------------------
+
+    def _looked(self, seen: Seen) -> None:
+        """Take in what the set above says; in the thread that asks it."""
+        if seen.trouble or seen.network is None:
+            return
+        refusal = place.refusal(self._place, seen.network, self._ids)
+        if refusal != self._refused:
+            self._refused = refusal
+            if refusal:
+                logger.error("nothing is mirrored: %s", refusal)
+        if refusal:
+            return
+        if seen.network.networks and not set(seen.network.networks) <= set(self._ids):
+            self._ids = identity.remember(self._core, seen.network.networks)
+        now = time.monotonic()
+        for name, entry in seen.businesses.items():
+            self._lags.setdefault(name, Lag()).seen(entry.next_offset, now)
+            self._pull(name, entry)
+
+    def _pull(self, name: str, entry: broker_pb2.BusinessStatus) -> None:
+        """Pull a business from now on, if it is to be mirrored and has something."""
+        only = place.wanted(self._labels, self.settings.labels, name)
+        if name in self._pullers or only is None or not (entry.next_offset or entry.tables):
+            return
+        if only and not tables_of([entry]) & {table.lower() for table in only}:
+            return
+        puller = Puller(self._core, name, only, self._above, self._may_pull)
+        with self._lock:
+            self._pullers[name] = puller
+        puller.start()
+
+    def _above(self) -> Above:
+        """Return whom to pull from. Raises Refused, Unavailable."""
+        assert self._upstream is not None
+        network = self._upstream.seen.network
+        if self._refused:
+            raise Refused(self._refused)
+        if network is None:
+            raise Unavailable("the set above has not answered yet")
+        return Above(
+            reach=self._upstream.reach, set=network.set, network=network.networks[0] if network.networks else "",
+            group=f"mirror/{self._place.set}",
+        )  # fmt: skip
+
+    # -- status ------------------------------------------------------------------------------------------------
+
+    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
+        """Add the place of the set, and how each mirror stands."""
+        settings, upstream = self.settings, self._upstream
+        above = upstream.seen.network if upstream is not None else None
+        status.network.CopyFrom(
+            broker_pb2.NetworkStatus(
+                set=self._place.set, tier=self._place.tier, level=self._place.level, networks=self._ids,
+                path=place.path_of(self._place, above), home=self._home() if upstream is not None else self._own,
+                upstream=settings.upstream, labels=settings.labels, refused=self._refused,
+            )
+        )  # fmt: skip
+        if upstream is None:
+            return
+        status.alarms.extend(self._alarms(upstream.seen))
+        for entry in status.businesses:
+            if (puller := self._pullers.get(entry.business)) is not None:
+                entry.mirror.CopyFrom(self._mirror(entry, puller, upstream.seen))
+                entry.alarms.extend(alarms_of(entry.mirror))
+
+    def _alarms(self, seen: Seen) -> list[str]:
+        if self._refused:
+            return [f"this set mirrors nothing: {self._refused}"]
+        if seen.trouble and time.monotonic() - seen.since > CUT_OFF_S:
+            where = f"set {seen.network.set}" if seen.network is not None else "the set above"
+            return [f"{where} does not answer for {time.monotonic() - seen.since:,.0f} s: {seen.trouble}"]
+        if seen.network is None or not self._labels:
+            return []
+        tables = tables_of(seen.businesses.values())
+        return place.absent(self._labels, self.settings.labels, seen.businesses, tables)
+
+    def _mirror(self, entry: broker_pb2.BusinessStatus, puller: Puller, seen: Seen) -> broker_pb2.MirrorStatus:
+        told, now = puller.progress.told, time.monotonic()
+        lag = self._lags.get(entry.business) or Lag()
+        state, reason, since_us = told.state, told.reason, told.since_us
+        if state is State.FOLLOWING and seen.trouble and now - seen.since > CUT_OFF_S:
+            state, reason = State.CUT_OFF, seen.trouble
+            since_us = self._core.clock_us() - int((now - seen.since) * 1e6)
+        business = self._core.catalogue.known(entry.business)
+        if state is State.FOLLOWING and not business.is_filled:
+            state = State.FILLING
+        mirror = business.committed.mirror
+        return broker_pb2.MirrorStatus(
+            state=state, reason=reason, since_us=since_us, address=told.address,
+            set=mirror.set if mirror is not None else "", upstream_offset=lag.upstream_offset,
+            lag=lag.offsets(entry.next_offset), lag_ms=lag.ms(entry.next_offset, now), hop_ms=told.hop_ms,
+            bytes=told.nbytes, rows=told.rows, rows_expected=mirror.rows if mirror is not None else 0,
+            only=puller.only, fills=told.fills,
+        )  # fmt: skip
+
+
+def tables_of(businesses: Iterable[broker_pb2.BusinessStatus]) -> set[str]:
+    """Return the tables by name, with and without their namespace, in lower case."""
+    found = set[str]()
+    for entry in businesses:
+        for table in entry.tables:
+            found |= {table.name.lower(), f"{table.namespace}.{table.name}".lower()}
+    return found
+
+
+def alarms_of(mirror: broker_pb2.MirrorStatus) -> list[str]:
+    """Return what somebody has to know of a mirror."""
+    match mirror.state:
+        case State.CUT_OFF:
+            return [f"the mirror is cut off from set {mirror.set}, what it has is served: {mirror.reason}"]
+        case State.REFUSED:
+            return [f"the mirror is refused by set {mirror.set or 'above'}: {mirror.reason}"]
+        case State.FILLING if mirror.reason:
+            return [f"the mirror takes the full data again: {mirror.reason}"]
+    return []

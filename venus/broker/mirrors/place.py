@@ -1,0 +1,73 @@
+"""Where a set may stand in the network, and what it mirrors there; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from venus.wire import broker_pb2
+
+BUSINESS = "business:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of this set, as it is configured. `core` sets are at level 0."""
+
+    set: str
+    tier: str
+    level: int
+
+
+def refusal(here: Place, above: broker_pb2.NetworkStatus, known: Collection[str]) -> str:
+    """Return why this set cannot mirror that one, or an empty string. `known` are the ids of the network so far."""
+    if here.set in above.path or here.set == above.set:
+        way = " -> ".join([*(above.path or [above.set]), here.set])
+        return f"the sets are in a loop: {way}; correct [cluster] upstream, or give each set a name of its own"
+    if above.refused:
+        return f"set {above.set} above is refused itself: {above.refused}"
+    wanted = max(here.level - 1, 0)
+    if above.level != wanted:
+        return (
+            f"set {above.set} is at level {above.level}, and {here.tier} set {here.set} at level {here.level} needs "
+            f"one of level {wanted} above it; correct [cluster] level or upstream"
+        )
+    if known and above.networks and not set(known) & set(above.networks):
+        return (
+            f"set {above.set} belongs to another network (id {above.networks[0]}), this broker's data to {min(known)}; "
+            "correct [cluster] upstream, or give this broker an empty broker.data_dir"
+        )
+    return ""
+
+
+def path_of(here: Place, above: broker_pb2.NetworkStatus | None) -> list[str]:
+    """Return the sets from the home to this one, as far as they are known."""
+    if above is None:
+        return [here.set]
+    return [*(above.path or [above.set]), here.set]
+
+
+def wanted(labels: Mapping[str, Iterable[str]], chosen: Iterable[str], business: str) -> tuple[str, ...] | None:
+    """Return which tables of a business are mirrored, () for all of them, None if the labels have nothing of it.
+
+    A label that names tables may have some of any business: whether it does, is seen by its tables.
+    """
+    names = [name for label in chosen for name in labels[label]]
+    if not names or f"{BUSINESS}{business}" in names:
+        return ()
+    return tuple(sorted({name for name in names if not name.startswith(BUSINESS)})) or None
+
+
+def absent(
+    labels: Mapping[str, Iterable[str]], chosen: Iterable[str], businesses: Collection[str], tables: Collection[str]
+) -> list[str]:
+    """Return what the labels name and the set above does not have; `tables` with and without their namespace."""
+    found = []
+    for label in chosen:
+        for name in labels[label]:
+            is_there = (
+                name.removeprefix(BUSINESS) in businesses if name.startswith(BUSINESS) else name.lower() in tables
+            )
+            if not is_there:
+                found.append(f"label {label} names {name}, which the set above does not have")
+    return found

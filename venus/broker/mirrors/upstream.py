@@ -1,0 +1,81 @@
+"""What the set above says of itself: asked each second, at whichever of its brokers answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from venus.errors import VenusError
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
+
+LOOK_EVERY_S = 1.0
+ANSWER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was seen last, and what is wrong since when; `at` and `since` are of the monotonic clock."""
+
+    network: broker_pb2.NetworkStatus | None = None
+    businesses: dict[str, broker_pb2.BusinessStatus] = field(default_factory=dict)
+    at: float = 0.0
+    trouble: str = ""
+    since: float = 0.0
+
+
+class Upstream:
+    """The thread that looks; `looked` is called in it after each look."""
+
+    def __init__(self, reach: str, looked: Callable[[Seen], None]) -> None:
+        self.reach = reach
+        self.seen = Seen()
+        self._looked = looked
+        self._stop = threading.Event()
+        self._admin: Admin | None = None
+        self._thread = threading.Thread(target=self._run, name="venus-upstream", daemon=True)
+
+    def start(self) -> None:
+        """Look now, and from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.look()
+            self._looked(self.seen)
+            self._stop.wait(LOOK_EVERY_S)
+        self._close()
+
+    def look(self) -> Seen:
+        """Ask once, and note what is said."""
+        now = time.monotonic()
+        try:
+            if self._admin is None:
+                self._admin = Admin(self.reach, timeout_s=ANSWER_S)
+            status = self._admin.status()
+        except VenusError as error:
+            self._close()
+            known = self.seen
+            self.seen = Seen(
+                network=known.network, businesses=known.businesses, at=known.at, trouble=str(error),
+                since=known.since if known.trouble else now,
+            )  # fmt: skip
+            return self.seen
+        network = status.network if status.HasField("network") else None
+        trouble = "" if network is not None else "the broker above does not know networks: it is older"
+        businesses = {entry.business: entry for entry in status.businesses}
+        self.seen = Seen(network=network, businesses=businesses, at=now, trouble=trouble, since=now)
+        return self.seen
+
+    def _close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
