@@ -80,7 +80,7 @@ RULES = (
     Rule(name="changes_lost", hop=BROKER, pattern=r"^the unclean election of term (\d+) may have lost",
          says="an unclean election may have lost changes that were acknowledged"),
     Rule(name="mirror_cut_off", hop=BROKER, lasts_s=10.0,
-         pattern=r"^the mirror is cut off from set (.+), what it has is served|^(?:set .+|the set above) does not answer",
+         pattern=r"^the mirror is cut off from set (.+), what it has is|^(?:set .+|the set above) does not answer",
          says="a broker set does not reach the set above; it serves what it has"),
     Rule(name="mirror_refused", hop=BROKER, pattern=r"^the mirror is refused by set|^this set mirrors nothing",
          says="a broker set cannot mirror the set above as it is configured"),

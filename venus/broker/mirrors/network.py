@@ -35,12 +35,10 @@ class Network:
         labels: Mapping[str, Iterable[str]],
         *,
         proof: Proof,
-        cluster: str = "",
         may_pull: Callable[[str], None] = lambda _business: None,
     ) -> None:
         self.settings = settings
         self._core, self._labels, self._may_pull = core, labels, may_pull
-        self._cluster = cluster
         self._place = Place(set=settings.set_name, tier=settings.tier, level=settings.level)
         self._ids: tuple[str, ...] = ()
         self._refused = ""
@@ -52,16 +50,16 @@ class Network:
             self._upstream = Upstream(Address(",".join(settings.upstream), proof), self._looked)
         self._own: tuple[str, ...] = ()
 
-    def start(self, own: Iterable[str]) -> None:
-        """Take the place; `own` are the addresses under which clients find this set. Blocking.
+    def start(self, own: Iterable[str], cluster: str = "") -> None:
+        """Take the place; `own` are the addresses under which clients find this set, `cluster` its id. Blocking.
 
         Raises Refused if the set above answers, and this one cannot be below it.
         """
         self._own = tuple(own)
         if self._upstream is None:
             self._ids = identity.of_home(self._core)
-            if self._cluster:
-                self._ids = tuple(dict.fromkeys((*self._ids, self._cluster)))
+            if cluster:
+                self._ids = (*self._ids, cluster)
             return
         self._ids = identity.read(self._core)
         seen = self._upstream.look()

@@ -147,7 +147,8 @@ async def _serve(
         page = http.address if http is not None else ""
         traffic_watch.start()
         own = settings.broker.addresses or (broker.address or f"{host}:{port}",)
-        await loop.run_in_executor(None, network.start, own)
+        cluster_id = replication.lines.cluster if replication is not None else ""
+        await loop.run_in_executor(None, network.start, own, cluster_id)
         ready(Addresses(grpc=f"{host}:{port}", http=page, tls=access.files is not None))
         await stop.wait()
     finally:

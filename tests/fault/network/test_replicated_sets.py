@@ -1,0 +1,88 @@
+"""Sets of three brokers: the leader of each business pulls, and another one goes on where it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.fault.coordination.conftest import etcd, three_nodes
+from tests.support import networks
+from tests.support.batches import half
+from tests.support.broker_clusters import BrokerCluster
+from tests.support.brokers import BUSINESS, business_status, commit, fill, take, wait_for
+from tests.support.etcd import EtcdCluster
+from venus.broker.service.process import RunningBroker
+from venus.errors import Refused, VenusError
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+__all__ = ["etcd", "three_nodes"]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(500)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[RunningBroker]:
+    broker = networks.start(tmp_path / "home")
+    yield broker
+    broker.stop()
+
+
+def leader_of(cluster: BrokerCluster) -> str:
+    """Return the broker that pulls."""
+    for name, broker in cluster.brokers.items():
+        mirror = networks.mirror_of(broker.address) if broker.alive else None
+        if mirror is not None and mirror.state == "following":
+            return name
+    return ""
+
+
+def everything(address: str, first: int, until: int) -> list[broker_pb2.Increment]:
+    with Subscriber(address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
+        subscriber.open(first, 0)
+        return take(subscriber, until)
+
+
+def test_another_broker_of_the_set_goes_on_pulling(tmp_path: Path, home: RunningBroker, etcd: EtcdCluster) -> None:
+    fill(home.address, 1, 5, rows=10)
+    with BrokerCluster(tmp_path, etcd, tier="access", level=1, set="eu", upstream=(home.address,)) as cluster:
+        first = wait_for(lambda: leader_of(cluster), 60.0)
+        networks.has(cluster.brokers[first].address, 50)
+        others = [name for name in cluster.brokers if name != first]
+        for name in others:
+            networks.says(cluster.brokers[name].address, "elsewhere")
+        with (
+            pytest.raises(Refused, match="takes no changes from producers"),
+            Producer(cluster.brokers[first].address, BUSINESS, "x", window_bytes_max=1 << 20) as producer,
+        ):
+            producer.connect(0, 0)
+        with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+            producer.connect(0, 5)
+            commit(producer, [half(n, rows=10) for n in range(6, 11)])
+            cluster.brokers[first].kill()
+            began = time.monotonic()
+            commit(producer, [half(n, rows=10) for n in range(11, 21)])
+        second = wait_for(lambda: leader_of(cluster), 60.0)
+        networks.has(cluster.brokers[second].address, 200)
+        assert time.monotonic() - began < 60.0
+        cluster.start(first)
+        wanted = everything(home.address, 50, 200)
+        for broker in cluster.brokers.values():
+            wait_for(partial(has_all, broker.address, 200), 60.0)
+            assert everything(broker.address, 50, 200) == wanted
+        assert second != first
+        assert [c.group for c in business_status(home.address).consumers] == ["mirror/eu"]
+        with Admin(cluster.brokers[second].address) as admin:
+            assert list(admin.status().network.path) == ["home", "eu"]
+
+
+def has_all(address: str, offset: int) -> bool:
+    try:
+        return business_status(address).next_offset >= offset
+    except (StopIteration, VenusError):
+        return False
