@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from venus.adapters.targets.views import TargetView
+from venus.cli.brokerviews import MirrorView, ReplicationView
 from venus.cli.traffic import TrafficView
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
 
@@ -91,34 +92,6 @@ class LeaseView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaView:
-    """A replica as the broker that was asked knows it."""
-
-    broker: str
-    address: str
-    alive: bool
-    in_sync: bool
-    behind: int | None = None  # log entries; None = not known there
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationView:
-    """How the business is replicated."""
-
-    term: int
-    leader: str
-    leader_address: str
-    policy: str
-    min_in_sync: int
-    log_end: int
-    high: int
-    mode: str
-    reason: str
-    refusal: str
-    replicas: tuple[ReplicaView, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     """The broker and the configured business in it."""
 
@@ -151,6 +124,8 @@ class BrokerView:
     replication: ReplicationView | None = None
     #: Brakes and windows of this business; lanes, facts of health and gauges of the whole broker.
     traffic: TrafficView = field(default_factory=TrafficView)
+    #: None = it is the home of the business.
+    mirror: MirrorView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +143,7 @@ class Overview:
         """One sentence each, in the order of a row's path."""
         found = [*source_problems(self.source), *self._reported_of_source(), *broker_problems(self.broker)]
         if not self.broker.error and self.broker.known:
-            found += capture_problems(self)
+            found += capture_problems(self) if self.broker.mirror is None else []
         elif not self.broker.error and (
             self.source.last_batch or any(t.loaded and not t.cut_over for t in self.targets)
         ):
@@ -265,6 +240,8 @@ def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker:
     if broker.error or not broker.known or target.error or not target.loaded:
         return []
     where, way_out = f"broker -> target {target.name}", f"`venus migrate --target {target.name}` loads it again"
+    if target.offset > broker.next_offset and broker.mirror is not None:
+        return [f"{where}: it waits, {target.offset - broker.next_offset:,} offsets ahead of this mirror"]
     if target.offset > broker.next_offset:
         return [
             f"{where}: the target is at offset {target.offset:,}, the broker's queue ends at {broker.next_offset:,}: "

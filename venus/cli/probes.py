@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from venus.adapters.targets.views import TargetView, age_s
+from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
     HalfView,
     LeaseView,
     Overview,
-    ReplicationView,
-    ReplicaView,
     SourceTable,
     SourceView,
 )
@@ -26,7 +25,7 @@ from venus.errors import VenusError
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import RegisteredTable
     from venus.config import Settings
-    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, ReplicationStatus
+    from venus.wire.broker_pb2 import BrokerStatus, BusinessStatus, MirrorStatus, ReplicationStatus
 
 #: A broker that does not answer within this is called unreachable.
 BROKER_TIMEOUT_S = 5.0
@@ -153,6 +152,25 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
         counters=dict(own.counters),
         replication=replication_view(own.replication) if own.HasField("replication") else None,
         traffic=traffic_view(status.traffic, own, now_us),
+        mirror=mirror_view(own.mirror, list(status.network.path), now_us) if own.HasField("mirror") else None,
+    )
+
+
+def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView:
+    """Return how a mirror stands."""
+    return MirrorView(
+        path=tuple(path),
+        state=found.state,
+        reason=found.reason,
+        since_s=age_s(found.since_us, now_us) or 0.0,
+        address=found.address,
+        lag=found.lag,
+        lag_s=found.lag_ms / 1000,
+        hop_s=found.hop_ms / 1000,
+        bytes=found.bytes,
+        rows=found.rows,
+        rows_expected=found.rows_expected,
+        only=tuple(found.only),
     )
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.targets.views import TargetView
-    from venus.cli.overview import BrokerView, LeaseView, Overview, ReplicationView, ReplicaView
+    from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
+    from venus.cli.overview import BrokerView, LeaseView, Overview
 
 
 def status(
@@ -117,6 +118,8 @@ def shown(found: Overview) -> list[RenderableType]:
         parts += ["", *replication_shown(found.broker.replication)]
     if held := traffic_shown(found.broker.traffic):
         parts += ["", *held]
+    if found.broker.mirror is not None:
+        parts += ["", mirror_shown(found.broker.mirror)]
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return [*parts, "", verdict(found)]
@@ -144,6 +147,19 @@ def replication_shown(found: ReplicationView) -> list[str]:
     leads = f"broker {found.leader} leads in term {found.term}" if found.leader else "no broker leads"
     mode = f"; replication is {found.mode}: {found.reason}" if found.mode else ""
     return [leads + mode, *(f"  replica at {replica_shown(replica)}" for replica in found.replicas)]
+
+
+def mirror_shown(found: MirrorView) -> str:
+    """Say what is mirrored, from where, and how far it is behind."""
+    way = " -> ".join(found.path)
+    what = f"{', '.join(found.only)} of " if found.only else ""
+    state = f"{found.state} for {seconds_shown(found.since_s)}"
+    if found.state == "filling" and found.rows_expected:
+        state += f", {found.rows:,} rows of about {found.rows_expected:,}"
+    behind = "it has everything" if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
+    where = f" at {found.address}" if found.address else ""
+    reason = f": {found.reason}" if found.reason else ""
+    return f"mirror of {what}{way}{where}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}"
 
 
 def replica_shown(replica: ReplicaView) -> str:

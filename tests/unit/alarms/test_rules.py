@@ -9,6 +9,8 @@ import pytest
 
 from venus import alarm_rules, broker, conditions
 from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
+from venus.broker.mirrors.network import alarms_of
+from venus.broker.mirrors.place import absent
 from venus.broker.pipeline.halting import reason
 from venus.broker.replicas.losses import diverged
 from venus.broker.service.replication_status import alarms as replication_alarms
@@ -57,6 +59,24 @@ def test_what_replicas_say_has_a_rule() -> None:
 
     assert OTHER not in names
     assert set(names) == {"replica_installed", "no_leader", "not_writable", "replica_gone", "replica_late"}
+
+
+@pytest.mark.parametrize(
+    ("sentences", "rule", "subject"),
+    [
+        (alarms_of(broker_pb2.MirrorStatus(state="cut off", set="home", reason="no")), "mirror_cut_off", "home"),
+        (["set home does not answer for 7 s: no"], "mirror_cut_off", ""),
+        (alarms_of(broker_pb2.MirrorStatus(state="refused", set="home", reason="no")), "mirror_refused", ""),
+        (["this set mirrors nothing: the sets are in a loop: a -> a"], "mirror_refused", ""),
+        (alarms_of(broker_pb2.MirrorStatus(state="filling", reason="trimmed")), "mirror_filled", ""),
+        (absent({"eu": ["ordres"]}, ["eu"], [], []), "label_absent", "eu names ordres"),
+    ],
+)
+def test_what_a_mirror_says_has_a_rule(sentences: list[str], rule: str, subject: str) -> None:
+    (sentence,) = sentences
+    found, about = recognised(sentence)
+
+    assert (found.name, about, hop_of(found, sentence)) == (rule, subject, "broker")
 
 
 def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> None:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from venus.alarm_rules import NAMES
 from venus.alarms.notifier import Sent
-from venus.broker.service import traffic_metrics
+from venus.broker.service import mirror_metrics, traffic_metrics
 from venus.conditions import HELD_STATES, MOVING_STATES
 from venus.rpc.reports import decode
 from venus.wire import broker_pb2
@@ -132,6 +132,7 @@ class StatusCollector(Collector):
         yield from self._consumers()
         yield from self._replicas()
         yield from self._installations()
+        yield from mirror_metrics.families(self._status)
         if not traffic_metrics.details_are_degraded(self._status):
             yield self._tables()
         yield from self._reports()

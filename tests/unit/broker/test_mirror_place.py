@@ -1,0 +1,115 @@
+"""Where a set may stand, what it mirrors there, and how far it is behind: without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.broker.mirrors.lag import Lag
+from venus.broker.mirrors.place import Place, absent, path_of, refusal, wanted
+from venus.broker.queue.only import cut_down, is_wanted
+from venus.wire import broker_pb2, change_pb2
+
+HERE = Place(set="eu", tier="access", level=2)
+
+
+def above(**fields: object) -> broker_pb2.NetworkStatus:
+    return broker_pb2.NetworkStatus(**{"set": "t", "level": 1, "path": ["home", "t"], "networks": ["n"], **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("network", "known", "says"),
+    [
+        (above(), (), ""),
+        (above(), ("n", "m"), ""),
+        (above(networks=[]), ("n",), ""),
+        (above(path=["home", "eu", "t"]), (), "the sets are in a loop: home -> eu -> t -> eu;"),
+        (above(path=[], set="eu"), (), "in a loop: eu -> eu"),
+        (above(level=0), (), "set t is at level 0, and access set eu at level 2 needs one of level 1 above it"),
+        (above(level=2), (), "needs one of level 1 above it"),
+        (above(networks=["x"]), ("n",), r"set t belongs to another network (id x), this broker's data to n"),
+        (above(refused="no"), (), "set t above is refused itself: no"),
+    ],
+)
+def test_a_set_stands_below_the_level_above(
+    network: broker_pb2.NetworkStatus, known: tuple[str, ...], says: str
+) -> None:
+    found = refusal(HERE, network, known)
+
+    assert says in found
+    assert bool(found) == bool(says)
+
+
+def test_core_sets_mirror_core_sets() -> None:
+    here = Place(set="core-b", tier="core", level=0)
+
+    assert refusal(here, above(set="core-a", level=0, path=["core-a"]), ()) == ""
+    assert refusal(here, above(level=1), ()) != ""
+
+
+def test_the_path_grows_by_one() -> None:
+    assert path_of(HERE, None) == ["eu"]
+    assert path_of(HERE, above()) == ["home", "t", "eu"]
+    assert path_of(HERE, above(path=[])) == ["t", "eu"]
+
+
+def test_what_labels_choose() -> None:
+    labels = {"eu": ["orders", "business:crm"], "us": ["app.orders", "Items"], "crm": ["business:crm"]}
+
+    assert wanted(labels, [], "main") == ()
+    assert wanted(labels, ["eu", "us"], "main") == ("Items", "app.orders", "orders")
+    assert wanted(labels, ["eu"], "crm") == ()
+    assert wanted(labels, ["crm"], "main") is None
+    assert absent(labels, ["eu", "us"], ["main"], ["orders", "app.orders", "items"]) == [
+        "label eu names business:crm, which the set above does not have"
+    ]
+
+
+def test_tables_by_name() -> None:
+    assert is_wanted(["orders"], "APP", "ORDERS")
+    assert is_wanted(["app.Orders"], "APP", "ORDERS")
+    assert not is_wanted(["b.orders"], "app", "orders")
+    assert is_wanted([], "venus", "heartbeat")
+    assert not is_wanted([], "app", "orders")
+
+
+def body(*tables: tuple[int, int, int]) -> bytes:
+    message = change_pb2.BatchBody(batch_no=7, first_sequence=3, count=sum(t[2] for t in tables), cut=7, cut_end=True)
+    for table_id, kind, count in tables:
+        message.tables.add(
+            table_id=table_id, schema_version=1, kind=change_pb2.TableChanges.Kind.ValueType(kind), count=count,
+            rows=b"r" * (count if table_id else 0),
+        )  # fmt: skip
+        if table_id:
+            message.schemas.add(table_id=table_id, version=1)
+    return message.SerializeToString()
+
+
+def test_a_batch_is_cut_down_to_some_tables_at_the_same_sequences() -> None:
+    whole = body((1, 0, 2), (2, 0, 3), (3, 1, 1), (1, 0, 4), (2, 0, 5))
+
+    found = change_pb2.BatchBody.FromString(cut_down(whole, frozenset({1})))
+
+    assert [(t.table_id, t.kind, t.count) for t in found.tables] == [(1, 0, 2), (0, 4, 4), (1, 0, 4), (0, 4, 5)]
+    assert [s.table_id for s in found.schemas] == [1, 1]
+    assert (found.batch_no, found.first_sequence, found.count, found.cut_end) == (7, 3, 15, True)
+    assert not any(t.rows for t in found.tables if t.kind == 4)
+
+
+def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
+    whole = body((1, 0, 2), (2, 0, 3))
+
+    assert cut_down(whole, frozenset({1, 2, 3})) is whole
+    once = cut_down(whole, frozenset({1}))
+    assert cut_down(once, frozenset({1})) is once
+    assert change_pb2.BatchBody.FromString(cut_down(once, frozenset({9}))).tables[0].count == 5
+
+
+def test_lag_counts_from_when_it_was_seen_above() -> None:
+    lag = Lag()
+    lag.seen(10, 1.0)
+    lag.seen(20, 2.0)
+    lag.seen(20, 3.0)
+
+    assert (lag.ms(5, 4.0), lag.offsets(5)) == (3000, 15)
+    assert (lag.ms(10, 4.0), lag.offsets(10)) == (2000, 10)
+    assert (lag.ms(20, 4.0), lag.offsets(20)) == (0, 0)
