@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.support import mirrored
 from tests.support.engines import BUSINESS, Producer, full_data, make, queue, rows, wait_until
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Mirror
+from venus.broker.pipeline.replica_commands import begin_term
 from venus.broker.store import keys
 from venus.codec.batch import digest
 from venus.errors import IllegalTransition, OffsetDiverged, OffsetTrimmed, ProtocolError, Refused, Unavailable
@@ -247,3 +249,38 @@ def test_the_entries_of_the_full_data_are_given_back(home: Core, mirror: Core) -
         len(list(mirror.store.scan_prefix(keys.RLOG, keys.number_prefix(business.number))))
         == business.log.end - business.log.start
     )
+
+
+def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: Path, mirror: Core) -> None:
+    before = make(tmp_path / "before")
+    Producer(before).commit(rows(1, 5))
+    before.stop()
+    shutil.copytree(tmp_path / "before", tmp_path / "elected")
+    before = make(tmp_path / "before")
+    mirrored.fill(before, mirror)
+    producer = Producer(before, source_last_batch=1)
+    producer.commit(rows(10, 5))
+    producer.commit(rows(20, 5))
+    mirrored.take(mirror, queue(before, 5)[:1])
+    before.stop()
+    elected = make(tmp_path / "elected")
+    try:
+        business = mirrored.business_of(elected)
+        elected.commits.submit(lambda group: begin_term(group, business, 2, "b", 1, doubted=[2])).result(30)
+        with pytest.raises(Unavailable, match="offset 10 may be lost"):
+            elected.subscriptions.check_position(BUSINESS, 10, 2)
+        producer = Producer(elected, source_last_batch=3)
+        said = broker_pb2.Committed(epoch=producer.epoch, last_batch=3, next_sequence=16)
+        answer = elected.producers.pass_over(BUSINESS, said).result(30)
+        producer.batch_no, producer.sequence = answer.batch_no, 15
+        producer.commit(rows(30, 5))
+        assert elected.subscriptions.check_position(BUSINESS, 10, 2).next_offset == 22
+
+        mirrored.take(mirror, queue(elected, 10))
+
+        found = queue(mirror, 5)
+        assert [(i.base_offset, i.count) for i in found] == [(5, 5), (10, 7), (17, 5)]
+        assert change_pb2.BatchBody.FromString(found[1].body).lost == 7
+        assert mirrored.business_of(mirror).committed.last_batch == 4
+    finally:
+        elected.stop()

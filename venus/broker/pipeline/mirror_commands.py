@@ -97,9 +97,12 @@ def _take(
         raise ProtocolError(f"{business.name}: batch {content.batch_no} does not hash to its digest")
     if increment.base_offset > state.next_offset:
         _pass(group, business, increment.base_offset, sparse, store, at_us)
+    elif increment.base_offset < state.next_offset and (content.lost or content.left_out):
+        increment, content = _rest(increment, state.next_offset)
+        body = increment.body
     _check_place(business, increment, content)
     entry = Entry(
-        kind=EntryKind.MIRRORED, epoch=increment.epoch, at_us=increment.committed_at_us, digest=increment.digest,
+        kind=EntryKind.MIRRORED, epoch=max(increment.epoch, _epoch(business)), at_us=increment.committed_at_us, digest=increment.digest,
         body=body,
     )  # fmt: skip
     group.append(business, entry, content)
@@ -113,17 +116,35 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
         raise ProtocolError(
             f"{where} takes {increment.count} offsets and has {offsets}; {state.next_offset} is the next one here"
         )
-    is_new = content.batch_no > state.last_batch and content.first_sequence > state.last_sequence
-    if not is_new and not content.left_out:
+    # some of what an election above has lost may be here
+    stands_for = content.lost or content.left_out
+    is_new = content.batch_no > state.last_batch or stands_for
+    if not is_new or content.first_sequence <= state.last_sequence:
         raise ProtocolError(
             f"{where} begins at Sequence {content.first_sequence}, behind batch {state.last_batch} with Sequences up "
             f"to {state.last_sequence}"
         )
-    if increment.epoch < _epoch(business):
+    if increment.epoch < _epoch(business) and not stands_for:
         raise ProtocolError(f"{where} is of epoch {increment.epoch}, behind one of epoch {_epoch(business)}")
     if unknown := described.missing(business, content):
         table_id, version = min(unknown)
         raise ProtocolError(f"{where} has changes of table {table_id} in version {version}, which nothing describes")
+
+
+def _rest(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.Increment, Envelope]:
+    """Return what an increment without changes leaves from an offset on."""
+    message = change_pb2.BatchBody.FromString(increment.body)
+    left = increment.base_offset + increment.count - offset
+    if message.lost:
+        message.lost = left
+    else:
+        message.left_out = left
+    body = message.SerializeToString()
+    rest = broker_pb2.Increment(
+        base_offset=offset, count=left, epoch=increment.epoch, committed_at_us=increment.committed_at_us,
+        digest=digest(body), body=body,
+    )  # fmt: skip
+    return rest, envelope(message)
 
 
 def _epoch(business: Business) -> int:
