@@ -284,3 +284,33 @@ def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: P
         assert mirrored.business_of(mirror).committed.last_batch == 4
     finally:
         elected.stop()
+
+
+def test_a_home_that_was_restored_is_taken_as_it_is_now(tmp_path: Path) -> None:
+    mirror = make(tmp_path / "mirror")
+    before = make(tmp_path / "before")
+    Producer(before).commit(rows(1, 5))
+    before.stop()
+    shutil.copytree(tmp_path / "before", tmp_path / "restored")
+    before = make(tmp_path / "before")
+    mirrored.fill(before, mirror)
+    producer = Producer(before, source_last_batch=1)
+    for n in range(4):
+        producer.commit(rows(10 * n, 5))
+    mirrored.follow(before, mirror)
+    same(before, mirror)
+    before.stop()
+    restored = make(tmp_path / "restored")
+    try:
+        mirrored.fill(restored, mirror, reason="offset 25 is beyond the queue's end 5")
+        producer = Producer(restored, source_last_batch=1)
+        producer.commit(rows(500, 7))
+        mirrored.follow(restored, mirror)
+        same(restored, mirror)
+        mirror.stop()
+        mirror = make(tmp_path / "mirror")  # what is in the store counts, not what is in memory
+        same(restored, mirror)
+        assert [i.base_offset for i in queue(mirror, 5)] == [5]
+        mirror.stop()
+    finally:
+        restored.stop()

@@ -102,9 +102,12 @@ def _take(
         body = increment.body
     _check_place(business, increment, content)
     entry = Entry(
-        kind=EntryKind.MIRRORED, epoch=max(increment.epoch, _epoch(business)), at_us=increment.committed_at_us, digest=increment.digest,
+        kind=EntryKind.MIRRORED,
+        epoch=max(increment.epoch, _epoch(business)),
+        at_us=increment.committed_at_us,
+        digest=increment.digest,
         body=body,
-    )  # fmt: skip
+    )
     group.append(business, entry, content)
 
 
