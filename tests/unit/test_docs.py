@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import venus.broker.service.metrics
-import venus.broker.service.traffic_metrics
 import venus.cli
 from tests.unit.test_cli import commands
 from venus.config import load, options
@@ -62,8 +61,7 @@ def test_every_example_configuration_loads(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_metrics_and_options_that_are_named_exist() -> None:
-    source = Path(venus.broker.service.metrics.__file__).read_text()
-    source += Path(venus.broker.service.traffic_metrics.__file__).read_text()
+    source = "".join(p.read_text() for p in Path(venus.broker.service.metrics.__file__).parent.glob("*metrics.py"))
     metrics = {*re.findall(r'"(venus_[a-z_]+)"', source), "venus_digest_mismatches_total"}
     metrics |= {"venus_alarm_messages_total", "venus_braked_total", "venus_braked_seconds_total"}
     metrics |= {f"{name}_total" for name, _ in venus.broker.service.metrics.SECURITY_COUNTERS}
