@@ -46,7 +46,7 @@ def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_p
     with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=10.0)) as coordinator:
         members = {live.member.broker: live.member for live in coordinator.brokers()}
         return replica_pb2.Greeting(
-            cluster=coordinator.identity(create=False),
+            cluster=coordinator.identity(create=False) or "",
             sender=wire.put_member(members[sender]),
             receiver=wire.put_member(members[receiver]),
         )

@@ -64,7 +64,7 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
             line.host = cast(Host, host)
             for index in range(1, 11):  # whether gRPC says it while reading or writing differs
                 host.lost.clear()
-                line.fetch(leader, "main", Fetch(to=OTHER, term=1, index=index, last_term=0))
+                line.fetch(leader, "main", Fetch(to=OTHER, term=1, index=index, last_term=0, version=1))
                 await asyncio.wait_for(host.lost.wait(), 5.0)
             await line.close()
 

@@ -51,20 +51,24 @@ class Publisher:
         for business, applied in group.applied.items():
             if applied.filled_to:
                 self._show_full_data(business, applied)
-            if applied.placed:
-                business.tail.extend(applied.placed)
-                business.visible_offset = business.committed.next_offset
-            business.visible_through = business.log.applied
-            if applied.placed:
-                self._notice(business)
-                self._tell(business)
-                if cutlog.wanted():
-                    _log_cuts(business.name, applied.placed)
+            self._show(business, applied.placed)
         for business in group.changed:
             undecided = early_delivery.published(business)
             if undecided != business.undecided:
                 business.undecided = undecided
                 self._tell(business)
+
+    def _show(self, business: Business, placed: list[Placed]) -> None:
+        """Let batches be read, and tell who waits for them."""
+        if placed:
+            business.tail.extend(placed)
+            business.visible_offset = business.committed.next_offset
+        business.visible_through = business.log.applied
+        if placed:
+            self._notice(business)
+            self._tell(business)
+            if cutlog.wanted():
+                _log_cuts(business.name, placed)
 
     def _show_full_data(self, business: Business, applied: Applied) -> None:
         """Let the rows of a mirror's full data be written; whoever reads what is gone is told by the reader."""
