@@ -5,6 +5,7 @@ Spark hands options over in any case and as text. Names are those of this house,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -75,7 +76,7 @@ class Options:
                 raise ConfigError(f"format venus has no option {key!r}{meant}", hint=f"it has: {', '.join(known)}")
             values[name] = _converted(name, str(text).strip(), known[name].default)
         if isinstance(address := values.get("address"), str):
-            values["address"] = ",".join(part.strip() for part in address.split(","))
+            values["address"] = re.sub(r"\s*([,;])\s*", r"\1", address)
         made = cls(**values)  # type: ignore[arg-type]
         made._check()
         if not made.starting and (only := sorted(_STREAM_ONLY & values.keys())):
@@ -88,7 +89,7 @@ class Options:
         return replace(made, address=from_options({f.name: getattr(made, f.name) for f in fields(made)}))
 
     def _check(self) -> None:
-        if not all(map(is_address, self.address.split(","))):
+        if not all(map(is_address, re.split("[,;]", self.address))):
             raise ConfigError(f"option address: {self.address!r} should be HOST:PORT, or several with commas between")
         if not self.table:
             raise ConfigError("option table is missing", hint='say .option("table", "NAMESPACE.TABLE")')

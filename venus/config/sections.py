@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from venus.config.alarms import AlarmRule, Alarms, Recipient
 from venus.config.cluster import Cluster
@@ -23,6 +23,7 @@ from venus.config.values import (
     Predicates,
     Remote,
     Seconds,
+    Sets,
     SparkValue,
 )
 
@@ -83,6 +84,8 @@ class Broker(_Section):
     address: Address = ""
     #: Where they find the brokers of a cluster; overrides `address`.
     addresses: Addresses = ()
+    #: The sets of brokers to go on at while nobody of the nearest, which is above, answers; the nearest of them first.
+    further: Sets = ()
     #: Metrics, health and the status page over HTTP; empty = off.
     http: Address = "127.0.0.1:7401"
     data_dir: Path = Path("data")
@@ -100,8 +103,20 @@ class Broker(_Section):
 
     @property
     def reach(self) -> str:
-        """Where others find the broker: HOST:PORT, or several of them with commas between, to be tried in turn."""
-        return ",".join(self.addresses) or self.address or self.listen
+        """Where others find the broker: HOST:PORT, or several of them with commas between, to be tried in turn.
+
+        Further sets follow behind semicolons.
+        """
+        nearest = ",".join(self.addresses) or self.address or self.listen
+        return ";".join((nearest, *map(",".join, self.further)))
+
+    @model_validator(mode="after")
+    def _in_one_set(self) -> Broker:
+        nearest = self.addresses or (self.address or self.listen,) if self.further else ()
+        every = [*nearest, *(address for one in self.further for address in one)]
+        if twice := next((address for address in every if every.count(address) > 1), None):
+            raise ValueError(f"further names {twice}, which is in another set: a broker belongs to one")
+        return self
 
 
 class Security(_Section):

@@ -29,6 +29,19 @@ def _names(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(_name(value) for value in values)
 
 
+def _sets(value: object) -> object:
+    """Let the environment say `a, b; c` where the file says [["a", "b"], ["c"]]."""
+    if isinstance(value, str):
+        return [part for part in value.split(";") if part.strip()]
+    return value
+
+
+def _filled(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("is a set without a broker")
+    return values
+
+
 def _address(value: object) -> object:
     if isinstance(value, str) and value and not is_address(value):
         raise ValueError("should be HOST:PORT")
@@ -84,6 +97,7 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_names)]
 Address = Annotated[str, BeforeValidator(_address)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]
+Sets = Annotated[tuple[Annotated[Addresses, AfterValidator(_filled)], ...], BeforeValidator(_sets)]
 Remote = Annotated[str, BeforeValidator(_remote)]
 Endpoint = Annotated[str, BeforeValidator(_endpoint)]
 SparkValue = Annotated[str, BeforeValidator(_spark_value)]

@@ -1,5 +1,8 @@
 """Which broker to ask first: the leader that was told, then the others in turn; whoever is isolated comes last.
 
+Brokers may be in several sets, the nearest first. When nobody of the set in use answers, the next set is in use; a
+nearer one again after a minute of health, which a thread looks at meanwhile (venus/network/directory.py).
+
 Each broker has a circuit breaker (venus/flow/breaker.py). One failure to connect isolates it, because there are others
 to ask, and so does an answer that takes too long; both for all connections of the process, at once. A leader that
 another broker has named is asked all the same: for what it leads there is no choice.
@@ -13,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from venus.flow.breaker import Breaker
+from venus.network.directory import BACK_AFTER_S, LOOK_EVERY_S, Preference
 
 logger = logging.getLogger(__name__)
 
@@ -23,19 +27,29 @@ PROBE_MAX_S = 30.0
 PROBE_TIMEOUT_S = 0.2
 #: So much slower than the best of the others must an answer be: if all of them are slow, it is us.
 SLOWER = 4.0
+#: A set is lost when all of its brokers were, each within this time; who was lost earlier is asked once more.
+AWAY_S = 10.0
 
 
 class Brokers:
-    """The brokers of one cluster as this process knows them; shared by all of its connections."""
+    """The brokers of one cluster, or of several sets, as this process knows them; shared by all of its connections."""
 
-    def __init__(self, addresses: tuple[str, ...], monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.addresses = addresses
+    def __init__(
+        self,
+        *sets: tuple[str, ...],
+        monotonic: Callable[[], float] = time.monotonic,
+        back_after_s: float = BACK_AFTER_S,
+    ) -> None:
+        self.addresses = tuple(address for one in sets for address in one)
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._first = 0
+        self._sets = Preference(sets, back_after_s=back_after_s)
+        self._firsts = dict.fromkeys(sets, 0)
+        self._away: dict[str, float] = {}  # when those were lost that have not answered since
         self._leaders: dict[str, str] = {}  # by business
         self._breakers: dict[str, Breaker] = {}
         self._latencies: dict[str, float] = {}  # of the newest answer of each
+        self._looking = False
 
     def in_order(self, business: str, refused: str = "") -> list[str]:
         """Return every address once, the most promising one first.
@@ -44,10 +58,12 @@ class Brokers:
         """
         with self._lock:
             leader = self._leaders.get(business)
-            rest = self.addresses[self._first :] + self.addresses[: self._first]
             now = self._monotonic()
-            rest = tuple(sorted(rest, key=lambda address: (address == refused, self._is_isolated(address, now))))
-            return list(dict.fromkeys((leader, *rest) if leader else rest))
+            rest: list[str] = []
+            for one in self._sets.in_order():
+                turned = one[self._firsts[one] :] + one[: self._firsts[one]]
+                rest += sorted(turned, key=lambda address: (address == refused, self._is_isolated(address, now)))
+            return list(dict.fromkeys([leader, *rest] if leader else rest))
 
     def patience_s(self, address: str) -> float | None:
         """Return how long to wait for a broker that is asked as a probe; None = it is asked like any other."""
@@ -68,6 +84,7 @@ class Brokers:
         with self._lock:
             others = [latency for other, latency in self._latencies.items() if other != address]
             self._latencies[address] = latency_s
+            self._away.pop(address, None)
             breaker = self._breaker(address)
             slow = not others or latency_s >= SLOWER * min(others)
             breaker.worked(latency_s if slow else 0.0, self._monotonic())
@@ -82,15 +99,82 @@ class Brokers:
             now = self._monotonic()
             known = self._is_isolated(address, now)
             wait_s = self._breaker(address).failed(now, reason)
+            self._away[address] = now
+            whole = all(now - self._away.get(other, -AWAY_S) < AWAY_S for other in self._set_of(address))
         if len(self.addresses) > 1 and not known:  # a leader that is named is asked all the same, maybe often
             logger.warning("broker %s is left alone for %.0f s: %s", address, wait_s, reason or "it is away")
+        if whole:
+            self.set_lost(address)
 
     def passed_over(self, address: str) -> None:
         """Note that this broker cannot serve: the next one is asked first."""
         with self._lock:
             self._leaders = {business: leader for business, leader in self._leaders.items() if leader != address}
-            if self.addresses[self._first] == address:
-                self._first = (self._first + 1) % len(self.addresses)
+            one = self._set_of(address)
+            if one and one[self._firsts[one]] == address:
+                self._firsts[one] = (self._firsts[one] + 1) % len(one)
+
+    # -- several sets ----------------------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> int:
+        """How many sets are nearer than the one in use."""
+        with self._lock:
+            return len(self._sets.nearer())
+
+    def set_lost(self, address: str) -> None:
+        """Note that nobody of a broker's set serves: the next set is in use."""
+        with self._lock:
+            one, before = self._set_of(address), self._sets.in_use
+            if one:
+                self._sets.failed(one)
+            self._now_in_use(before)
+
+    def look(self, probe: Callable[[str], bool]) -> None:
+        """Look at the nearer sets that are due, and go back to one that is healthy for long enough.
+
+        `probe` says whether a broker serves.
+        """
+        with self._lock:
+            due = self._sets.due(self._monotonic())
+        for one in due:
+            healthy = any(probe(address) for address in one)
+            with self._lock:
+                self._sets.looked(one, self._monotonic(), healthy=healthy)
+        with self._lock:
+            before = self._sets.in_use
+            self._sets.go_back(self._monotonic())
+            self._now_in_use(before)
+
+    def keep_looking(self, probe: Callable[[str], bool]) -> None:
+        """Look in a thread of its own for as long as a set is in use that is not the nearest."""
+        with self._lock:
+            if self._looking or not self._sets.nearer():
+                return
+            self._looking = True
+        threading.Thread(target=self._look_on, args=(probe,), name="venus-look", daemon=True).start()
+
+    def _look_on(self, probe: Callable[[str], bool]) -> None:
+        while True:
+            self.look(probe)
+            with self._lock:
+                if not self._sets.nearer():
+                    self._looking = False
+                    return
+            time.sleep(LOOK_EVERY_S)
+
+    def _now_in_use(self, before: tuple[str, ...]) -> None:
+        """Forget who leads elsewhere when the set in use has become another."""
+        now = self._sets.in_use
+        if now == before:
+            return
+        self._leaders.clear()
+        logger.warning("the brokers %s are asked from now on, no longer %s", ", ".join(now), ", ".join(before))
+
+    def _set_of(self, address: str) -> tuple[str, ...]:
+        return next((one for one in self._sets.choices if address in one), ())
+
+    # -- one broker ------------------------------------------------------------------------------------------------
 
     def isolated(self) -> dict[str, str]:
         """Return who is isolated now, and why."""
@@ -114,8 +198,11 @@ _known: dict[str, Brokers] = {}
 
 
 def known(reach: str) -> Brokers:
-    """Return what this process knows of the brokers at `reach`: HOST:PORT, or several with commas between."""
+    """Return what this process knows of the brokers at `reach`.
+
+    That is HOST:PORT, or several with commas between, or several sets of these with semicolons, the nearest first.
+    """
     with _lock:
         if reach not in _known:
-            _known[reach] = Brokers(tuple(reach.split(",")))
+            _known[reach] = Brokers(*(tuple(one.split(",")) for one in reach.split(";")))
         return _known[reach]

@@ -1,7 +1,7 @@
 """A connection to one broker of several, and the way to the one that leads.
 
 With one address this is a channel to it. With more, whoever cannot be reached is passed over, and a broker that says
-that it does not lead is left for the one that does.
+that it does not lead is left for the one that does. Of several sets of brokers the nearest that serves is in use.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ ASK_AGAIN_S = 0.1
 OVERLOADED_S = 60.0
 #: How long each of several brokers is waited for at least.
 SHARE_S_MIN = 1.0
+#: How long a broker of a nearer set is waited for when it is looked at.
+LOOK_TIMEOUT_S = 2.0
 
 
 class Connection:
@@ -49,6 +51,11 @@ class Connection:
         self._timeout_s = timeout_s
         self._failover_s = failover_s
         self.address, self.channel = self._open(self._brokers.in_order(business))
+
+    @property
+    def nearer_is_back(self) -> bool:
+        """Whether a nearer set is in use than when this connection was made: the next connection goes there."""
+        return self._brokers.place < self._place
 
     def call(self, business: str, ask: Callable[[grpc.Channel], T]) -> T:
         """Return what `ask` returns; if the broker does not lead, ask the one that does, for `failover_s` at most.
@@ -101,6 +108,20 @@ class Connection:
 
     def _open(self, order: list[str]) -> tuple[str, grpc.Channel]:
         """Connect to the first that serves."""
+        try:
+            return self._first_of(order)
+        finally:
+            self._place = self._brokers.place
+            self._brokers.keep_looking(self._serves)
+
+    def _serves(self, address: str) -> bool:
+        try:
+            self._open_one(address, LOOK_TIMEOUT_S).close()
+        except VenusError:
+            return False
+        return True
+
+    def _first_of(self, order: list[str]) -> tuple[str, grpc.Channel]:
         end = time.monotonic() + self._timeout_s
         share_s = self._timeout_s if len(order) == 1 else max(SHARE_S_MIN, self._timeout_s / len(order))
         failures: dict[str, Unavailable] = {}
@@ -129,6 +150,7 @@ class Connection:
         return open_channel(Address(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)
 
     def _nobody_leads(self, error: NotLeader, asked: list[str]) -> NotLeader:
+        self._brokers.set_lost(self.address)
         tried = ", ".join(dict.fromkeys(asked))
         return NotLeader(f"no broker leads after {self._failover_s:g} s, asked {tried}: {error}", hint=error.hint)
 

@@ -45,6 +45,11 @@ class Duplex(Generic[FrameT]):
         """HOST:PORT of the broker at the other end."""
         return self._connection.address
 
+    @property
+    def nearer_is_back(self) -> bool:
+        """Whether a nearer set of brokers serves again: a stream that is opened now goes there."""
+        return self._connection.nearer_is_back
+
     def close(self) -> None:
         """Send what is queued, end the stream and its threads; never raises because of the peer."""
         with self._lock:

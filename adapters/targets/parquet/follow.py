@@ -144,6 +144,9 @@ class _Following:
             try:
                 while not self._stop.is_set():
                     gathering = self._step(gathering)
+                    if self._subscriber.nearer_is_back and not gathering.began:
+                        gathering.abandon()
+                        return True
                 if gathering.began and gathering.whole:
                     gathering = self._commit(gathering)
             except TableMisfit as misfit:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.rpc.test_errors import Failure
 from venus.errors import NotLeader, Unavailable
-from venus.rpc.brokers import PROBE_EVERY_S, PROBE_TIMEOUT_S, Brokers, known
+from venus.network.directory import BACK_AFTER_S, LOOK_EVERY_S
+from venus.rpc.brokers import AWAY_S, PROBE_EVERY_S, PROBE_TIMEOUT_S, Brokers, known
 from venus.rpc.errors import LEADER_KEY, from_rpc_error, to_status
 
 
@@ -74,7 +75,7 @@ class Clock:
 
 def test_who_fails_once_is_asked_last_then_probed_shortly_and_comes_back_by_himself() -> None:
     clock = Clock()
-    found = Brokers(("a:1", "b:1"), clock)
+    found = Brokers(("a:1", "b:1"), monotonic=clock)
     found.lost("a:1", "refused")
     assert found.isolated() == {"a:1": "refused"}
     assert found.in_order("main") == ["b:1", "a:1"]
@@ -90,7 +91,7 @@ def test_who_fails_once_is_asked_last_then_probed_shortly_and_comes_back_by_hims
 
 def test_a_slow_answer_isolates_and_a_quick_one_of_the_same_broker_ends_it() -> None:
     clock = Clock()
-    found = Brokers(("a:1", "b:1"), clock)
+    found = Brokers(("a:1", "b:1"), monotonic=clock)
     found.answered("a:1", 0.5)
     assert found.isolated() == {}
     found.answered("a:1", 2.0)
@@ -101,7 +102,7 @@ def test_a_slow_answer_isolates_and_a_quick_one_of_the_same_broker_ends_it() -> 
 
 
 def test_for_what_it_leads_an_isolated_broker_is_asked_first_as_soon_as_another_names_it() -> None:
-    found = Brokers(("a:1", "b:1", "c:1"), Clock())
+    found = Brokers(("a:1", "b:1", "c:1"), monotonic=Clock())
     found.answered("a:1", 2.0)
     found.leads("main", "a:1")
     assert found.in_order("main") == ["a:1", "b:1", "c:1"]
@@ -109,7 +110,7 @@ def test_for_what_it_leads_an_isolated_broker_is_asked_first_as_soon_as_another_
 
 
 def test_an_isolated_one_is_asked_before_one_that_has_just_said_that_it_does_not_lead() -> None:
-    found = Brokers(("a:1", "b:1"), Clock())
+    found = Brokers(("a:1", "b:1"), monotonic=Clock())
     found.answered("a:1", 2.0)
     found.passed_over("b:1")
     assert found.in_order("main", "b:1") == ["a:1", "b:1"]
@@ -117,17 +118,103 @@ def test_an_isolated_one_is_asked_before_one_that_has_just_said_that_it_does_not
 
 
 def test_one_that_knows_no_leader_is_passed_over_and_not_isolated() -> None:
-    found = Brokers(("a:1", "b:1"), Clock())
+    found = Brokers(("a:1", "b:1"), monotonic=Clock())
     found.passed_over("a:1")
     assert found.in_order("main") == ["b:1", "a:1"]
     assert found.isolated() == {}
 
 
 def test_an_answer_is_slow_only_beside_others_that_are_quick() -> None:
-    found = Brokers(("a:1", "b:1"), Clock())
+    found = Brokers(("a:1", "b:1"), monotonic=Clock())
     found.answered("b:1", 0.5)
     found.answered("a:1", 1.9)
     assert found.isolated() == {}, "this process is slow, not one of the brokers"
     found.answered("b:1", 0.01)
     found.answered("a:1", 2.0)
     assert set(found.isolated()) == {"a:1"}
+
+
+# -- several sets ------------------------------------------------------------------------------------------------------
+
+
+def look_for(found: Brokers, clock: Clock, seconds: float, serving: set[str]) -> None:
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += LOOK_EVERY_S
+        found.look(lambda address: address in serving)
+
+
+def test_the_sets_are_asked_in_turn_and_a_set_is_lost_with_its_last_broker() -> None:
+    found = Brokers(("a1:1", "a2:1"), ("b1:1", "b2:1"), ("c1:1",), monotonic=Clock())
+    assert found.in_order("main") == ["a1:1", "a2:1", "b1:1", "b2:1", "c1:1"]
+    found.lost("a1:1")
+    assert found.in_order("main") == ["a2:1", "a1:1", "b1:1", "b2:1", "c1:1"]
+    assert found.place == 0
+    found.leads("main", "a2:1")
+    found.lost("a2:1")
+    assert found.in_order("main") == ["b1:1", "b2:1", "c1:1", "a1:1", "a2:1"]
+    assert found.place == 1
+    found.lost("b1:1")
+    found.lost("b2:1")
+    assert found.in_order("main") == ["c1:1", "a1:1", "a2:1", "b1:1", "b2:1"]
+    found.lost("c1:1")
+    assert (found.in_order("main")[0], found.place) == ("a1:1", 0), "nobody is left: from the beginning"
+
+
+def test_a_slow_or_a_following_broker_of_the_nearest_set_comes_before_those_of_the_next() -> None:
+    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
+    found.answered("a1:1", 2.0)
+    assert found.in_order("main") == ["a2:1", "a1:1", "b1:1"]
+    assert found.in_order("main", "a2:1") == ["a1:1", "a2:1", "b1:1"]
+
+
+def test_who_was_lost_long_ago_is_asked_before_the_next_set_is() -> None:
+    clock = Clock()
+    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
+    found.lost("a1:1")
+    clock.now = AWAY_S
+    found.lost("a2:1")
+    assert (found.in_order("main")[0], found.place) == ("a1:1", 0)
+    found.lost("a1:1")
+    assert (found.in_order("main")[0], found.place) == ("b1:1", 1)
+
+
+def test_after_a_minute_of_health_the_nearer_set_is_in_use_again_and_no_sooner() -> None:
+    clock = Clock()
+    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
+    found.lost("a1:1")
+    found.lost("a2:1")
+    found.leads("main", "b1:1")
+    look_for(found, clock, 300, serving=set())
+    assert found.place == 1
+    look_for(found, clock, BACK_AFTER_S, serving={"a2:1"})
+    assert found.place == 1, "the first look at which it served was the beginning of the minute"
+    look_for(found, clock, LOOK_EVERY_S, serving={"a2:1"})
+    assert found.place == 0
+    assert found.in_order("main") == ["a1:1", "a2:1", "b1:1"], "who leads elsewhere is forgotten"
+
+
+def test_a_nearer_set_that_is_away_once_in_the_minute_starts_it_over() -> None:
+    clock = Clock()
+    found = Brokers(("a:1",), ("b:1",), monotonic=clock)
+    found.lost("a:1")
+    look_for(found, clock, BACK_AFTER_S - LOOK_EVERY_S, serving={"a:1"})
+    look_for(found, clock, LOOK_EVERY_S, serving=set())
+    look_for(found, clock, BACK_AFTER_S, serving={"a:1"})
+    assert found.place == 1
+    look_for(found, clock, LOOK_EVERY_S, serving={"a:1"})
+    assert found.place == 0
+
+
+def test_a_set_in_which_nobody_leads_is_left() -> None:
+    found = Brokers(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
+    found.set_lost("a2:1")
+    assert found.in_order("main") == ["b1:1", "a1:1", "a2:1"]
+    found.set_lost("unknown:1")
+    assert found.place == 1
+
+
+def test_sets_are_read_from_one_text() -> None:
+    assert known("x:1,y:1;z:1").in_order("main") == ["x:1", "y:1", "z:1"]
+    known("x:1,y:1;z:1").set_lost("y:1")
+    assert known("x:1,y:1;z:1").in_order("main") == ["z:1", "x:1", "y:1"]

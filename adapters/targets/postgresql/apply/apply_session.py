@@ -83,7 +83,8 @@ class ApplySession:
                 self._loop.hesitate(str(reason))
                 return True
             self._tend()
-            if self._loop.goes_ahead and not self._stream.ahead and not self._stream.cuts.rows:
+            goes_ahead = self._loop.goes_ahead and not self._stream.ahead
+            if (goes_ahead or self._stream.nearer_is_back) and not self._stream.cuts.rows:
                 return True
         return False
 

@@ -41,6 +41,11 @@ class Stream:
                 f"target {name}: {error}", hint=f"load it again: venus migrate --target {name}"
             ) from error
 
+    @property
+    def nearer_is_back(self) -> bool:
+        """Whether a nearer set of brokers serves again."""
+        return self._subscriber.nearer_is_back
+
     def close(self) -> None:
         """Leave the broker."""
         self._subscriber.close()

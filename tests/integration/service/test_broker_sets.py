@@ -1,0 +1,107 @@
+"""Several sets of brokers: whoever loses the nearest goes on at the next, and back once it is healthy."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import fill, settings, take
+from tests.support.not_leader import NotLeading
+from tests.support.proxy import Proxy
+from tests.support.whole_way import WholeWay
+from venus.adapters.verify.findings import Verdict
+from venus.broker.service.process import start_in_thread
+from venus.config import Broker
+from venus.errors import NotLeader
+from venus.rpc import brokers
+from venus.rpc.brokers import Brokers, known
+from venus.rpc.subscriber import Subscriber
+
+pytestmark = pytest.mark.integration
+
+BACK_AFTER_S = 2.0
+
+
+@pytest.fixture
+def way(tmp_path: Path, database: str) -> Iterator[tuple[WholeWay, Proxy]]:
+    """Two ways to one broker stand for two sets: what is read at either has the same offsets."""
+    source = tmp_path / "app.db"
+    with sqlite3.connect(source) as app:
+        app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
+        app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(100)])
+    app.close()
+    made = WholeWay(tmp_path, f"sqlite:///{source}", database)
+    nearest = Proxy(made.broker.address)
+    found = Broker(addresses=(nearest.address,), further=((made.broker.address,),))
+    made.settings = made.settings.model_copy(update={"broker": found})
+    try:
+        yield made, nearest
+    finally:
+        made.close()
+        nearest.close()
+
+
+def test_an_apply_goes_on_at_the_next_set_and_back_after_its_time_of_health(
+    way: tuple[WholeWay, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, nearest = way
+    reach = made.settings.broker.reach
+    sets = [tuple(one.split(",")) for one in reach.split(";")]
+    monkeypatch.setitem(brokers._known, reach, Brokers(*sets, back_after_s=BACK_AFTER_S))
+    monkeypatch.setattr(brokers, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("venus.network.directory.LOOK_EVERY_S", 0.2)
+
+    def insert(first: int) -> None:
+        with sqlite3.connect(tmp_path / "app.db") as app:
+            app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(first, first + 100)])
+        app.close()
+
+    made.install()
+    made.load()
+    made.start()
+    insert(100)
+    made.caught_up()
+    assert known(reach).place == 0
+    at_first = nearest.passed.copy()
+
+    nearest.silence()
+    nearest.cut()
+    insert(200)
+    made.until(lambda: known(reach).place == 1, "the next set")
+    made.caught_up()
+    assert made.at_target("SELECT count(*) FROM item") == [(300,)]
+
+    nearest.resume()
+    made.until(lambda: known(reach).place == 0, "the nearer set")
+    before = nearest.passed.copy()
+    assert before != at_first, "it was looked at"
+    insert(300)
+    made.caught_up()
+    made.until(lambda: sum(nearest.passed.values()) > sum(before.values()) + 2000, "the stream to go back")
+    insert(400)
+    made.caught_up()
+    assert made.at_target("SELECT count(*) FROM item") == [(500,)]
+    assert made.verify().verdict is Verdict.SAME
+    made.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "venus-look"]
+
+
+def test_a_set_in_which_nobody_leads_is_left_for_the_next(tmp_path: Path) -> None:
+    leading = start_in_thread(settings(tmp_path / "b"))
+    try:
+        fill(leading.address, 1, 1)
+        with NotLeading(leading.address, follows="") as first, NotLeading(leading.address, follows="") as second:
+            reach = f"{first.address},{second.address};{leading.address}"
+            with Subscriber(reach, "main", "g", credit_bytes=1 << 20) as reader, pytest.raises(NotLeader):
+                reader.open(0, 0)
+            with Subscriber(reach, "main", "g", credit_bytes=1 << 20) as reader:
+                assert reader.address == leading.address
+                reader.open(0, 0)
+                assert len(take(reader, 1)) == 1
+                assert not reader.nearer_is_back
+    finally:
+        leading.stop()

@@ -1,0 +1,250 @@
+"""Sets of brokers in tiers and levels, who pulls from whom, and what may be wrong with it: one immutable value. Pure.
+
+A set's level is its distance from the source: core sets have level 0, a set of level S pulls from sets of level S - 1.
+Built from one broker's configuration, from what brokers say of themselves, or from both.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from venus.errors import ConfigError
+from venus.suggest import nearest
+
+LEVELS_MAX = 16
+
+
+class Tier(StrEnum):
+    """What a set is for."""
+
+    CORE = "core"  # producers write here; every core set has every business
+    TANDEM = "tandem"  # carries businesses on to more sets
+    ACCESS = "access"  # consumers read here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSet:
+    """The brokers of one place, which have the same businesses. `addresses` are theirs, HOST:PORT."""
+
+    name: str
+    tier: Tier
+    level: int
+    site: str = ""
+    #: Whom it pulls from, nearest first: sets, or addresses of their brokers. Empty: any set of the level above.
+    upstream: tuple[str, ...] = ()
+    #: It pulls what has one of these labels; empty = everything.
+    labels: frozenset[str] = frozenset()
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> str:
+        """How a message names it."""
+        return f"set {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Every set, by level and name."""
+
+    sets: tuple[BrokerSet, ...]
+
+    @classmethod
+    def of(cls, sets: Iterable[BrokerSet]) -> Topology:
+        """Put sets in their order; nothing is checked."""
+        return cls(tuple(sorted(sets, key=lambda found: (found.level, found.name))))
+
+    def named(self, name: str) -> BrokerSet | None:
+        """Return the set of a name."""
+        return next((found for found in self.sets if found.name == name), None)
+
+    def at(self, level: int) -> tuple[BrokerSet, ...]:
+        """Return the sets of a level."""
+        return tuple(found for found in self.sets if found.level == level)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The levels that have a set, from the core down."""
+        return tuple(sorted({found.level for found in self.sets}))
+
+    def known(self, entry: str) -> BrokerSet | None:
+        """Return the set that an entry of `upstream` means."""
+        return next((found for found in self.sets if entry == found.name or entry in found.addresses), None)
+
+    def above(self, lower: BrokerSet) -> tuple[BrokerSet, ...]:
+        """Return the sets that one may pull from: as its configuration has them, or all of the level above."""
+        if lower.upstream:
+            found = [self.known(entry) for entry in lower.upstream]
+            return tuple(dict.fromkeys(upper for upper in found if upper is not None))
+        return self.at(lower.level - 1) if lower.level else ()
+
+    def below(self, upper: BrokerSet) -> tuple[BrokerSet, ...]:
+        """Return the sets that may pull from one."""
+        return tuple(lower for lower in self.sets if upper in self.above(lower))
+
+    def unknown(self, lower: BrokerSet) -> tuple[str, ...]:
+        """Return the entries of `upstream` that mean no set that is known."""
+        return tuple(entry for entry in lower.upstream if self.known(entry) is None)
+
+
+def merged(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
+    """Put together what brokers say of their own sets, one value each; return what they contradict each other in.
+
+    Of a set whose brokers disagree, the first one's word counts.
+    """
+    members: defaultdict[str, list[BrokerSet]] = defaultdict(list)
+    for one in reported:
+        members[one.name].append(one)
+    sets: list[BrokerSet] = []
+    problems: list[str] = []
+    for name, found in members.items():
+        first = found[0]
+        for other in found[1:]:
+            problems += _contradictions(first, other)
+        addresses = tuple(dict.fromkeys(address for one in found for address in one.addresses))
+        sets.append(
+            BrokerSet(
+                name=name, tier=first.tier, level=first.level, site=first.site, upstream=first.upstream,
+                labels=first.labels, addresses=addresses,
+            )
+        )  # fmt: skip
+    return Topology.of(sets), list(dict.fromkeys(problems))
+
+
+def _contradictions(one: BrokerSet, other: BrokerSet) -> Iterator[str]:
+    for what in ("tier", "level", "site", "upstream", "labels"):
+        mine, theirs = getattr(one, what), getattr(other, what)
+        if mine != theirs:
+            yield (
+                f"two sets are called {one.name}, or its brokers disagree: {what} is {_shown(mine)} at {_at(one)} "
+                f"and {_shown(theirs)} at {_at(other)}"
+            )
+
+
+def _at(one: BrokerSet) -> str:
+    return ", ".join(one.addresses) or "one"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple | frozenset):
+        return ", ".join(sorted(str(part) for part in value)) or "none"
+    return str(value) if value != "" else "none"
+
+
+def check(sets: Collection[BrokerSet], labels: Collection[str] | None = None) -> Topology:
+    """Return the topology of these sets. Raises ConfigError for the first thing that cannot be.
+
+    `labels` are those that a business or a table has; None = not known here.
+    """
+    for problem in problems_of(sets, labels):
+        raise ConfigError(problem)
+    return Topology.of(sets)
+
+
+def problems_of(
+    sets: Collection[BrokerSet], labels: Collection[str] | None = None, *, complete: bool = True
+) -> Iterator[str]:
+    """Yield what is wrong with the sets, a sentence each, the cause before what follows from it.
+
+    `complete`: these are all sets there are. Otherwise one that is not among them may exist.
+    """
+    topology = Topology.of(sets)
+    yield from _names(topology)
+    loops = list(_loops(topology))
+    yield from loops
+    for one in topology.sets:
+        yield from _level(one)
+        if not loops:
+            yield from _upstream(topology, one, complete=complete)
+        yield from _labels(topology, one, labels)
+
+
+def _names(topology: Topology) -> Iterator[str]:
+    owners: dict[str, str] = {}
+    seen: set[str] = set()
+    for one in topology.sets:
+        if one.name in seen:
+            yield f"two sets are called {one.name}: give one of them another name"
+            continue
+        seen.add(one.name)
+        for address in one.addresses:
+            if (owner := owners.setdefault(address, one.name)) != one.name:
+                yield f"{address} is in two sets, {owner} and {one.name}: a broker belongs to one"
+
+
+def _loops(topology: Topology) -> Iterator[str]:
+    """Yield each loop once, from its first set on."""
+    told: set[frozenset[str]] = set()
+    for start in topology.sets:
+        way = _way_back(topology, start)
+        if way and frozenset(way) not in told:
+            told.add(frozenset(way))
+            yield f"a loop: {' pulls from '.join([*way, way[0]])}; nothing would ever arrive there from a source"
+
+
+def _way_back(topology: Topology, start: BrokerSet) -> list[str]:
+    """Return the shortest way from a set over `upstream` back to it; [] = there is none."""
+    ways = [[start]]
+    seen: set[str] = set()
+    while ways:
+        way = ways.pop(0)
+        for upper in topology.above(way[-1]):
+            if upper.name == start.name:
+                return [one.name for one in way]
+            if upper.name not in seen:
+                seen.add(upper.name)
+                ways.append([*way, upper])
+    return []
+
+
+def _level(one: BrokerSet) -> Iterator[str]:
+    if one.level > LEVELS_MAX or one.level < 0:
+        yield f"{one.written}: level is {one.level}, and levels go from 0 to {LEVELS_MAX}"
+    elif one.tier is Tier.CORE and one.level:
+        yield f"{one.written} is a core set of level {one.level}: core sets have level 0"
+    elif one.tier is not Tier.CORE and not one.level:
+        yield f"{one.written} of tier {one.tier} has level 0: only core sets have level 0"
+
+
+def _upstream(topology: Topology, one: BrokerSet, *, complete: bool) -> Iterator[str]:
+    if complete:
+        names = [other.name for other in topology.sets if other.name != one.name]
+        for entry in topology.unknown(one):
+            yield f"{one.written}: upstream {entry} is no set and no broker of one{nearest(entry, names)}"
+    for upper in topology.above(one):
+        yield from _hop(one, upper)
+    missing = not topology.above(one) and (complete or not one.upstream)
+    if missing and one.tier is not Tier.CORE and one.level > 0 and not topology.unknown(one):
+        yield (
+            f"{one.written} has level {one.level}, and no set has level {one.level - 1}: "
+            f"there is nobody above to pull from"
+        )
+
+
+def _hop(lower: BrokerSet, upper: BrokerSet) -> Iterator[str]:
+    """Yield what is wrong with one set that pulls from another."""
+    if lower.tier is Tier.CORE:
+        if upper.tier is not Tier.CORE:
+            yield f"{lower.written} is a core set and pulls from {upper.name}, a {upper.tier} set: only core sets may"
+    elif upper.tier is Tier.ACCESS:
+        yield f"{lower.written} pulls from {upper.name}, an access set: those serve consumers; make it a tandem set"
+    elif upper.level != lower.level - 1:
+        yield (
+            f"{lower.written} of level {lower.level} pulls from {upper.name} of level {upper.level}: "
+            f"it pulls from level {lower.level - 1}"
+        )
+
+
+def _labels(topology: Topology, one: BrokerSet, labels: Collection[str] | None) -> Iterator[str]:
+    uppers = topology.above(one)
+    for label in sorted(one.labels):
+        if labels is not None and label not in labels:
+            yield f"{one.written} pulls the label {label}, which no business and no table has{nearest(label, labels)}"
+        elif uppers and all(upper.labels and label not in upper.labels for upper in uppers):
+            names = ", ".join(upper.name for upper in uppers)
+            yield f"{one.written} pulls the label {label}, and {names} above does not get it: add it there"
+    if not one.labels and uppers and all(upper.labels for upper in uppers):
+        names = ", ".join(upper.name for upper in uppers)
+        yield f"{one.written} pulls everything, and {names} above gets some labels only: name them, or let it get all"
