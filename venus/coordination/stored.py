@@ -8,6 +8,7 @@ from typing import Any
 
 from venus.errors import ProtocolError
 from venus.model import NAME_CHARS_MAX, is_address, is_name
+from venus.network.scheduling import Load
 from venus.replication.records import Installing, Leadership, LiveBroker, LossWindow, Member, Policy
 
 FORMAT = 1
@@ -26,9 +27,10 @@ _BUSINESS = {
     "business", "term", "leader", "in_sync", "last_in_sync", "replicas", "policy", "min_in_sync", "unclean_terms",
 }  # fmt: skip
 #: Written only if they say something, so that brokers of an older version go on until they do.
-_BROKER_MORE = {"unhealthy": "", "installing": []}
+_BROKER_MORE = {"unhealthy": "", "installing": [], "load": []}
 _BUSINESS_MORE = {"successor": "", "leaving": [], "replicas_wanted": 0, "losses": []}
 _COUNTS = ("records", "records_expected", "nbytes", "bytes_per_s")
+_RESOURCES = ("memory", "cpu", "disk", "network")
 _LOSS = ("term", "first_offset", "end_offset", "first_batch", "last_batch", "rows")
 
 
@@ -38,7 +40,7 @@ def encode_broker(broker: LiveBroker, writer: str = "") -> bytes:
         {
             "broker": broker.member.broker, "store": broker.member.store, "address": broker.address,
             "site": broker.site, "priority": broker.priority, "draining": broker.draining, "version": broker.version,
-            **_said(_BROKER_MORE, broker.unhealthy, [asdict(found) for found in broker.installing]),
+            **_said(_BROKER_MORE, broker.unhealthy, [asdict(found) for found in broker.installing], _put_load(broker)),
         },
         writer,
     )  # fmt: skip
@@ -58,7 +60,29 @@ def decode_broker(key: str, value: bytes) -> LiveBroker:
         address=found["address"], site=found["site"], priority=found["priority"], draining=found["draining"],
         version=found["version"], unhealthy=_reason(key, found["unhealthy"]),
         installing=tuple(_installing(key, one) for one in _list(key, found["installing"], INSTALLING_MAX)),
+        **_load(key, found["load"]),
     )  # fmt: skip
+
+
+def _put_load(broker: LiveBroker) -> list[Any]:
+    if broker.load is None:
+        return []
+    return [broker.report, broker.businesses, *(getattr(broker.load, name) for name in _RESOURCES)]
+
+
+def _load(key: str, value: object) -> dict[str, Any]:
+    found = _list(key, value, 2 + len(_RESOURCES))
+    if not found:
+        return {}
+    shares = found[2:]
+    valid = len(shares) == len(_RESOURCES) and all(_whole(number, 0, TERM_MAX) for number in found[:2])
+    valid = valid and all(type(share) in (int, float) and 0 <= share <= 1 for share in shares)
+    _check(key, valid, "what is said of its load is invalid")
+    return {
+        "report": found[0],
+        "businesses": found[1],
+        "load": Load(**dict(zip(_RESOURCES, map(float, shares), strict=True))),
+    }
 
 
 def _reason(key: str, value: object) -> str:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from venus.errors import ConfigError
 from venus.suggest import nearest
 
-LEVELS_MAX = 16
+LEVELS_MAX = 100
 
 
 class Tier(StrEnum):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from venus.network.scheduling import Load
+
 
 class Policy(StrEnum):
     """What a business does when too few of its replicas are there (VENUS 3.1)."""
@@ -49,6 +51,9 @@ class LiveBroker:
     version: str = ""
     unhealthy: str = ""  # why others should rather lead; empty = it is healthy
     installing: tuple[Installing, ...] = ()
+    load: Load | None = None  # None = it does not say
+    businesses: int = 0  # of which it has a replica
+    report: int = 0  # goes up with each word about its load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

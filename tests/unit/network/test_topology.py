@@ -70,7 +70,7 @@ def test_core_sets_may_pull_from_each_other() -> None:
          "set hq is a core set and pulls from europe, a tandem set: only core sets may"),
         ([replace(HQ, level=1)], "set hq is a core set of level 1: core sets have level 0"),
         ([HQ, tandem("a", 0)], "set a of tier tandem has level 0: only core sets have level 0"),
-        ([HQ, tandem("a", -1)], "set a: level is -1, and levels go from 0 to 16"),
+        ([HQ, tandem("a", -1)], "set a: level is -1, and levels go from 0 to 100"),
         ([HQ, access("a", 1), access("b", 2, upstream=("a",))],
          "set b pulls from a, an access set: those serve consumers; make it a tandem set"),
         ([HQ, EUROPE, access("b", 2, upstream=("hq",))],

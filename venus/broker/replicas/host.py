@@ -37,7 +37,8 @@ ELSEWHERE = "this broker has no replica of it"
 class Host:
     """The replicas of one broker. Every method is called in the host's thread, but for `log_changed`.
 
-    `health` says why another broker should rather lead; empty = this one is healthy.
+    `health` says why another broker should rather lead; empty = this one is healthy. `load` adds to what this broker
+    says of itself how much it has to do, given the number of its replicas.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class Host:
         monotonic: Callable[[], float],
         post: Post,
         health: Callable[[], str] = lambda: "",
+        load: Callable[[LiveBroker, int], LiveBroker] = lambda me, _: me,
     ) -> None:
         self.me = me
-        self._health, self._told_at = health, float("-inf")
+        self._health, self._load, self._told_at = health, load, float("-inf")
         self.replicas: dict[str, Replica] = {}
         self.brokers = Brokers()
         self._effects = Effects(
@@ -274,7 +276,8 @@ class Host:
         now = self._monotonic()
         if now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
-            self.tell(replace(self.me, unhealthy=unhealthy, installing=self._installations.progress()))
+            me = replace(self.me, unhealthy=unhealthy, installing=self._installations.progress())
+            self.tell(self._load(me, len(self.replicas)))
 
     def tell(self, me: LiveBroker) -> None:
         """Let the others know what has changed about this broker."""
@@ -291,7 +294,8 @@ class Host:
     def create(self, business: str, *, term: int = 1) -> None:
         """Make a business that the cluster does not know, led by this broker."""
         self._begun.add(business)
-        self._coordination.create(self._wanted.first(business, self.me.member, self.brokers.live.values(), term))
+        live = self.brokers.live.values()
+        self._coordination.create(self._wanted.first(business, self.me.member, live, term, self._monotonic()))
 
     def hand_over(self) -> bool:
         """Let others lead what this broker leads; False = it leads nothing that another one could."""

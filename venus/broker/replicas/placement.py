@@ -3,59 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-import xxhash
-
+from venus.network.scheduling import Report, Scheduler
 from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What `[cluster]` wants of every business."""
+    """What `[cluster]` wants of every business. `now` is in seconds of a clock that nobody sets."""
 
     replicas: int = 3
     policy: Policy = Policy.CONSISTENCY
     min_in_sync: int = 2
+    #: What brokers say of their load, and what was placed since.
+    scheduler: Scheduler = field(default_factory=Scheduler, compare=False)
 
-    def first(self, business: str, me: Member, live: Iterable[LiveBroker], term: int) -> Leadership:
+    def first(self, business: str, me: Member, live: Collection[LiveBroker], term: int, now: float = 0.0) -> Leadership:
         """Return the record of a new business, led by `me`."""
-        names = [me.broker, *self._others(business, live, (me.broker,))]
+        names = [me.broker, *self._others(business, live, (me.broker,), self.replicas - 1, now)]
         return Leadership(
             business=business,
             term=term,
             leader=me,
             in_sync=frozenset({me}),
-            replicas=tuple(names[: self.replicas]),
+            replicas=tuple(names),
             policy=self.policy,
             min_in_sync=self.min_in_sync,
         )
 
-    def next_record(self, known: Leadership, live: Collection[LiveBroker]) -> Leadership | None:
+    def next_record(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
         """Return what the leader changes about the replicas next; None = nothing, for now."""
-        return left(known, live) or self.replaced(known, live) or self.grown(known, live)
+        return left(known, live) or self.replaced(known, live, now) or self.grown(known, live, now)
 
-    def replaced(self, known: Leadership, live: Collection[LiveBroker]) -> Leadership | None:
+    def replaced(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
         """Return the record with an additional replica in place of one on a draining broker; None = none is needed."""
         draining = [one.member.broker for one in live if one.draining and one.member.broker in staying(known)]
-        spare = self._others(known.business, live, known.replicas)
-        if not draining or not spare:
+        spare = self._others(known.business, live, known.replicas, 1, now) if draining else []
+        if not spare:
             return None
         return replace(known, replicas=(*known.replicas, spare[0]), leaving=(*known.leaving, draining[0]))
 
-    def grown(self, known: Leadership, live: Iterable[LiveBroker]) -> Leadership | None:
+    def grown(self, known: Leadership, live: Collection[LiveBroker], now: float = 0.0) -> Leadership | None:
         """Return the record with the replicas that are missing; None = nobody is there, or nobody is missing."""
         missing = (known.replicas_wanted or self.replicas) - len(staying(known))
         if missing <= 0:
             return None
-        more = self._others(known.business, live, known.replicas)[:missing]
+        more = self._others(known.business, live, known.replicas, missing, now)
         return replace(known, replicas=(*known.replicas, *more)) if more else None
 
-    def _others(self, business: str, live: Iterable[LiveBroker], known: Iterable[str]) -> list[str]:
-        """Return living brokers that have none, each business's in an order of its own (rendezvous hashing)."""
+    def _others(
+        self, business: str, live: Collection[LiveBroker], known: Iterable[str], count: int, now: float
+    ) -> list[str]:
+        """Return up to `count` living brokers that have none: each business's own owners, unless their load is high."""
+        self._take_reports(live, now)
         taken = frozenset(known)
-        names = {broker.member.broker for broker in live if not broker.draining} - taken
-        return sorted(names, key=lambda name: xxhash.xxh3_64_intdigest(f"{business}/{name}".encode()))
+        left = {broker.member.broker for broker in live if not broker.draining} - taken
+        chosen: list[str] = []
+        while left and len(chosen) < count:
+            chosen.append(self.scheduler.choose(business, left, now))
+            left.remove(chosen[-1])
+        return chosen
+
+    def _take_reports(self, live: Collection[LiveBroker], now: float) -> None:
+        self.scheduler.forget({broker.member.broker for broker in live})
+        for broker in live:
+            if broker.load is not None:
+                self.scheduler.report(
+                    broker.member.broker,
+                    Report(load=broker.load, businesses=broker.businesses, number=broker.report, at=now),
+                )
 
 
 def staying(known: Leadership) -> tuple[str, ...]:

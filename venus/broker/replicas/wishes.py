@@ -45,7 +45,7 @@ class Wishes:
             known, leading = replica.known, replica.leading
             if known is None or leading is None:
                 continue
-            after = self._wanted.next_record(known, self._brokers.live.values())
+            after = self._wanted.next_record(known, self._brokers.live.values(), self._monotonic())
             if after is not None:
                 self._coordination.swap(known, after)
             elif leading.handing_over is None:

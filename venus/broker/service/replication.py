@@ -20,6 +20,7 @@ from venus.broker.replicas.health import Health
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.installing import Installer
 from venus.broker.replicas.lines import Lines
+from venus.broker.replicas.loads import Loads
 from venus.broker.replicas.placement import Wanted
 from venus.broker.replicas.shared import ReplicatedLogs, refused
 from venus.broker.replicas.standing import Standing
@@ -33,6 +34,7 @@ from venus.coordination.etcd import EtcdCoordinator
 from venus.coordination.login import login_of
 from venus.coordination.membership import FILE, join
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable, VenusError
+from venus.network.scheduling import ALL, Scheduler
 from venus.replication import election
 from venus.replication.records import LiveBroker, Policy
 from venus.replication.settings import Patience
@@ -73,6 +75,7 @@ class Replication:
             min_in_sync=settings.min_in_sync_effective
             if settings.policy == "consistency"
             else settings.min_in_sync or 1,
+            scheduler=Scheduler(choices=ALL),  # what is placed is in records that every broker sees
         )
 
     def enter(self) -> None:
@@ -107,6 +110,7 @@ class Replication:
             monotonic=time.monotonic,
             post=self._bridge.post,
             health=Health(core.store, core.space),
+            load=Loads(core.data_dir),
         )
         self.host.begun(told)
         self.losses = LossWindows(core, self._shared, self.host, self.coordination)

@@ -1,0 +1,118 @@
+"""Interests as one value: conjunctions of equalities and ranges over the columns of one table. Pure.
+
+Numbers are compared as 64-bit floats, as `venus.predicates.judging` does first; whoever needs more widens a bound to
+the next float and judges what is found. NULL (NaN among numbers, None elsewhere) is in no range and equal to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """`equal`: each column has one of these values. `between`: each column is in a closed range of numbers."""
+
+    equal: Mapping[str, frozenset[Hashable]] = field(default_factory=dict)
+    between: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def holds(self, event: Mapping[str, object]) -> bool:
+        """Whether one event matches; the rule that every index is held against."""
+        same = all(event.get(name) is not None and event[name] in values for name, values in self.equal.items())
+        return same and all(
+            isinstance(value := event.get(name), int | float) and low <= value <= high
+            for name, (low, high) in self.between.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Columns of a batch of changes, each as long as the others: numbers as an array, everything else as a list."""
+
+    count: int
+    numbers: Mapping[str, Floats]
+    others: Mapping[str, Sequence[Hashable]] = field(default_factory=dict)
+
+    def taken(self, rows: Ids) -> Events:
+        """Return some of the events."""
+        return Events(
+            len(rows),
+            {name: column[rows] for name, column in self.numbers.items()},
+            {name: [column[row] for row in rows] for name, column in self.others.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Pairs of an event and an interest, by their numbers; by event, then by interest."""
+
+    events: Ids
+    interests: Ids
+
+    @classmethod
+    def of(cls, events: Ids, interests: Ids) -> Matches:
+        """Put pairs in order."""
+        order = np.lexsort((interests, events))
+        return cls(events[order], interests[order])
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return them one by one."""
+        return list(zip(self.events.tolist(), self.interests.tolist(), strict=True))
+
+
+NONE = Matches(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The ranges of many interests as matrices, a row each; a column that an interest does not name is `free`."""
+
+    columns: tuple[str, ...]
+    low: Floats
+    high: Floats
+    free: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, interests: Sequence[Interest]) -> Ranges:
+        """Lay the ranges out."""
+        columns = tuple(sorted({name for one in interests for name in one.between}))
+        place = {name: n for n, name in enumerate(columns)}
+        low = np.full((len(interests), len(columns)), -np.inf)
+        high = np.full((len(interests), len(columns)), np.inf)
+        free = np.ones(low.shape, dtype=np.bool_)
+        for row, one in enumerate(interests):
+            for name, (least, most) in one.between.items():
+                low[row, place[name]], high[row, place[name]], free[row, place[name]] = least, most, False
+        return cls(columns, low, high, free)
+
+    def points(self, events: Events) -> Floats:
+        """Return the events' values in the order of the columns; a column that is missing is NULL."""
+        found = np.full((events.count, len(self.columns)), np.nan)
+        for n, name in enumerate(self.columns):
+            if name in events.numbers:
+                found[:, n] = events.numbers[name]
+        return found
+
+    def narrowed(self, points: Floats, rows: Ids, interests: Ids) -> tuple[Ids, Ids]:
+        """Return the pairs of which the event is in all ranges of the interest; fewer are left after each column."""
+        for n in self._order():
+            value = points[rows, n]
+            inside = (value >= self.low[interests, n]) & (value <= self.high[interests, n])
+            if np.isnan(points[:, n]).any():
+                inside |= self.free[interests, n]
+            rows, interests = rows[inside], interests[inside]
+        return rows, interests
+
+    def _order(self) -> list[int]:
+        """Return the columns, the one first that most interests constrain."""
+        return [int(n) for n in np.argsort(self.free.sum(axis=0), kind="stable")]
