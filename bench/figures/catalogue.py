@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from bench import isolation, overload
-from bench.figures import m2, r2, t5, v3, v4
+from bench.figures import m2, m4, r2, s1, s2, s3, t5, v3, v4, x1
 from bench.figures.figure import Figure
 
 FIGURES: tuple[Figure, ...] = (
     v3.FIGURE,
     v4.FIGURE,
     m2.FIGURE,
+    m4.FIGURE,
     t5.FIGURE,
     isolation.FIGURE,
     r2.FIGURE,
     overload.FIGURE,
+    s1.FIGURE,
+    s2.FIGURE,
+    s3.FIGURE,
+    x1.FIGURE,
 )

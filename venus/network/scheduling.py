@@ -77,10 +77,10 @@ class Scheduler:
     """Chooses brokers for businesses. Times are seconds of any clock, the same for all calls."""
 
     choices: int = CHOICES
-    _reports: dict[str, Report] = field(default_factory=dict)
+    _reports: dict[str, Report] = field(default_factory=dict, init=False)
     #: What was placed at each, and when, as far as it is known here.
-    _placed: dict[str, dict[str, float]] = field(default_factory=dict)
-    _demand: float = DEMAND
+    _placed: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
+    _demand: float = field(default=DEMAND, init=False)
 
     def report(self, broker: str, report: Report) -> None:
         """Take what a broker says of itself; what was placed there before is in it."""

@@ -22,6 +22,8 @@ FEW = 200
 #: HPartition has to leave so much less to be looked at: finding the subspace and ordering what is found costs as well.
 WORTH = 3.0
 SAMPLE = 200
+#: In how many parts a column is cut that is the only one.
+SEGMENTS_ALONE = 128
 
 
 class Index(Protocol):
@@ -70,7 +72,8 @@ def of_ranges(interests: Sequence[Interest], sample: Events) -> Index:
     if len(interests) < FEW or not sample.count:
         return plain
     some = sample.taken(np.arange(min(SAMPLE, sample.count)))
-    hpartition = HPartition(interests)
+    columns = {name for one in interests for name in one.between}
+    hpartition = HPartition(interests) if len(columns) > 1 else HPartition(interests, size=1, segments=SEGMENTS_ALONE)
     return hpartition if WORTH * hpartition.candidates(some) < plain.candidates(some) else plain
 
 

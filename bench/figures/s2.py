@@ -1,0 +1,118 @@
+"""S2: events matched a second by HPartition against one column at a time (BlueDove; SREM: 3.7 to 40.4 times as many).
+
+Both are the same code, with groups of two columns and of one, ten segments a column, on one core. Interests and events
+are skewed: normal around the middle. Beside them comparing everything, and an index for each table, which is what the
+product does first. Times are processor time, the best of three rounds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bench.figures.figure import Figure, Finding
+from venus.network.matching.choosing import Chosen, Tables
+from venus.network.matching.hpartition import HPartition
+from venus.network.matching.interests import Events, Interest
+from venus.network.matching.intervals import Intervals
+
+GOAL = 3.7
+COLUMNS = tuple(f"c{n}" for n in range(8))
+TABLES = 50
+PAPER = "3.7 to 40.4 times"
+
+
+def some_interests(chance: random.Random, count: int, columns: int, half: float) -> list[Interest]:
+    """Return interests in so many columns, each range twice `half` wide."""
+    found = []
+    for _ in range(count):
+        middles = {name: chance.gauss(100, 25) for name in chance.sample(COLUMNS, columns)}
+        found.append(Interest(between={name: (m - half, m + half) for name, m in middles.items()}))
+    return found
+
+
+def some_events(seed: int, count: int) -> Events:
+    """Return events."""
+    chance = np.random.default_rng(seed)
+    return Events(count, {name: chance.normal(100, 25, count) for name in COLUMNS})
+
+
+def rate(match: Callable[[], object], events: int, rounds: int) -> float:
+    """Return events a second of processor time."""
+    taken = []
+    for _ in range(rounds):
+        began = time.process_time()
+        match()
+        taken.append(time.process_time() - began)
+    return events / max(1e-9, min(taken))
+
+
+def one_table(name: str, interests: list[Interest], events: Events, rounds: int) -> Finding:
+    """Compare the two partitions."""
+    hybrid, single, plain = HPartition(interests, size=2), HPartition(interests, size=1), Intervals(interests)
+    assert hybrid.match(events).pairs() == single.match(events).pairs()
+    some = events.taken(np.arange(min(events.count, 200)))
+    ours = rate(lambda: hybrid.match(events), events.count, rounds)
+    theirs = rate(lambda: single.match(events), events.count, rounds)
+    all_of_them = rate(lambda: plain.match(some), some.count, rounds)
+    return Finding(
+        what=f"{name}: HPartition {ours:,.0f} events/s, {hybrid.copies:.0f} copies of an interest",
+        ours=f"{ours / theirs:.1f} times",
+        goal=f">= {GOAL} times",
+        met=ours >= GOAL * theirs,
+        paper=PAPER,
+        peer=f"one column {theirs:,.0f}, all compared {all_of_them:,.0f} events/s",
+    )
+
+
+def by_table(count: int, events: int, rounds: int) -> Finding:
+    """Interests of many tables: an index for each, against a partition in which the table is one more column."""
+    chance = random.Random(9)
+    interests = [some_interests(chance, count // TABLES, 3, 10) for _ in range(TABLES)]
+    come = [some_events(table, events // TABLES) for table in range(TABLES)]
+    tables = Tables({n: Chosen(each, come[n]) for n, each in enumerate(interests)})
+    whole = [
+        Interest(between={**one.between, "table": (float(n), float(n))})
+        for n, each in enumerate(interests)
+        for one in each
+    ]
+    together = Events(
+        sum(one.count for one in come),
+        {name: np.concatenate([one.numbers[name] for one in come]) for name in COLUMNS}
+        | {"table": np.repeat(np.arange(TABLES, dtype=float), [one.count for one in come])},
+    )
+    hybrid, single = HPartition(whole, size=2), HPartition(whole, size=1)
+
+    def first() -> int:
+        return sum(len(tables.match(n, each)) for n, each in enumerate(come))
+
+    assert first() == len(hybrid.match(together))
+    ours = rate(first, together.count, rounds)
+    two = rate(lambda: hybrid.match(together), together.count, rounds)
+    one = rate(lambda: single.match(together), together.count, rounds)
+    return Finding(
+        what=f"{count:,} interests in 3 of 8 columns of {TABLES} tables: table first {ours:,.0f} events/s",
+        ours=f"{ours / one:.1f} times one column, {ours / two:.1f} times HPartition",
+        goal=f">= {GOAL} times",
+        met=ours >= GOAL * one,
+        peer=f"HPartition {two:,.0f}, one column {one:,.0f} events/s",
+    )
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    count, events, rounds = (4000, 500, 1) if quick else (20_000, 2000, 3)
+    chance, come = random.Random(2), some_events(1, events)
+    shapes = (("all 8 columns, ranges of 10", 8, 5.0), ("all 8 columns, ranges of 40", 8, 20.0),
+              ("4 of 8 columns, ranges of 10", 4, 5.0), ("3 of 8 columns, ranges of 20", 3, 10.0))  # fmt: skip
+    found = [
+        one_table(f"{count:,} interests in {words}", some_interests(chance, count, columns, half), come, rounds)
+        for words, columns, half in shapes
+    ]
+    return [*found, by_table(count, events, rounds)]
+
+
+FIGURE = Figure(id="S2", title="matching rate", measure=run)

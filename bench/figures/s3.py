@@ -1,0 +1,58 @@
+"""S3: messages lost after many brokers died at once (SREM: none in "tens of seconds"), SkipCloud simulated.
+
+A cycle of exchanges is one second. A message that finds a dead broker is tried at another one; it is lost when a broker
+has nobody left to try. Messages go between living brokers and clusters of which somebody lives.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from bench.figures.figure import Figure, Finding
+from venus.network.skipcloud.clusters import Shape
+from venus.network.skipcloud.simulation import Cloud
+
+CYCLES = 3
+SECONDS = 10
+GOALS = {10: 99.9, 30: 99.9, 50: 0.0}
+
+
+def lost(brokers: int, percent: int, messages: int, seeds: int) -> tuple[float, int]:
+    """Return the share that arrived in the first second, in percent, and after how many seconds none was lost."""
+    arrived, silent_from = 0, 0
+    for seed in range(seeds):
+        cloud = Cloud([f"b{n}" for n in range(brokers)], Shape.of(brokers), random.Random(seed).randrange)
+        for _ in range(CYCLES):
+            cloud.cycle()
+        cloud.kill(brokers * percent // 100)
+        for second in range(SECONDS + 1):
+            found = sum(bool(one.at) for one in cloud.send_some(messages))
+            arrived += found if second == 0 else 0
+            if found < messages:
+                silent_from = max(silent_from, second + 1)
+            cloud.cycle()
+    return 100 * arrived / (messages * seeds), silent_from
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 2000, 5)
+    findings = []
+    for brokers in sizes:
+        for percent, goal in GOALS.items():
+            share, silent_from = lost(brokers, percent, messages, seeds)
+            wanted = f">= {goal:g} % at once, " if goal else ""
+            findings.append(
+                Finding(
+                    what=f"{percent} % of {brokers} brokers dead, {messages * seeds:,} messages a second",
+                    ours=f"{share:.3f} % arrive in the first second, all from {silent_from} s on",
+                    goal=f"{wanted}all from {SECONDS} s on",
+                    met=share >= goal and silent_from <= SECONDS,
+                    paper="none lost in tens of seconds",
+                )
+            )
+    return findings
+
+
+FIGURE = Figure(id="S3", title="loss after many brokers died", measure=run)

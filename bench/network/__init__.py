@@ -1,0 +1,1 @@
+"""What stands beside the product's modules of the network in their figures."""

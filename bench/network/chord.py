@@ -1,0 +1,43 @@
+"""Chord as a peer of SkipCloud: a ring with fingers; a lookup is forwarded to the closest known one before the key."""
+
+from __future__ import annotations
+
+import bisect
+import random
+
+BITS = 32
+
+
+class Ring:
+    """Nodes by identifier. `base` 2 is the paper's; a larger one has base - 1 fingers a digit, and needs fewer hops."""
+
+    def __init__(self, count: int, chance: random.Random, base: int = 2) -> None:
+        self.size = 1 << BITS
+        self.nodes = sorted(chance.sample(range(self.size), count))
+        self._fingers = {node: self._fingers_of(node, base) for node in self.nodes}
+
+    def owner(self, key: int) -> int:
+        """Return the first node at or behind a key."""
+        return self.nodes[bisect.bisect_left(self.nodes, key) % len(self.nodes)]
+
+    @property
+    def neighbours(self) -> float:
+        """How many others a node knows, on average."""
+        return sum(map(len, self._fingers.values())) / len(self.nodes)
+
+    def hops(self, start: int, key: int) -> int:
+        """Return how many times a message for a key is forwarded."""
+        owner, at, hops = self.owner(key), start, 0
+        while at != owner:
+            left = (key - at) % self.size
+            before = [f for f in self._fingers[at] if 0 < (f - at) % self.size < left]
+            at = max(before, key=lambda f, at=at: (f - at) % self.size) if before else owner  # type: ignore[misc]
+            hops += 1
+        return hops
+
+    def _fingers_of(self, node: int, base: int) -> list[int]:
+        found, step = set(), 1
+        while step < self.size:
+            found |= {self.owner((node + digit * step) % self.size) for digit in range(1, base)}
+            step *= base
+        return sorted(found - {node})

@@ -1,0 +1,85 @@
+"""Many brokers of SkipCloud in one process: cycles of exchanges, brokers that die, messages on their way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from venus.network.skipcloud.clusters import Identifier, Shape, assign
+from venus.network.skipcloud.routing import Routed, route
+from venus.network.skipcloud.views import Chance, Views
+
+
+class Cloud:
+    """Brokers that all know the same assignment; who lives is known to nobody but this class."""
+
+    def __init__(self, brokers: Sequence[str], shape: Shape, chance: Chance) -> None:
+        self.shape = shape
+        self.identifiers = assign(brokers, shape)
+        self.living = list(brokers)
+        self._alive = set(brokers)
+        self._chance = chance
+        self.views = {name: Views(name, self.identifiers, shape) for name in brokers}
+        self.exchanges = 0
+        self._meet()
+
+    @property
+    def clusters(self) -> list[Identifier]:
+        """The top clusters of which somebody lives."""
+        return sorted({self.identifiers[name] for name in self.living})
+
+    @property
+    def neighbours(self) -> float:
+        """How many others a broker knows, on average."""
+        return sum(len(self.views[name].known()) for name in self.living) / max(1, len(self.living))
+
+    def cycle(self) -> None:
+        """Let every living broker exchange some neighbours with the oldest one at each level, in turn."""
+        for name in self.living:
+            for level in range(self.shape.depth):
+                self._exchange(self.views[name], level)
+            self.views[name].fill()
+
+    def kill(self, count: int) -> None:
+        """Let some brokers die at once."""
+        for _ in range(min(count, len(self.living))):
+            self._alive.discard(self.living.pop(self._chance(len(self.living))))
+
+    def send(self, start: str, target: Identifier, **more: int) -> Routed:
+        """Route a message."""
+        return route(start, target, self.views, self.identifiers, self._alive.__contains__, **more)
+
+    def send_some(self, count: int, **more: int) -> list[Routed]:
+        """Route messages between brokers and living clusters chosen by chance."""
+        clusters = self.clusters
+        return [
+            self.send(self.living[self._chance(len(self.living))], clusters[self._chance(len(clusters))], **more)
+            for _ in range(count)
+        ]
+
+    def _exchange(self, mine: Views, level: int) -> None:
+        other = mine.oldest(level)
+        if other is None:
+            return
+        self.exchanges += 1
+        if other not in self._alive:
+            mine.drop(other)
+            return
+        theirs = self.views[other]
+        given, back = mine.offer(level, other, self._chance), theirs.offer(level, mine.me, self._chance)
+        del mine.levels[level][other]
+        theirs.take(level, given, back)
+        mine.take(level, back, given)
+
+    def _meet(self) -> None:
+        """Give every broker neighbours: some that the directory names, as many of each child cluster."""
+        each = max(1, self.shape.degree // self.shape.base)
+        children: dict[Identifier, list[str]] = {}
+        for name, identifier in self.identifiers.items():
+            for level in range(1, self.shape.depth + 1):
+                children.setdefault(identifier[:level], []).append(name)
+        for name, identifier in self.identifiers.items():
+            for level in range(self.shape.depth):
+                for digit in range(self.shape.base):
+                    there = list(children.get((*identifier[:level], digit), ()))
+                    met = {there.pop(self._chance(len(there))): 0 for _ in range(min(each, len(there)))}
+                    self.views[name].take(level, met)

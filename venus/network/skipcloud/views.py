@@ -1,0 +1,94 @@
+"""The neighbours that a broker knows at each level, kept fresh by exchanges with the oldest (Cyclon; SREM 3.1). Pure.
+
+Whoever does not answer is dropped, and whoever is gone is not passed on for long, because ages grow and the oldest is
+asked first. Of each child cluster a view keeps as many, so that routing always finds somebody one digit nearer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from venus.network.skipcloud.clusters import Identifier, Shape, common
+
+#: How many entries go each way in one exchange.
+EXCHANGED = 8
+
+#: Returns a number from 0 up to below its argument.
+Chance = Callable[[int], int]
+Entries = dict[str, int]  # age by broker
+
+
+class Views:
+    """What one broker knows. `identifiers` say which top cluster a broker is in."""
+
+    def __init__(self, me: str, identifiers: Mapping[str, Identifier], shape: Shape) -> None:
+        self.me = me
+        self._identifiers, self._shape = identifiers, shape
+        self.identifier = identifiers[me]
+        #: At level i: brokers that share i digits with this one.
+        self.levels: list[Entries] = [{} for _ in range(shape.depth)]
+        #: The others of its top cluster, each one hop away.
+        self.top: set[str] = {name for name, found in identifiers.items() if found == self.identifier and name != me}
+
+    def known(self) -> set[str]:
+        """Return every broker that it could forward to."""
+        return {name for level in self.levels for name in level} | self.top
+
+    def drop(self, broker: str) -> None:
+        """Forget one that does not answer."""
+        for level in self.levels:
+            level.pop(broker, None)
+        self.top.discard(broker)
+
+    def oldest(self, level: int) -> str | None:
+        """Return whom to exchange with next, and let everybody grow older; None = nobody is known at this level."""
+        view = self.levels[level]
+        for name in view:
+            view[name] += 1
+        return max(view, key=lambda name: (view[name], name), default=None)
+
+    def offer(self, level: int, to: str, chance: Chance) -> Entries:
+        """Return what to send in an exchange: itself, new, and some of those it knows."""
+        names = [name for name in self.levels[level] if name != to]
+        some = {self.me: 0}
+        while names and len(some) < EXCHANGED:
+            name = names.pop(chance(len(names)))
+            some[name] = self.levels[level][name]
+        return some
+
+    def take(self, level: int, offered: Mapping[str, int], sent: Iterable[str] = ()) -> None:
+        """Take in what the other side has sent; `sent` makes room first.
+
+        Brokers that do not belong into the level's cluster are left out.
+        """
+        view = self.levels[level]
+        added = {name: age for name, age in offered.items() if name != self.me and self._belongs(name, level)}
+        for name, age in added.items():
+            view[name] = min(age, view.get(name, age))
+        self._trim(level, set(sent) - added.keys())
+
+    def fill(self) -> None:
+        """Fill empty places of a level with what other levels know (algorithm 1)."""
+        for level, view in enumerate(self.levels):
+            for other in self.levels:
+                for name, age in other.items():
+                    if name not in view and len(view) < self._shape.degree and self._belongs(name, level):
+                        view[name] = age
+            self._trim(level, set())
+
+    def _belongs(self, name: str, level: int) -> bool:
+        found = self._identifiers.get(name)
+        return found is not None and common(found, self.identifier) >= level
+
+    def _trim(self, level: int, sent: set[str]) -> None:
+        """Keep as many of each child cluster; those that were sent away and the oldest go first."""
+        view = self.levels[level]
+        each = max(1, self._shape.degree // self._shape.base)
+        children: dict[int, list[str]] = {}
+        for name in view:
+            children.setdefault(self._identifiers[name][level], []).append(name)
+        for names in children.values():
+            if len(names) > each:
+                names.sort(key=lambda name: (name in sent, view[name], name))
+                for name in names[each:]:
+                    del view[name]
