@@ -24,6 +24,10 @@ WORTH = 3.0
 SAMPLE = 200
 #: In how many parts a column is cut that is the only one.
 SEGMENTS_ALONE = 128
+#: Columns in a group, and parts of each.
+SHAPES = ((2, 10), (4, 8))
+#: How often an interest may be stored: eight bytes each.
+COPIES_MAX = 512
 
 
 class Index(Protocol):
@@ -72,9 +76,12 @@ def of_ranges(interests: Sequence[Interest], sample: Events) -> Index:
     if len(interests) < FEW or not sample.count:
         return plain
     some = sample.taken(np.arange(min(SAMPLE, sample.count)))
-    columns = {name for one in interests for name in one.between}
-    hpartition = HPartition(interests) if len(columns) > 1 else HPartition(interests, size=1, segments=SEGMENTS_ALONE)
-    return hpartition if WORTH * hpartition.candidates(some) < plain.candidates(some) else plain
+    columns = len({name for one in interests for name in one.between})
+    shapes = [(1, SEGMENTS_ALONE)] if columns == 1 else [shape for shape in SHAPES if shape[0] <= columns]
+    partitions = [HPartition(interests, size=size, segments=segments) for size, segments in shapes]
+    affordable = [one for one in partitions if one.copies <= COPIES_MAX]
+    best = min(affordable, key=lambda one: one.candidates(some), default=None)
+    return best if best is not None and WORTH * best.candidates(some) < plain.candidates(some) else plain
 
 
 class Tables:

@@ -25,7 +25,7 @@ class Equality:
         crowd = Counter((name, value) for one in interests for name, values in one.equal.items() for value in values)
         for number, one in enumerate(interests):
             column = min(one.equal, key=lambda name: (sum(crowd[name, value] for value in one.equal[name]), name))
-            for value in one.equal[column]:
+            for value in one.equal[column] - {None}:
                 filed[column][value].append(number)
             self._rest.append({name: values for name, values in one.equal.items() if name != column})
         self._filed: dict[str, dict[Hashable, Ids]] = {
@@ -54,10 +54,9 @@ class Equality:
         rows: list[int] = []
         ids: list[Ids] = []
         for column, places in self._filed.items():
-            for row, value in enumerate(_values(events, column)):
-                if value is not None and (there := places.get(value)) is not None:
-                    rows.append(row)
-                    ids.append(there)
+            there = list(map(places.get, _values(events, column)))  # None is filed nowhere
+            rows += [row for row, found in enumerate(there) if found is not None]
+            ids += [found for found in there if found is not None]
         if not rows:
             return NONE
         counts = np.fromiter(map(len, ids), np.int64, len(ids))
