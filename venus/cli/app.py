@@ -36,6 +36,7 @@ from venus.cli.members import accept_loss, dissolve
 from venus.cli.members import commands as members
 from venus.cli.output import ReaderGone, reader_gone
 from venus.cli.support import command as support_command
+from venus.cli.topology import topology
 
 TRY, PREPARE, RUN, WATCH, ACT = "Try", "Prepare", "Run", "Watch", "Act"
 
@@ -86,6 +87,7 @@ app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
 for change in (members.move, members.drain, members.add, members.remove, dissolve.dissolve):
     cluster_command.app.command()(change)
 cluster_command.app.command("accept-loss")(accept_loss.accept_loss)
+cluster_command.app.command()(topology)
 app.add_typer(spark_command.app, name="spark", rich_help_panel=RUN)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=WATCH)
 app.add_typer(alarms.app, name="alarms", rich_help_panel=WATCH)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from venus.errors import ConfigError
@@ -99,22 +99,18 @@ def merged(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
         members[one.name].append(one)
     sets: list[BrokerSet] = []
     problems: list[str] = []
-    for name, found in members.items():
+    for found in members.values():
         first = found[0]
         for other in found[1:]:
             problems += _contradictions(first, other)
         addresses = tuple(dict.fromkeys(address for one in found for address in one.addresses))
-        sets.append(
-            BrokerSet(
-                name=name, tier=first.tier, level=first.level, site=first.site, upstream=first.upstream,
-                labels=first.labels, addresses=addresses,
-            )
-        )  # fmt: skip
+        upstream = tuple(dict.fromkeys(entry for one in found for entry in one.upstream))
+        sets.append(replace(first, upstream=upstream, addresses=addresses))
     return Topology.of(sets), list(dict.fromkeys(problems))
 
 
 def _contradictions(one: BrokerSet, other: BrokerSet) -> Iterator[str]:
-    for what in ("tier", "level", "site", "upstream", "labels"):
+    for what in ("tier", "level", "site", "labels"):
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
             yield (

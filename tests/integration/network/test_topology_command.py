@@ -1,0 +1,105 @@
+"""`venus cluster topology` with real sets: who pulls from whom, offsets and lag; mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import fill, wait_for
+from tests.support.networks import has, start
+from venus.broker.service.process import RunningBroker
+from venus.cli.app import run
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[dict[str, RunningBroker]]:
+    hq = start(tmp_path / "hq")
+    fill(hq.address, 1, 3)
+    europe = start(tmp_path / "europe", hq.address, tier="tandem", level=1)
+    lyon = start(tmp_path / "lyon", europe.address, tier="access", level=2)
+    running = {"hq": hq, "europe": europe, "lyon": lyon}
+    try:
+        has(lyon.address, 3)
+        yield running
+    finally:
+        for broker in reversed(running.values()):
+            broker.stop()
+
+
+def config(tmp_path: Path, address: str) -> str:
+    file = tmp_path / "venus.toml"
+    file.write_text(f'[broker]\naddress = "{address}"\n')
+    return str(file)
+
+
+def test_from_the_lowest_set_all_sets_above_are_found(
+    network: dict[str, RunningBroker],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    file = config(tmp_path, network["lyon"].address)
+    assert run(["cluster", "topology", "-c", file]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"hq: core · level 0 · {network['hq'].address}"
+    assert lines[1].startswith("│  main  3")
+    assert lines[2] == f"└─ europe: tandem · level 1 · {network['europe'].address}"
+    assert lines[3].startswith("   │  main  3  level")
+    assert lines[4] == f"   └─ lyon: access · level 2 · {network['lyon'].address}"
+    assert lines[5].startswith("         main  3  level")
+    assert len(lines) == 6
+
+
+def test_machines_get_every_hop(
+    network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["cluster", "topology", "--json", "-c", config(tmp_path, network["lyon"].address)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["healthy"] is True
+    sets = {one["set"]: one for one in found["sets"]}
+    assert {name: one["pulls_from"] for name, one in sets.items()} == {"hq": None, "europe": "hq", "lyon": "europe"}
+    assert sets["lyon"]["businesses"][0] | {"from_home_s": 0} == {
+        "business": "main", "offset": 3, "behind": 0, "behind_s": 0.0, "from_home_s": 0, "state": "following", "reason": "",
+    }  # fmt: skip
+
+
+def test_from_the_home_a_set_below_is_shown_as_the_home_sees_it(
+    network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = config(tmp_path, network["hq"].address)
+
+    def seen() -> bool:
+        run(["cluster", "topology", "-c", file])
+        return "europe: not asked\n" in (out := capsys.readouterr().out) and "main  3  level" in out
+
+    wait_for(seen)
+    assert run(["cluster", "topology", network["lyon"].address, "-c", file]) == 0
+    assert "lyon: access" in capsys.readouterr().out
+
+
+def test_a_set_that_is_cut_off_is_named_and_the_exit_code_says_so(
+    network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network["europe"].stop()
+    file = config(tmp_path, network["lyon"].address)
+
+    def seen() -> bool:
+        code = run(["cluster", "topology", "-c", file])
+        out = capsys.readouterr().out
+        return code == 1 and "! set lyon: main is cut off" in out and "no answer: broker at" in out
+
+    wait_for(seen)
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = config(tmp_path, "127.0.0.1:1")
+    assert run(["cluster", "topology", "-c", file]) == 75
+    assert "broker at 127.0.0.1:1 cannot be reached" in capsys.readouterr().err
+    assert run(["cluster", "topology", "nowhere", "-c", file]) == 2
+    assert "nowhere should be HOST:PORT" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""How a topology looks: on narrow and wide terminals, with one set and with twelve."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.network.drawing import Hop, SetView, View, drawn
+from venus.network.topology import BrokerSet, Tier
+
+
+def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: object) -> SetView:
+    known = {key: more.pop(key) for key in ("labels", "addresses", "site") if key in more}
+    return SetView(
+        set=BrokerSet(name=name, tier=tier, level=level, **known),  # type: ignore[arg-type]
+        pulls_from=above,
+        businesses=hops,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+HQ = one("hq", Tier.CORE, 0, "", Hop(business="main", offset=1_204_551), addresses=("hq:7400",))
+EUROPE = one(
+    "europe", Tier.TANDEM, 1, "hq",
+    Hop(business="main", offset=1_204_550, behind=1, behind_s=0.2, hop_s=0.012, state="following"),
+    addresses=("eu1:7400", "eu2:7400"),
+)  # fmt: skip
+LYON = one(
+    "lyon", Tier.ACCESS, 2, "europe",
+    Hop(business="main", offset=990, behind=551, behind_s=75.0, state="cut off", reason="no answer from eu1:7400"),
+    labels=frozenset({"eu"}),
+)  # fmt: skip
+NICE = one("nice", Tier.ACCESS, 2, "europe", Hop(business="main", offset=5, behind=0, state="following", hop_s=2.5))
+
+
+def test_each_set_hangs_below_the_one_it_pulls_from() -> None:
+    assert drawn(View((NICE, LYON, EUROPE, HQ)), 100) == [
+        "hq: core · level 0 · hq:7400",
+        "│  main  1,204,551",
+        "└─ europe: tandem · level 1 · eu1:7400, eu2:7400",
+        "   │  main  1,204,550  1 behind for 0.2 s, 12 ms from the home",
+        "   ├─ lyon: access · level 2 · labels eu",
+        "   │     main  990  ! cut off, 551 behind for 75 s, no answer from eu1:7400",
+        "   └─ nice: access · level 2",
+        "         main  5  level, 2.5 s from the home",
+    ]
+
+
+def test_one_set_is_two_lines() -> None:
+    assert drawn(View((HQ,)), 80) == ["hq: core · level 0 · hq:7400", "   main  1,204,551"]
+    assert drawn(View(()), 80) == []
+
+
+@pytest.mark.parametrize("width", [24, 30, 40, 60, 80])
+def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> None:
+    tandems = [one(f"tandem-{n}", Tier.TANDEM, 1, "hq", *EUROPE.businesses) for n in range(3)]
+    lower = [
+        one(f"access-{n}", Tier.ACCESS, 2, f"tandem-{n % 3}", *LYON.businesses, *NICE.businesses) for n in range(8)
+    ]
+    view = View((HQ, *tandems, *lower))
+    lines = drawn(view, width)
+    assert max(map(len, lines)) <= width
+    text = " ".join(line.strip(" │├└─") for line in lines)
+    for each in view.sets:
+        assert f"{each.set.name}:" in text
+    assert text.count("cut off") == 8
+    assert text.count("1,204,550") == 3
+
+
+def test_businesses_are_below_each_other() -> None:
+    lines = drawn(
+        View((one("hq", Tier.CORE, 0, "", Hop(business="a", offset=5), Hop(business="long", offset=12_345)),)), 80
+    )
+    assert lines[1:] == ["   a          5", "   long  12,345"]
+
+
+def test_sets_whose_upper_one_is_not_known_and_circles_are_drawn_all_the_same() -> None:
+    circle = (one("a", Tier.CORE, 0, "b"), one("b", Tier.CORE, 0, "a"))
+    lines = drawn(View((*circle, one("x", Tier.ACCESS, 2, "gone"))), 80)
+    assert [line.strip(" │├└─").partition(":")[0] for line in lines] == ["x", "a", "b"]
+
+
+def test_what_needs_a_person_is_named_once() -> None:
+    lost = one("b:1", Tier.ACCESS, 1, trouble="no answer: refused", asked=False)
+    view = View((HQ, EUROPE, LYON, lost), ("a loop",))
+    assert view.complaints == (
+        "a loop",
+        "set lyon: main is cut off: no answer from eu1:7400",
+        "set b:1: no answer: refused",
+    )
+    assert View((HQ, EUROPE, NICE)).complaints == ()
+    assert "not asked" in "".join(drawn(view, 80))

@@ -1,0 +1,127 @@
+"""What brokers say of the network: asked from the configured ones upwards, and put together as one view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from venus.errors import VenusError
+from venus.network.drawing import Hop, SetView, View
+from venus.network.topology import BrokerSet, Tier, merged, problems_of
+from venus.rpc.address import Address, Proof
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
+
+#: Of the consumer groups as which lower sets pull.
+GROUP = "mirror/"
+SETS_MAX = 200
+ASKED_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the brokers at some addresses have said, or why they have not."""
+
+    addresses: tuple[str, ...]
+    status: broker_pb2.BrokerStatus | None = None
+    error: str = ""
+
+
+def look(starts: Iterable[tuple[str, ...]], proof: Proof) -> View:
+    """Ask the brokers at these addresses, a tuple for each set, and every set above them."""
+    answers: list[Answer] = []
+    asked: set[str] = set()
+    waiting = list(starts)
+    with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-topology") as pool:
+        while waiting and len(answers) < SETS_MAX:
+            new = [one for one in dict.fromkeys(waiting) if not asked.issuperset(one)]
+            asked.update(address for one in new for address in one)
+            found = list(pool.map(lambda one: _ask(one, proof), new))
+            answers += found
+            waiting = [
+                tuple(entries)
+                for answer in found
+                if answer.status is not None
+                for entries in (answer.status.network.upstream, answer.status.network.home)
+                if entries
+            ]
+    return view_of(answers)
+
+
+def _ask(addresses: tuple[str, ...], proof: Proof) -> Answer:
+    try:
+        with Admin(Address(",".join(addresses), proof)) as admin:
+            return Answer(addresses, status=admin.status())
+    except VenusError as error:
+        return Answer(addresses, error=str(error))
+
+
+def view_of(answers: Iterable[Answer]) -> View:
+    """Put answers together: sets that answered, sets that did not, and those of which only others have spoken."""
+    told = [(_set_of(one.status.network, one.addresses), one.status) for one in answers if one.status is not None]
+    topology, problems = merged(found for found, _ in told)
+    problems += problems_of(topology.sets, complete=False)
+    views: dict[str, SetView] = {}
+    for found, status in told:
+        whole = topology.named(found.name) or found
+        if found.name not in views:
+            views[found.name] = SetView(
+                set=whole, pulls_from=_pulls_from(status), businesses=tuple(map(_hop, status.businesses)),
+                trouble=status.network.refused,
+            )  # fmt: skip
+    for found, status in told:
+        for lower in _spoken_of(found, status):
+            known = views.get(lower.set.name)
+            if known is None:
+                views[lower.set.name] = lower
+            elif not known.asked:
+                views[lower.set.name] = replace(known, businesses=(*known.businesses, *lower.businesses))
+    for answer in answers:
+        if answer.error and not any(set(answer.addresses) & set(one.set.addresses) for one in views.values()):
+            name = ", ".join(answer.addresses)
+            views[name] = SetView(set=_unknown(name, 0), asked=False, trouble=f"no answer: {answer.error}")
+    return View(tuple(views.values()), tuple(dict.fromkeys(problems)))
+
+
+def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> BrokerSet:
+    tier = Tier(network.tier) if network.tier in list(Tier) else Tier.CORE
+    return BrokerSet(
+        name=network.set or ", ".join(addresses), tier=tier, level=network.level, upstream=tuple(network.upstream),
+        labels=frozenset(network.labels), addresses=addresses,
+    )  # fmt: skip
+
+
+def _unknown(name: str, level: int) -> BrokerSet:
+    return BrokerSet(name=name, tier=Tier.ACCESS if level else Tier.CORE, level=level)
+
+
+def _pulls_from(status: broker_pb2.BrokerStatus) -> str:
+    """Return the set above: the one that is connected, or the last one that was."""
+    connected = [entry.mirror.set for entry in status.businesses if entry.HasField("mirror") and entry.mirror.set]
+    return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
+
+
+def _hop(entry: broker_pb2.BusinessStatus) -> Hop:
+    if not entry.HasField("mirror"):
+        return Hop(business=entry.business, offset=entry.next_offset)
+    mirror = entry.mirror
+    known = mirror.state != "waiting"
+    return Hop(
+        business=entry.business, offset=entry.next_offset, behind=mirror.lag if known else None,
+        behind_s=mirror.lag_ms / 1000, hop_s=mirror.hop_ms / 1000, state=mirror.state, reason=mirror.reason,
+    )  # fmt: skip
+
+
+def _spoken_of(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[SetView]:
+    """Yield the sets that pull from one, as it sees them: what they have acknowledged."""
+    for entry in status.businesses:
+        for consumer in entry.consumers:
+            if consumer.group.startswith(GROUP):
+                hop = Hop(
+                    business=entry.business, offset=consumer.acknowledged,
+                    behind=max(0, entry.next_offset - consumer.acknowledged),
+                    state="" if consumer.connected else "not connected",
+                )  # fmt: skip
+                lower = _unknown(consumer.group.removeprefix(GROUP), upper.level + 1)
+                yield SetView(set=lower, asked=False, pulls_from=upper.name, businesses=(hop,))

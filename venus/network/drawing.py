@@ -1,0 +1,139 @@
+"""A topology as text: every set below the one it pulls from, with offsets and lag of each hop. Pure.
+
+The lines fit into a width; what is too long goes on in the next line, behind the same branches.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from venus.figures import seconds_shown
+from venus.network.topology import BrokerSet
+
+WIDTH_MIN = 24
+#: States of a mirror in which it needs nobody.
+WELL = frozenset({"", "following", "filling", "elsewhere"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """A business at a set. `behind` and what follows say how it stands to the set above; None = not known."""
+
+    business: str
+    offset: int  # the end of its queue here; -1 = not known
+    behind: int | None = None  # offsets that are above and not here
+    behind_s: float | None = None  # for how long it has not had everything
+    hop_s: float | None = None  # from the commit at the home until it was visible here
+    state: str = ""  # of the mirror; empty = it is the home, or nobody knows
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetView:
+    """A set as it was seen. `asked` is false for one that only the set above has spoken of."""
+
+    set: BrokerSet
+    asked: bool = True
+    pulls_from: str = ""  # the set it is connected to; empty = none
+    businesses: tuple[Hop, ...] = ()
+    trouble: str = ""  # why it did not answer, or cannot be where it is
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All sets; `problems` are sentences about the whole."""
+
+    sets: tuple[SetView, ...]
+    problems: tuple[str, ...] = ()
+
+    def below(self, name: str) -> list[SetView]:
+        """Return the sets that pull from one, or from none that is known for ""."""
+        names = {one.set.name for one in self.sets}
+        found = [one for one in self.sets if (one.pulls_from if one.pulls_from in names else "") == name]
+        return sorted(found, key=lambda one: (one.set.level, one.set.name))
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Everything that needs a person."""
+        found = list(self.problems)
+        for one in self.sets:
+            if one.trouble:
+                found.append(f"set {one.set.name}: {one.trouble}")
+            for hop in one.businesses:
+                if hop.state not in WELL:
+                    reason = f": {hop.reason}" if hop.reason else ""
+                    found.append(f"set {one.set.name}: {hop.business} is {hop.state}{reason}")
+        return tuple(dict.fromkeys(found))
+
+
+def drawn(view: View, width: int) -> list[str]:
+    """Return the lines."""
+    lines: list[str] = []
+    seen: set[str] = set()
+    for top in view.below(""):
+        lines += _branch(view, top, "", "", max(WIDTH_MIN, width), seen)
+    for one in view.sets:  # sets that pull from each other in a circle hang below nobody
+        if one.set.name not in seen:
+            lines += _branch(view, one, "", "", max(WIDTH_MIN, width), seen)
+    return lines
+
+
+def _branch(view: View, one: SetView, first: str, rest: str, width: int, seen: set[str]) -> Iterator[str]:
+    if one.set.name in seen:
+        return
+    seen.add(one.set.name)
+    below = [lower for lower in view.below(one.set.name) if lower.set.name not in seen]
+    inner = rest + ("│  " if below else "   ")
+    yield from _folded(_title(one), first, inner, width)
+    for hop in _aligned(one.businesses):
+        yield from _folded(hop, inner, f"{inner}  ", width)
+    for number, lower in enumerate(below):
+        last = number == len(below) - 1
+        yield from _branch(
+            view, lower, f"{rest}{'└─ ' if last else '├─ '}", rest + ("   " if last else "│  "), width, seen
+        )
+
+
+def _title(one: SetView) -> str:
+    parts = [one.set.tier.value, f"level {one.set.level}"] if one.asked else ["not asked"]
+    if one.set.site and one.set.site != one.set.name:
+        parts.append(one.set.site)
+    parts += [", ".join(one.set.addresses)] if one.set.addresses else []
+    parts += [f"labels {', '.join(sorted(one.set.labels))}"] if one.set.labels else []
+    parts += [f"! {one.trouble}"] if one.trouble else []
+    return f"{one.set.name}: {' · '.join(parts)}"
+
+
+def _aligned(hops: Sequence[Hop]) -> Iterator[str]:
+    names = max((len(hop.business) for hop in hops), default=0)
+    offsets = max((len(f"{hop.offset:,}") for hop in hops), default=0)
+    for hop in hops:
+        offset = f"{hop.offset:,}" if hop.offset >= 0 else "?"
+        yield f"{hop.business:<{names}}  {offset:>{offsets}}  {lag_shown(hop)}".rstrip()
+
+
+def lag_shown(hop: Hop) -> str:
+    """Return how a business stands to the set above, in words."""
+    parts = []
+    if hop.state not in ("", "following"):
+        parts.append(f"! {hop.state}" if hop.state not in WELL else hop.state)
+    if hop.behind is not None:
+        late = f" for {seconds_shown(hop.behind_s)}" if hop.behind and hop.behind_s else ""
+        parts.append(f"{hop.behind:,} behind{late}" if hop.behind else "level")
+    if hop.hop_s:
+        parts.append(f"{_short(hop.hop_s)} from the home")
+    if hop.reason and hop.state not in WELL:
+        parts.append(hop.reason)
+    return ", ".join(parts)
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else seconds_shown(seconds)
+
+
+def _folded(text: str, first: str, rest: str, width: int) -> list[str]:
+    room = max(12, width - max(len(first), len(rest)))
+    cut = textwrap.wrap(text, room, break_on_hyphens=False) or [""] if len(first) + len(text) > width else [text]
+    return [(first if number == 0 else rest) + line for number, line in enumerate(cut)]
