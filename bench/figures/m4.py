@@ -23,6 +23,7 @@ BROKERS = 64
 REAL = 8
 BUSINESSES = 64
 ROWS = 1000
+STEP_S = 0.01  # between two placements
 GOAL = 1.3
 PAPER = "Kafka: 0 to 6,352 rows a broker, 882 lost; Minos: even, 0 lost"
 
@@ -41,18 +42,20 @@ class Simulated:
             if n % every == 0:
                 self._report(n)
             scheduler = self._chance.choice(self._schedulers)
-            told.append((n, scheduler.choose(f"x{n}", self._names, float(n))))
+            told.append((n, scheduler.choose(f"x{n}", self._names, n * STEP_S)))
             self._placed[told[-1][1]] += 1
             if n >= late:  # late 0: at once
                 for each in self._schedulers:
-                    each.placed(f"x{told[n - late][0]}", told[n - late][1], float(n))
+                    each.placed(f"x{told[n - late][0]}", told[n - late][1], n * STEP_S)
 
     def _report(self, n: int) -> None:
         for name in self._names:
             used = min(1.0, self._placed[name] * self._share)
             load = Load(memory=used, cpu=used, disk=used, network=used)
             for scheduler in self._schedulers:
-                scheduler.report(name, Report(load=load, businesses=self._placed[name], number=n, at=n - 0.5))
+                scheduler.report(
+                    name, Report(load=load, businesses=self._placed[name], number=n, at=(n - 0.5) * STEP_S)
+                )
 
     @property
     def uneven(self) -> float:

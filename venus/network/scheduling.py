@@ -111,7 +111,7 @@ class Scheduler:
 
         As long as no broker has said anything, that is the business's own order.
         """
-        if not any(self._fresh(name, now) for name in brokers):
+        if not any(name in self._reports for name in brokers):
             return by_rank(business, brokers)
         rates = self.rates(brokers, now)
         critical = {name for name in brokers if (found := self._fresh(name, now)) and found.load.critical}
