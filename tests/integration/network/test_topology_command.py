@@ -65,7 +65,8 @@ def test_machines_get_every_hop(
     sets = {one["set"]: one for one in found["sets"]}
     assert {name: one["pulls_from"] for name, one in sets.items()} == {"hq": None, "europe": "hq", "lyon": "europe"}
     assert sets["lyon"]["businesses"][0] | {"from_home_s": 0} == {
-        "business": "main", "offset": 3, "behind": 0, "behind_s": 0.0, "from_home_s": 0, "state": "following", "reason": "",
+        "business": "main", "offset": 3, "behind": 0, "behind_s": 0.0, "from_home_s": 0, "state": "following",
+        "reason": "",
     }  # fmt: skip
 
 
