@@ -12,7 +12,12 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Producer
 from tests.support.replicas import Cluster, Node
 from venus.broker.log.entry import Entry, EntryKind, decode, note
-from venus.errors import Unavailable
+from venus.broker.machine import machine
+from venus.broker.machine.business import Business
+from venus.broker.machine.machine import Applied
+from venus.broker.store.rocks import Batch
+from venus.errors import StorageError, Unavailable
+from venus.model import Verdict
 from venus.replication.messages import Answer, Entries
 
 pytestmark = pytest.mark.integration
@@ -109,3 +114,41 @@ def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> N
         assert "cannot be applied here" in again.host.troubles[BUSINESS]
         assert producer.commit(engines.rows(6, 3)).next_offset == 9
         assert again.errors.fatal == []
+
+
+def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only its own memory or disk makes of an entry must not stop a business that others can lead."""
+    with Cluster(tmp_path) as cluster:
+        leader = cluster.create()
+        producer = Producer(leader.core)
+        producer.commit(engines.rows(0, 3))
+        cluster.settle()
+        broken, apply_pending = leader.core.catalogue.known(BUSINESS), machine.apply_pending
+
+        def fails_here(business: Business, watermark: int, batch: Batch) -> Applied:
+            decided = any(p.entry.kind is EntryKind.DECIDE for p in business.pending if p.index <= watermark)
+            if business is broken and decided:
+                raise ValueError("a bit has flipped in memory")
+            return apply_pending(business, watermark, batch)
+
+        monkeypatch.setattr(machine, "apply_pending", fails_here)
+        message = producer.next_half(engines.rows(3, 3))
+        assert leader.core.producers.halves(BUSINESS, producer.epoch, [message]).result(10.0).through == 2
+        decided = leader.core.producers.decide(
+            BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT
+        )
+        engines.wait_until(lambda: bool(leader.errors.fatal))
+        (error,) = leader.errors.fatal  # which ends the process of a real broker, before anybody is told
+        assert isinstance(error, StorageError)
+        assert "cannot be applied here (ValueError('a bit has flipped in memory'))" in str(error)
+        assert not decided.done(), "nobody is told that it is committed"
+        assert broken.committed.next_offset == 3, "nothing of what it cannot apply is shown"
+
+        leader.kill()
+        following = cluster.leader()
+        again = Producer(following.core)
+        assert again.ack.last_batch == 2, "the decision was on two disks"
+        assert again.commit(engines.rows(6, 3)).next_offset == 9
+        assert [node.host.troubles for node in cluster.living()] == [{}, {}]
