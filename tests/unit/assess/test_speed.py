@@ -1,0 +1,24 @@
+"""How quick a core is: other work may disturb a part of the measurement, not its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate, chain, repeat
+
+import pytest
+
+from venus.adapters.assess.speed import PARTS, REFERENCE_S, speed
+
+
+def clock(*took_s: float) -> Callable[[], float]:
+    """Return a clock by which the parts take so long."""
+    times = accumulate(chain.from_iterable(zip(repeat(0.0), took_s, strict=False)))
+    return lambda: next(times)
+
+
+def test_other_work_in_some_of_the_time_is_not_in_the_speed() -> None:
+    part = REFERENCE_S / PARTS
+
+    assert speed(clock(*repeat(part, PARTS))) == pytest.approx(1.0)
+    assert speed(clock(part, part * 4, *repeat(part, PARTS - 3), part * 9)) == pytest.approx(1.0)
+    assert speed(clock(*repeat(part * 2, PARTS))) == pytest.approx(2.0), "a slow core is one all the time"
