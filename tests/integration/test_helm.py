@@ -15,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.support import forked
 from venus.config import load
 
 pytest.importorskip("helm_python", reason="Helm's library has no wheel for this machine")
@@ -160,7 +161,7 @@ def test_the_commands_exist() -> None:
     for pod in pods(rendered(EXAMPLE)):
         arguments = pod["spec"]["containers"][0]["args"]
         bare = [word for word in arguments if word not in ("-c", "/etc/venus/venus.toml")]
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "venus.cli", *bare, "--help"], capture_output=True, text=True, timeout=60
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

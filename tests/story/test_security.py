@@ -105,6 +105,7 @@ def pipeline(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, postgres_
     made = Secured(
         folder=tmp_path, source=urls[0], targets={"main": urls[1], "second": urls[2]},
         source_options=f'password_command = "cat {vault}/source"', target_options=f'password_file = "{vault}/target"',
+        new_interpreters=True,
     )  # fmt: skip
     made.secrets = (SOURCE_PASSWORD, SOURCE_QUOTED, TARGET_PASSWORD, TARGET_QUOTED, SPARK_SECRET)
     made.configure()

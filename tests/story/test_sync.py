@@ -17,6 +17,7 @@ import psutil
 import psycopg2
 import pytest
 
+from tests.support import forked
 from tests.support.pipeline import Pipeline, with_password
 from tests.support.postgres import Server, libpq
 
@@ -134,7 +135,7 @@ def arrives_later(pipeline: Pipeline, rival: str) -> None:
 @pytest.mark.parametrize("options", [("--json",), ()])
 def test_a_reader_that_goes_away_ends_it_without_a_traceback(pipeline: Pipeline, options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "venus.cli", "sync", "--apply-only", "--target", "broken", *options]
-    process = subprocess.Popen(
+    process = forked.popen(
         command, cwd=pipeline.folder, env=pipeline._environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support import forked
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, BrokerProcess, settings, take
 from tests.support.certificates import EVERYTHING, HOSTS, Authority
@@ -76,9 +76,7 @@ class BrokerCluster:
     def venus(self, *arguments: str, code: int | None = 0, timeout_s: float = 120, of: str = "x") -> tuple[str, str]:
         """Run a command as an operator does; return what it says."""
         command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(self.config(of))]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=dict(os.environ)
-        )
+        done = forked.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=dict(os.environ))
         assert code in (None, done.returncode), f"{arguments}: {done.returncode}, {done.stdout}{done.stderr}"
         return done.stdout, done.stderr
 

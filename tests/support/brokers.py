@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from tests.support import forked
 from tests.support.batches import half
 from venus.config import Broker, Settings
 from venus.model import Verdict
@@ -26,13 +26,6 @@ from venus.wire import broker_pb2
 BUSINESS = "main"
 START_TIMEOUT_S = 60.0
 
-_MAIN = """
-import sys
-from venus.broker.service.process import serve
-from venus.config import Settings
-sys.exit(serve(Settings.model_validate_json(sys.argv[1])))
-"""
-
 
 def settings(data_dir: Path, **options: Any) -> Settings:
     """Return settings of a broker on free ports."""
@@ -40,20 +33,19 @@ def settings(data_dir: Path, **options: Any) -> Settings:
 
 
 class BrokerProcess:
-    """`serve` in a process."""
+    """`serve` in a process; in a new interpreter if its memory is measured as a whole."""
 
-    def __init__(self, chosen: Settings, *, descriptors: tuple[int, int] | None = None) -> None:
-        def limit() -> None:
-            if descriptors is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
-
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN, chosen.model_dump_json()],
+    def __init__(
+        self, chosen: Settings, *, descriptors: tuple[int, int] | None = None, new_interpreter: bool = False
+    ) -> None:
+        limits = () if descriptors is None else map(str, descriptors)
+        self.process = (subprocess.Popen if new_interpreter else forked.popen)(
+            [sys.executable, "-m", "tests.support.serving", chosen.model_dump_json(), *limits],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=forked.ROOT,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            preexec_fn=limit,
         )
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()

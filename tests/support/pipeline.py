@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support import forked
 from venus.adapters.targets.registry import open_target
 from venus.cli.demo.servers import free_ports, listening
 from venus.cli.probes import look, look_at_broker, look_at_source
@@ -77,6 +78,8 @@ class Pipeline:
     ports: list[int] = field(default_factory=lambda: free_ports(2))
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
+    #: Whether /proc shows each process as somebody has started it.
+    new_interpreters: bool = False
 
     def configure(self) -> None:
         """Write venus.toml."""
@@ -104,7 +107,7 @@ class Pipeline:
 
     def venus(self, *arguments: str, code: int | tuple[int, ...] = 0, environ: dict[str, str] | None = None) -> Answer:
         """Run a command to its end."""
-        done = subprocess.run(
+        done = self._run(
             self._command(*arguments), cwd=self.folder, env=self._environ() | (environ or {}), timeout=TIMEOUT_S,
             capture_output=True, text=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
@@ -125,7 +128,7 @@ class Pipeline:
         with self.log.open("ab") as log:
             log.write(f"$ venus {' '.join(arguments)} &\n".encode())
             log.flush()
-            self.running[name] = subprocess.Popen(
+            self.running[name] = self._popen(
                 self._command(*arguments), cwd=self.folder, env=self._environ(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -207,6 +210,14 @@ class Pipeline:
             return  # a test of broken configurations: nothing ever ran
         for name in settings.targets:
             assert open_target(settings, name).look().unaccounted_rows == 0, name
+
+    @property
+    def _run(self) -> Callable[..., subprocess.CompletedProcess[Any]]:
+        return subprocess.run if self.new_interpreters else forked.run
+
+    @property
+    def _popen(self) -> Callable[..., subprocess.Popen[Any]]:
+        return subprocess.Popen if self.new_interpreters else forked.popen
 
     @staticmethod
     def _command(*arguments: str) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.batches import half
 from tests.support.brokers import (
     BUSINESS,
@@ -148,7 +149,7 @@ def test_two_brokers_do_not_share_a_port_or_a_data_directory(tmp_path: Path) -> 
             start_in_thread(settings(tmp_path / "a"))
         assert str(caught.value) == f"broker.data_dir {tmp_path / 'a'} is in use by another broker"
         (tmp_path / "venus.toml").write_text('[broker]\ndata_dir = "a"\nlisten = "127.0.0.1:0"\nhttp = ""\n')
-        second = subprocess.run(
+        second = forked.run(
             [sys.executable, "-m", "venus.cli", "broker"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
             check=False,
         )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.etcd import EtcdCluster
 from venus.coordination.etcd import EtcdCoordinator
 from venus.replication.records import Leadership, LiveBroker, Member
@@ -42,7 +42,7 @@ class Cluster:
     def venus(self, *arguments: str, code: int) -> tuple[str, str]:
         command = [sys.executable, "-m", "venus.cli", "cluster", "status", *arguments, "-c", str(self.config)]
         own = dict(os.environ)  # GNU readline puts a width into what a child would inherit by itself
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=own)
+        done = forked.run(command, capture_output=True, text=True, timeout=60, check=False, env=own)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout, done.stderr
 

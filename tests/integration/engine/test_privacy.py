@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import engines
+from tests.support import engines, forked
 from tests.support.brokers import BrokerProcess, settings
 from tests.support.engines import Producer
 from venus.broker.store import privacy
@@ -52,7 +52,7 @@ def test_an_open_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypat
 
 def test_a_broker_process_makes_no_file_that_others_can_read(tmp_path: Path) -> None:
     (tmp_path / "venus.toml").write_text('[broker]\ndata_dir = "data"\nlisten = "127.0.0.1:0"\nhttp = ""\n')
-    broker = subprocess.Popen(
+    broker = forked.popen(
         [sys.executable, "-m", "venus.cli", "broker"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
     assert broker.stdout is not None

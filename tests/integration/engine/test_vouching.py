@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support import engines
+from tests.support import engines, forked
 from tests.support.engines import BUSINESS, Producer
 from venus.broker.machine import records
 from venus.broker.machine.business import Business
@@ -143,7 +142,7 @@ def test_a_sound_store_is_served_and_checks(
     monkeypatch.chdir(data.parent)
     (data.parent / "venus.toml").write_text(f'[broker]\ndata_dir = "{data}"\n')
     command = [sys.executable, "-m", "venus.cli", "broker", "--check"]  # the lock is one of processes
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    refused = forked.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert refused.returncode == 3
     assert "a broker runs on" in refused.stderr
     engine.stop()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, BrokerProcess, business_status, settings, wait_for
 from tests.support.etcd import EtcdCluster
@@ -71,7 +71,7 @@ class Place:
 
     def venus(self, *arguments: str, code: int = 0) -> Any:
         """Run a command and return its document."""
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "venus.cli", *arguments, "--json"],
             cwd=self.folder, capture_output=True, text=True, timeout=SURE_S * 2,
         )  # fmt: skip

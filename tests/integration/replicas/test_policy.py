@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import business_status, wait_for
 from tests.support.etcd import EtcdCluster
@@ -23,7 +23,7 @@ def policy(cluster: BrokerCluster, *arguments: str, code: int = 0) -> Any:
     addresses = json.dumps(list(cluster.etcd.addresses))
     config.write_text(f'[cluster]\nname = "{cluster.name}"\nbroker_id = "x"\netcd = {addresses}\n')
     command = [sys.executable, "-m", "venus.cli", "cluster", "policy", *arguments, "-c", str(config), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 

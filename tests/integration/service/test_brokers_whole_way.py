@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.brokers import settings
 from tests.support.not_leader import NotLeading
 from tests.support.whole_way import WholeWay
@@ -71,8 +71,8 @@ def test_a_command_goes_to_the_leader(way: WholeWay, tmp_path: Path) -> None:
 
     def venus(*arguments: str) -> str:
         command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = forked.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
     assert "main" in venus("forget", "--business", "main", "--yes")

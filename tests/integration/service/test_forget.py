@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.brokers import BUSINESS, business_status, fill
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused
@@ -27,7 +27,7 @@ def config(tmp_path: Path, broker: RunningBroker) -> Path:
 
 def venus(config: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     command = [sys.executable, "-m", "venus.cli", "forget", *arguments, "-c", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = forked.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 

@@ -23,7 +23,7 @@ LIMIT_BYTES = 512 << 20
 def test_a_transaction_of_a_million_rows_is_one_cut_in_bounded_memory(database: str, tmp_path: Path) -> None:
     assert psutil.virtual_memory().available > 4 * LIMIT_BYTES
     shop = Shop(database)
-    with BrokerProcess(settings(tmp_path)) as broker, RssWatch(broker) as watch:
+    with BrokerProcess(settings(tmp_path), new_interpreter=True) as broker, RssWatch(broker) as watch:
         chosen = settings(Path("unused"), address=broker.address).model_copy(
             update={
                 "source": Source.model_validate({"url": database}),

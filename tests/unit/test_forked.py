@@ -1,0 +1,110 @@
+"""A forked command is to its caller what a new interpreter is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import forked
+
+_MODULE = """
+import atexit, json, os, sys
+from pathlib import Path
+atexit.register(lambda: print("ended in order"))
+mask = os.umask(0)
+os.umask(mask)
+print(json.dumps([
+    __name__, __spec__.name, sys.modules["__main__"].__file__, sys.argv[1:], os.getcwd(), sys.path[0], mask,
+    os.environ.get("GIVEN"), os.environ.get("TAKEN"), os.getpid() == os.getsid(0), sys.stdin.read(),
+]))
+sys.stderr.write("complaint")
+sys.exit(7)
+"""
+_WAITS = """
+import sys, time
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "says.py").write_text(_MODULE)
+    (tmp_path / "waits.py").write_text(_WAITS)
+    monkeypatch.setenv("TAKEN", "this")
+    monkeypatch.delenv("TEST_NEW_INTERPRETERS", raising=False)
+    return tmp_path
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", *words]
+
+
+def waiting(folder: Path) -> subprocess.Popen[str]:
+    """Start one that waits, and return when it does."""
+    process = forked.popen(command("waits"), cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "TAKEN"} | {"GIVEN": "that"}
+
+    def said(session: bool) -> tuple[int, bytes, bytes]:
+        done = forked.run(
+            command("says", "a b", "c"), cwd=folder, env=environ, input=b"asked\n", capture_output=True, timeout=60,
+            start_new_session=session,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    found = [said(session) for session in (False, True)]
+    monkeypatch.setenv("TEST_NEW_INTERPRETERS", "1")
+    environ["TEST_NEW_INTERPRETERS"] = "1"
+    assert found == [said(session) for session in (False, True)]
+    assert found[0][0] == 7
+    assert b'"a b"' in found[0][1]
+    assert b"asked" in found[0][1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_signals_and_their_codes(folder: Path, number: signal.Signals) -> None:
+    with waiting(folder) as process:
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(30) == -number
+    assert process.poll() == -number
+
+
+def test_what_takes_too_long_is_killed(folder: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.run(command("waits"), cwd=folder, timeout=0.5)
+
+
+def test_many_are_told_apart(folder: Path) -> None:
+    started = [waiting(folder) for _ in range(5)]
+    for process in reversed(started[1:]):
+        process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+    assert started[0].poll() is None
+    started[0].terminate()
+    assert started[0].wait(30) == -signal.SIGTERM
+    for process in started:
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("environ", "new"),
+    [({"LANG": "other"}, True), ({"PYTHONUTF8": "1"}, True), ({"PYTHONUNBUFFERED": "1"}, False), ({"X": "1"}, False)],
+)
+def test_what_counts_at_the_start_of_an_interpreter_needs_a_new_one(
+    folder: Path, environ: dict[str, str], new: bool
+) -> None:
+    with forked.popen(command("waits"), cwd=folder, env=os.environ | environ, stdout=subprocess.DEVNULL) as process:
+        process.kill()
+    assert isinstance(process, forked.Popen) is not new
