@@ -4,13 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # The tests wait for disks and other processes more than they compute: twice as many workers as cores.
 # In the order of the folders: the stories take longest, and the unit tests fill what is left at the end.
-SPREAD := -n $(shell expr 2 \* $$(nproc)) --dist loadfile --no-loadscope-reorder
+WORKERS := -n $(shell expr 2 \* $$(nproc))
+SPREAD := $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What failed beside others is tried once more alone: a pass then is FLAKY, more than 3 of them fail the run
 # (tests/support/second_try.py).
 PYTEST := $(BIN)/pytest $(SPREAD) --second-try
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check test test-all test-oracle protos clean
+.PHONY: help demo dev check test test-all test-nightly test-oracle protos clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,8 +33,14 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 test: $(VENV)/.dev ## the suite: half an hour on 2 cores
 	$(PYTEST) -m "not slow and not oracle"
 
-test-all: $(VENV)/.dev ## the slow rest as well
-	$(PYTEST) -m "not oracle"
+test-all: $(VENV)/.dev ## the slow rest as well, but for what takes hours
+	$(PYTEST) -m "not nightly and not oracle"
+
+# The stories once more with a new interpreter for each command, as a user starts it (tests/support/forked.py).
+# What takes hours is in few files: its tests are spread one by one.
+test-nightly: $(VENV)/.dev ## what takes hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers
+	TEST_NEW_INTERPRETERS=1 $(PYTEST) -m "not nightly and not oracle" tests/story
+	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m nightly
 
 test-oracle: $(VENV)/.dev ## the Oracle source on a real Oracle; needs Docker
 	$(BIN)/pip install --quiet --editable '.[oracle]'

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 #: Whoever starts pytest may have a terminal; what a command prints into a pipe must not depend on its width.
 os.environ.pop("COLUMNS", None)
 
@@ -14,3 +16,11 @@ pytest_plugins = [
     "tests.support.second_try",
     "tests.support.sparks",
 ]
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is obeyed
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what is nightly: `-m "not slow"` is the quick suite everywhere."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)

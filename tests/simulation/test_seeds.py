@@ -38,8 +38,8 @@ def reached(counts: Counter[str], least: int) -> None:
     assert {name: counts[name] for name in RARE if counts[name] < least} == {}
 
 
-def test_a_thousand_histories_hold() -> None:
-    reached(histories(range(1000)), 1)
+def test_three_hundred_histories_hold_and_reach_every_rare_state() -> None:
+    reached(histories(range(300)), 1)
 
 
 @pytest.mark.slow

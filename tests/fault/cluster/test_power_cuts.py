@@ -18,7 +18,7 @@ from tests.support.power_cluster import NAMES, PhaseWriter, PowerCluster, check,
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 CUTS = 25
 _CLUSTERS = 4
-_SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
+_NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 def victims(number: int, leader: str, chance: random.Random) -> list[str]:
@@ -30,7 +30,7 @@ def victims(number: int, leader: str, chance: random.Random) -> list[str]:
 @pytest.mark.parametrize(
     ("phase", "seed", "cuts"),
     [pytest.param(phase, 0, 4, marks=pytest.mark.timeout(900)) for phase in power.PHASES]
-    + [pytest.param(phase, seed, CUTS, marks=_SLOW) for phase in power.PHASES for seed in range(1, _CLUSTERS + 1)],
+    + [pytest.param(phase, seed, CUTS, marks=_NIGHTLY) for phase in power.PHASES for seed in range(1, _CLUSTERS + 1)],
 )
 def test_power_cuts_lose_and_double_nothing(
     tmp_path: Path, etcd_server: EtcdCluster, phase: str, seed: int, cuts: int

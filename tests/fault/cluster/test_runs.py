@@ -53,7 +53,7 @@ def chosen() -> list[object]:
     if "FAULT_RUN" in os.environ:
         numbers = [int(number) for number in os.environ["FAULT_RUN"].split(",")]
         return [pytest.param(numbers, marks=pytest.mark.timeout(3600))]
-    marks = [pytest.mark.slow, pytest.mark.timeout(3600)]
+    marks = [pytest.mark.nightly, pytest.mark.timeout(3600)]
     return [
         pytest.param(list(range(first, first + RUNS)), marks=marks, id=f"{first}-{first + RUNS - 1}")
         for first in range(0, 10 * RUNS, RUNS)

@@ -87,21 +87,24 @@ def by_snapshot(method: Any) -> bool:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("calls", [FRAMES_PER_METHOD, pytest.param(10 * FRAMES_PER_METHOD, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_nothing_is_done_for_somebody_elses_business(broker: BrokerProcess, authority: Authority, method: Any) -> None:
-    chance = random.Random(f"{method.name} 2")
+def test_nothing_is_done_for_somebody_elses_business(
+    broker: BrokerProcess, authority: Authority, method: Any, calls: int
+) -> None:
+    chance = random.Random(f"{method.name} {calls}")
     stranger = authority.address(broker.address, "stranger", "producer(elsewhere)", "consumer(*, elsewhere)", "broker")
     denied = 0
     with open_channel(stranger) as channel, RssWatch(broker) as watch:
         before = watch.peak_bytes
-        for _ in range(FRAMES_PER_METHOD):
+        for _ in range(calls):
             error = told(channel, method, frames(chance, method))
             assert error is not None or by_snapshot(method), "answered"
             assert "the broker failed" not in str(error)
             assert "\n" not in str(error)
             denied += isinstance(error, Denied)
         assert watch.peak_bytes - before < GROWTH_BYTES_MAX
-    assert denied > FRAMES_PER_METHOD / 4 or by_snapshot(method)
+    assert denied > calls / 4 or by_snapshot(method)
     untouched(broker, authority)
 
 

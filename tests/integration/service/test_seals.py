@@ -20,6 +20,7 @@ from venus.rpc import snapshots as snapshots_module
 from venus.rpc.admin import Admin
 from venus.rpc.channel import open_channel
 from venus.rpc.errors import from_rpc_error
+from venus.rpc.sealed import SEAL_BYTES
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -97,8 +98,8 @@ CALLS: dict[str, Call] = {
 }
 #: Their answer is an error: gRPC's status, and no message.
 NO_ANSWER = ("Decide", "Forget", "ForgetBusiness")
-#: Every bit of so much, then one bit of each byte: what is longer is the rows themselves.
-EACH_BIT_BYTES = 150
+#: Every bit of so much and of the seal; between them one bit in so many, by turns each of a byte's.
+SOME, MOST = (40, 57), (150, 9)
 
 
 def test_every_call_is_tried() -> None:
@@ -107,10 +108,11 @@ def test_every_call_is_tried() -> None:
     assert unary == set(CALLS)
 
 
+@pytest.mark.parametrize("bits", [SOME, pytest.param(MOST, marks=pytest.mark.slow)], ids=["some", "most"])
 @pytest.mark.parametrize("way", Way)
 @pytest.mark.parametrize("method", CALLS)
 def test_a_flipped_bit_is_refused_or_harmless(
-    broker: RunningBroker, method: str, way: Way, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, method: str, way: Way, bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way is Way.DOWN and method in NO_ANSWER:
         return
@@ -126,14 +128,15 @@ def test_a_flipped_bit_is_refused_or_harmless(
         expected = CALLS[method](ends)
         length = len(proxy.seen)
         assert length
-        refused = 0
-        for bit in [*range(8 * min(length, EACH_BIT_BYTES)), *range(8 * EACH_BIT_BYTES, 8 * length, 9)]:
+        refused, (first_bytes, stride) = 0, bits
+        each = {*range(8 * min(length, first_bytes)), *range(8 * (length - SEAL_BYTES), 8 * length)}
+        for bit in sorted({*each, *range(0, 8 * length, stride)}):
             proxy.damage(f"/{method}", way, bit)
             try:
                 assert CALLS[method](ends) == expected, f"bit {bit} of {method} was believed"
             except (DigestMismatch, ProtocolError):
                 refused += 1
-        assert refused >= 0.9 * 8 * min(length, EACH_BIT_BYTES)
+        assert refused >= 0.9 * len(each)
 
 
 # -- who knows no seals ----------------------------------------------------------------------------------------------
