@@ -29,11 +29,11 @@ log_min_messages = warning
 class Postgres:
     """An embedded server with a source and a target database."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, conf: str = "") -> None:
         self._server = get_server(home / "data", cleanup_mode="delete", start=False)
         self._server.ensure_pgdata_inited()
-        with (home / "data" / "postgresql.conf").open("a") as conf:
-            conf.write(_CONF)
+        with (home / "data" / "postgresql.conf").open("a") as file:
+            file.write(f"{_CONF}{conf}\n")
         self._server.start()
         with closing(self.connect("postgres")) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE source")

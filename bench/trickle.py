@@ -1,0 +1,324 @@
+"""Small transactions, one row each: latency, and what each part of VENUS costs for one, beside logical replication.
+
+`python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer]`. An application
+commits at a fixed rate, in as many sessions as that needs. Three spells by turns: into a captured table; into one that
+PostgreSQL's own logical replication carries; into one that nobody carries, for what the application's session costs
+anyway. Latency is from the source's commit timestamp to the target's: one server stamps both. Logical replication keeps
+the source's timestamp, so its rows note when they were inserted, which is a little before their commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.processes import Postgres, Venus
+from bench.usage import Usage, between, look
+
+#: One session commits at most about so often.
+SESSION_TX_PER_S = 250
+#: Before a spell is measured.
+WARM_UP_S = 1.0
+ARRIVE_S = 30.0
+GOAL_P50_MS, GOAL_P99_MS, GOAL_CORE = 5.0, 15.0, 0.30
+GOAL_FAST_P99_MS = 50.0
+GOAL_IDLE_CORE = 0.01
+#: The captured table, the one of logical replication, the one of nobody.
+VENUS, PEER, NOBODY = "tick", "peer", "nobody"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """What one spell has found: milliseconds by transaction, and what was used."""
+
+    rate: float
+    latencies: list[float]
+    used: Mapping[str, Usage]
+    seconds: float
+    #: How many cuts took them to the target: where the machine is slow, one has several transactions.
+    cuts: int
+
+    def percentile(self, part: float) -> float:
+        """Return the latency that this part of the transactions did not exceed."""
+        return self.latencies[min(len(self.latencies) - 1, int(len(self.latencies) * part))]
+
+
+@dataclass(slots=True)
+class Application:
+    """Sessions that insert one row a transaction, at a rate."""
+
+    postgres: Postgres
+    rate: int
+    _next: int = 0
+    _sessions: list[Any] = field(default_factory=list)
+
+    def open(self) -> None:
+        """Connect."""
+        for _ in range(-(-self.rate // SESSION_TX_PER_S)):
+            self._sessions.append(self.postgres.connect("source"))
+
+    @property
+    def pids(self) -> list[int]:
+        """The sessions' backends."""
+        return [int(session.info.backend_pid) for session in self._sessions]
+
+    def commit(self, table: str, seconds: float) -> range:
+        """Commit for so long; return the keys of what was inserted."""
+        count = int(seconds * self.rate)
+        keys = range(self._next, self._next + count)
+        self._next += count
+        start = time.monotonic()
+        threads = [
+            threading.Thread(target=self._run, args=(session, table, keys, start, n))
+            for n, session in enumerate(self._sessions)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return keys
+
+    def _run(self, session: Any, table: str, keys: range, start: float, first: int) -> None:
+        with session.cursor() as cursor:
+            for n in range(first, len(keys), len(self._sessions)):
+                time.sleep(max(0.0, start + n / self.rate - time.monotonic()))
+                cursor.execute(f"INSERT INTO {table} VALUES ({keys[n]}, 'tick {keys[n]}')")
+
+    def close(self) -> None:
+        """Disconnect."""
+        for session in self._sessions:
+            session.close()
+
+
+class Bench:
+    """The two databases, VENUS and its peer between them."""
+
+    def __init__(self, home: Path, rate: int) -> None:
+        self.postgres = Postgres(home, "wal_level = logical")
+        self.source = self.postgres.connect("source").cursor()
+        self.target = self.postgres.connect("target").cursor()
+        self.venus = Venus(home, self.postgres)
+        self.application = Application(self.postgres, rate)
+
+    def start(self, tables: int) -> None:
+        """Install, load the empty tables, start what stays; `tables` more tables are captured and never written."""
+        for table in (VENUS, PEER, NOBODY):
+            self.source.execute(f"CREATE TABLE {table} (id integer PRIMARY KEY, v text)")
+        for n in range(tables):
+            self.source.execute(f"CREATE TABLE idle_{n} (id integer PRIMARY KEY, v text)")
+        # its apply worker gives the source's commit timestamp to the target's commit, which says nothing
+        self.target.execute(
+            f"CREATE TABLE {PEER} (id integer PRIMARY KEY, v text, at timestamptz DEFAULT clock_timestamp())"
+        )
+        self.source.execute(f"CREATE PUBLICATION peer FOR TABLE {PEER}")
+        self.application.open()
+        listed = self.venus.file
+        names = ", ".join(f'"{name}"' for name in [VENUS, *(["idle_*"] if tables else [])])
+        listed.write_text(listed.read_text().replace("[source]", f"[source]\ntables = [{names}]", 1))
+        self.venus.run("install-triggers")
+        self.venus.start("broker", "broker")
+        time.sleep(2)
+        self.venus.run("migrate", "--target", "main")
+        self.venus.start("capture", "sync", "--capture-only")
+        self.venus.start("apply", "sync", "--apply-only", "--target", "main")
+        self._arrived(VENUS, self.application.commit(VENUS, 1.0))
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self.venus.stop()
+        self.application.close()
+        for cursor in (self.source, self.target):
+            cursor.connection.close()
+        self.postgres.stop()
+
+    def parts(self) -> dict[str, list[int]]:
+        """Return the processes that work for VENUS, or beside it."""
+        self.source.execute("SELECT pid, application_name, backend_type FROM pg_stat_activity WHERE pid IS NOT NULL")
+        found: dict[str, list[int]] = {"source backend": [], "target backend": [], "peer": []}
+        for pid, name, kind in self.source.fetchall():
+            if name.startswith("venus capture"):
+                found["source backend"].append(pid)
+            elif name.startswith("venus apply"):
+                found["target backend"].append(pid)
+            elif kind in ("walsender", "logical replication apply worker", "logical replication worker"):
+                found["peer"].append(pid)
+        found |= {name: [self.venus.pid(name)] for name in ("capture", "broker", "apply")}
+        return found | {"application": self.application.pids}
+
+    def spell(self, table: str, seconds: float) -> Spell:
+        """Commit into a table for so long."""
+        self.application.commit(table, WARM_UP_S)
+        parts = self.parts()
+        before, began, cuts = look(parts), time.monotonic(), self._cuts()
+        keys = self.application.commit(table, seconds)
+        committed_s = time.monotonic() - began
+        self._arrived(table, keys)
+        used = between(before, look(parts))
+        latencies = [] if table == NOBODY else self._latencies(table, keys)
+        cuts = self._cuts() - cuts
+        return Spell(rate=len(keys) / committed_s, latencies=latencies, used=used, seconds=committed_s, cuts=cuts)
+
+    def _cuts(self) -> int:
+        """Return how many cuts there were; each of a few rows is one batch."""
+        self.source.execute("SELECT last_batch FROM venus.checkpoint")
+        return int(self.source.fetchone()[0])
+
+    def _arrived(self, table: str, keys: range) -> None:
+        end = time.monotonic() + ARRIVE_S
+        while table != NOBODY:
+            self.target.execute(f"SELECT count(*) FROM {table} WHERE id BETWEEN {keys[0]} AND {keys[-1]}")
+            if self.target.fetchone()[0] == len(keys):
+                return
+            self.venus.check()
+            if time.monotonic() > end:
+                raise RuntimeError(f"rows of {table} did not arrive")
+            time.sleep(0.02)
+
+    def _latencies(self, table: str, keys: range) -> list[float]:
+        stamps = []
+        for cursor in (self.source, self.target):
+            at = "at" if table == PEER and cursor is self.target else "pg_xact_commit_timestamp(xmin)"
+            cursor.execute(
+                f"SELECT id, extract(epoch FROM {at})::float8 FROM {table} WHERE id BETWEEN {keys[0]} AND {keys[-1]}"
+            )
+            stamps.append(dict(cursor.fetchall()))
+        return sorted((stamps[1][key] - stamps[0][key]) * 1000 for key in keys)
+
+    def idle(self, seconds: float) -> dict[str, Usage]:
+        """Let everything stand still; return what was used."""
+        time.sleep(5)
+        parts = self.parts()
+        before = look(parts)
+        time.sleep(seconds)
+        return between(before, look(parts))
+
+
+class LogicalReplication:
+    """PostgreSQL's own, while it is measured; both databases are of one server, so the slot is made by hand."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._source, self._target = bench.source, bench.target
+        dsn = bench.postgres.connect("source").dsn
+        self._source.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
+        self._target.execute(
+            f"CREATE SUBSCRIPTION peer CONNECTION '{dsn}' PUBLICATION peer "
+            "WITH (create_slot = false, slot_name = 'peer', copy_data = false)"
+        )
+        time.sleep(1)
+
+    def close(self) -> None:
+        """End it."""
+        self._target.execute("ALTER SUBSCRIPTION peer DISABLE")
+        self._target.execute("ALTER SUBSCRIPTION peer SET (slot_name = NONE)")
+        self._target.execute("DROP SUBSCRIPTION peer")
+        end = time.monotonic() + ARRIVE_S
+        while True:
+            try:
+                self._source.execute("SELECT pg_drop_replication_slot('peer')")
+            except Exception:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+
+def rounds(bench: Bench, count: int, seconds: float, *, peer: bool) -> dict[str, list[Spell]]:
+    """Measure by turns."""
+    found: dict[str, list[Spell]] = {VENUS: [], PEER: [], NOBODY: []}
+    for _ in range(count):
+        found[VENUS].append(bench.spell(VENUS, seconds))
+        if peer:
+            with closing(LogicalReplication(bench)):
+                found[PEER].append(bench.spell(PEER, seconds))
+        found[NOBODY].append(bench.spell(NOBODY, seconds))
+    return found
+
+
+def report(console: Console, rate: int, found: dict[str, list[Spell]]) -> None:
+    """Print the medians."""
+    table = Table(title=f"{rate} one-row transactions/s, medians of {len(found[VENUS])} spells")
+    for heading in ("", "p50 ms", "p99 ms", "max ms", "tx/s"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, label in ((VENUS, "VENUS"), (PEER, "logical replication")):
+        if found[name]:
+            spells = found[name]
+            figures = [statistics.median(s.percentile(part) for s in spells) for part in (0.5, 0.99, 1.0)]
+            table.add_row(label, *(f"{f:.1f}" for f in figures), f"{statistics.median(s.rate for s in spells):,.0f}")
+    console.print(table)
+    report_use(console, found)
+
+
+def report_use(console: Console, found: dict[str, list[Spell]]) -> None:
+    """Print what each part used for a transaction, and of a core."""
+    table = Table(title="of it by part")
+    for heading in ("", "CPU ms a transaction", "switches a transaction", "of a core"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    total = [0.0, 0.0, 0.0]
+
+    def figures(spell: Spell, part: str) -> tuple[float, float, float]:
+        transactions = spell.rate * spell.seconds
+        used = spell.used.get(part, Usage(cpu_s=0, switches=0))
+        return used.cpu_s * 1000 / transactions, used.switches / transactions, used.cpu_s / spell.seconds
+
+    def median(spells: list[Spell], part: str) -> list[float]:
+        return [statistics.median(column) for column in zip(*(figures(s, part) for s in spells), strict=True)]
+
+    for part in ("application", "source backend", "capture", "broker", "apply", "target backend"):
+        found_here = median(found[VENUS], part)
+        label = part
+        if part == "application":  # what the triggers add
+            found_here = [a - b for a, b in zip(found_here, median(found[NOBODY], part), strict=True)]
+            label = "triggers (application's backend, beside an uncaptured table)"
+        total = [a + b for a, b in zip(total, found_here, strict=True)]
+        table.add_row(label, f"{found_here[0]:.2f}", f"{found_here[1]:.1f}", f"{found_here[2]:.1%}")
+    table.add_row("VENUS together", f"{total[0]:.2f}", f"{total[1]:.1f}", f"{total[2]:.1%}")
+    if found[PEER]:
+        peer = median(found[PEER], "peer")
+        table.add_row("logical replication", f"{peer[0]:.2f}", f"{peer[1]:.1f}", f"{peer[2]:.1%}")
+    console.print(table)
+
+
+def report_idle(console: Console, used: Mapping[str, Usage], seconds: float) -> None:
+    """Print what idling costs."""
+    own = {name: usage for name, usage in used.items() if name not in ("application", "peer")}
+    said = ", ".join(f"{name} {u.cpu_s / seconds:.1%}" for name, u in own.items())
+    total = sum(u.cpu_s for u in own.values()) / seconds
+    console.print(f"idle, of a core: {said}; together {total:.1%} (goal {GOAL_IDLE_CORE:.0%})")
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=100, help="transactions a second")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a spell")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure idling too")
+    parser.add_argument("--tables", type=int, default=0, help="captured tables beside it that nobody writes")
+    parser.add_argument("--no-peer", action="store_true", help="without logical replication")
+    chosen = parser.parse_args()
+    console = Console(width=120)
+    console.print(f"load of the machine before: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as home, ExitStack() as stack:
+        bench = Bench(Path(home), chosen.rate)
+        stack.callback(bench.stop)
+        bench.start(chosen.tables)
+        if chosen.idle:
+            report_idle(console, bench.idle(chosen.idle), chosen.idle)
+        report(console, chosen.rate, rounds(bench, chosen.rounds, chosen.seconds, peer=not chosen.no_peer))
+
+
+if __name__ == "__main__":
+    main()
