@@ -38,8 +38,8 @@ class Ingest(Protocol):
     @property
     def persisted_through(self) -> int: ...
 
-    def decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
-        """Queue a decision; it follows the halves queued before it."""
+    def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
+        """Queue a decision; it follows the halves queued before it. `can_wait` = nobody waits for the answer."""
         ...
 
     def pass_over(self, last_batch: int, next_sequence: int) -> None:

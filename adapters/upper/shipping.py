@@ -57,7 +57,7 @@ class Shipment:
     def confirm(self) -> None:
         """Say COMMIT: the local transaction is durable. Not waited for, the next cut's halves follow at once."""
         last = self.records[-1]
-        self._producer.decide(last.batch_no, last.digest, Verdict.COMMIT)
+        self._producer.decide(last.batch_no, last.digest, Verdict.COMMIT, can_wait=True)
 
     def retract(self) -> None:
         """Say ROLLBACK: the local transaction never was, and never will be."""

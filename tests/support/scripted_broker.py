@@ -49,7 +49,7 @@ class ScriptedBroker:
         """Refuse a damaged body."""
         assert digest(half.body) == half.digest
 
-    def decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
+    def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
         """Decide in order."""
         self.answers.append((batch_no, verdict))
         if verdict is Verdict.COMMIT:
@@ -119,7 +119,7 @@ class ScriptedProducer:
         self._check()
         return self.broker.halves[-1].batch_no if self.broker.halves else self.broker.last_batch
 
-    def decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
+    def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
         self._check()
         if self._lost(f"decide.{verdict.name}"):
             return

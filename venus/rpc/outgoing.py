@@ -52,6 +52,7 @@ class Outgoing:
             self._drop_from(decision.batch_no)
         last = self._decisions[-1] if self._decisions else None
         if last is not None and last.verdict == decision.verdict == broker_pb2.COMMIT:
+            decision.can_wait &= last.can_wait
             self._decisions.pop()
         self._decisions.append(decision)
 

@@ -103,8 +103,8 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
             self._check()
             return self._through
 
-    def decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
-        """Queue a decision; `wait_decided` tells when it is durable."""
+    def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
+        """Queue a decision; `wait_decided` tells when it is durable. `can_wait` = nobody waits for it."""
         with self._lock:
             self._check()
             assert self._ack is not None, "connect first"
@@ -116,6 +116,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
                     batch_no=batch_no,
                     digest=digest,
                     verdict=broker_pb2.Verdict.ValueType(verdict),
+                    can_wait=can_wait,
                 )
             )
             self._work.notify()

@@ -32,6 +32,9 @@ STARVED_S = 0.02
 #: What was taken is given back after this time, however little it is: the broker sees who takes nothing.
 CREDIT_EVERY_S = 1.0
 
+#: Acknowledgements go out at most so often: the broker logs them five times a second.
+ACKNOWLEDGE_EVERY_S = 0.05
+
 _WITH_BODY = (broker_pb2.COMMITTED, broker_pb2.AHEAD)
 _IN_THE_QUEUE = (broker_pb2.COMMITTED, broker_pb2.DECIDED)
 
@@ -74,6 +77,8 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         self._credited_at = time.monotonic()
         self._starved = False
         self._acknowledge = self._kept = 0
+        self._acknowledged_at = float("-inf")
+        self._has_deadline = False  # the writer wakes by itself for what is to be acknowledged
         self._unaccounted: int | None = None
         self._report: broker_pb2.AdapterReport | None = None
         #: Messages whose bytes did not hash to their digest.
@@ -171,7 +176,8 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             if unaccounted is not None:
                 self._unaccounted = unaccounted
             self._acknowledge, self._kept = max(self._acknowledge, offset), max(self._kept, kept)
-            self._work.notify()
+            if unaccounted is not None or not self._has_deadline:
+                self._work.notify()
 
     def report(self, condition: AdapterCondition) -> None:
         """Tell the broker how the tables stand; queued."""
@@ -220,19 +226,24 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         with self._lock:
             while self._is_open(attempt):
                 said = self._unaccounted is not None or self._report is not None
-                if self._acknowledge or said or self._credit_due():
+                early_s = self._acknowledged_at + ACKNOWLEDGE_EVERY_S - time.monotonic()
+                if (self._acknowledge and (early_s <= 0 or self._closing)) or said or self._credit_due():
                     frame = broker_pb2.ConsumerFrame(
                         acknowledge=self._acknowledge, credit_bytes=self._taken_bytes,
                         unaccounted_rows=self._unaccounted, kept=self._kept if self._acknowledge else None,
                         report=self._report,
                     )  # fmt: skip
+                    if self._acknowledge:
+                        self._acknowledged_at = time.monotonic()
                     self._acknowledge = self._taken_bytes = 0
                     self._credited_at = time.monotonic()
                     self._unaccounted = self._report = None
                     return frame
                 if self._closing:
                     return None
-                self._work.wait()
+                self._has_deadline = bool(self._acknowledge)
+                self._work.wait(early_s if self._acknowledge else None)
+                self._has_deadline = False
             return None
 
     def _ended(self, error: VenusError) -> None:

@@ -262,11 +262,14 @@ class Decision(_message.Message):
     BATCH_NO_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
+    CAN_WAIT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     batch_no: _builtins.int
     digest: _builtins.int
     """of batch_no: a delayed decision can never hit another half that reuses the number"""
     verdict: Global___Verdict.ValueType
+    can_wait: _builtins.bool
+    """nobody waits for the answer: it comes with the next frame, or a little later"""
     def __init__(
         self,
         *,
@@ -274,10 +277,11 @@ class Decision(_message.Message):
         batch_no: _builtins.int = ...,
         digest: _builtins.int = ...,
         verdict: Global___Verdict.ValueType = ...,
+        can_wait: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "digest", b"digest", "epoch", b"epoch", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_no", b"batch_no", "can_wait", b"can_wait", "digest", b"digest", "epoch", b"epoch", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -250,3 +250,38 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     assert decode_materialised(copy.get(keys.STATE, keys.materialised_key(1))).offset == everything == 40
     copy.close()
     assert not errors.fatal
+
+
+def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 1))
+    caught_up(engine)
+    monkeypatch.setattr(materialiser, "LINGER_S", 60.0)
+    for n in range(1, 20):
+        producer.commit(engines.rows(n, 1))
+    business = the_business(engine)
+    assert business.materialised.offset <= 2  # it puts them together
+    assert len(engines.full_data(engine)) == 20  # whoever wants to read them does not wait
+    producer.commit(engines.rows(20, 1))
+    producer.commit([(b"%08d" % 21, b"x" * materialiser.LINGER_BYTES)])
+    caught_up(engine)  # nor does a commit that is large
+    monkeypatch.undo()
+    producer.commit(engines.rows(22, 1))
+    caught_up(engine)
+    engine.stop()
+
+
+def test_a_broker_stops_while_small_commits_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(materialiser, "LINGER_S", 60.0)
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 3))
+    began = time.monotonic()
+    engine.stop()
+    assert time.monotonic() - began < 30
+    monkeypatch.undo()
+    engine = engines.make(tmp_path)
+    caught_up(engine)
+    assert len(stored(engine)) == 3
+    engine.stop()

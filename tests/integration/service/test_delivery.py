@@ -17,6 +17,7 @@ from tests.support.proxy import Proxy
 from tests.support.stored import plain_rows, stored_rows
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.queue.reader import ReadResult
+from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.process import RunningBroker
 from venus.broker.snapshot import chunks
 from venus.codec.chunk import Chunk, Sealed, Totals
@@ -24,6 +25,7 @@ from venus.codec.packed import Packed
 from venus.codec.stored import StoredRows
 from venus.errors import DigestMismatch, OffsetDiverged, ProtocolError, SnapshotExpired, Unavailable, VenusError
 from venus.model import FULL
+from venus.rpc import subscriber as subscribers
 from venus.rpc.admin import Admin
 from venus.rpc.channel import open_channel
 from venus.rpc.credit import cost
@@ -435,3 +437,43 @@ def test_an_older_consumer_knows_one_position_and_keeps_what_it_keeps(broker: Ru
         assert (consumer_status(broker).acknowledged, consumer_status(broker).kept) == (8, 4)
         reader.acknowledge(8)
         wait_for(lambda: consumer_status(broker).kept == 8)
+
+
+def test_acknowledgements_are_put_together_and_the_last_one_arrives(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+    take_frame = ConsumerStream._take
+
+    def kept(self: ConsumerStream, frame: broker_pb2.ConsumerFrame) -> None:
+        if frame.acknowledge:
+            heard.append(frame.acknowledge)
+        take_frame(self, frame)
+
+    monkeypatch.setattr(ConsumerStream, "_take", kept)
+    monkeypatch.setattr(subscribers, "ACKNOWLEDGE_EVERY_S", 0.5)
+    fill(broker.address, 1, 200)
+    with subscriber(broker) as reader:
+        reader.open(0, 0)
+        reader.acknowledge(1)
+        wait_for(lambda: heard == [1])  # the first one does not wait
+        for offset in range(2, 100):
+            reader.acknowledge(offset)
+            time.sleep(0.001)
+        wait_for(lambda: heard and heard[-1] == 99)
+        assert len(heard) <= 4  # far fewer than 99, even where the machine is slow
+        reader.acknowledge(200)
+    wait_for(lambda: heard[-1] == 200)  # closing sends what waits
+
+
+def test_what_a_consumer_reports_does_not_wait_for_its_acknowledgement(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribers, "ACKNOWLEDGE_EVERY_S", 60.0)
+    fill(broker.address, 1, 20)
+    with subscriber(broker) as reader:
+        reader.open(0, 0)
+        reader.acknowledge(5)
+        reader.acknowledge(10)
+        reader.acknowledge(20, unaccounted=3)
+        wait_for(lambda: business_status(broker.address).consumers[0].acknowledged == 20)

@@ -12,6 +12,7 @@ from tests.integration.service.conftest import StartBroker, producer
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, data, take, wait_for
 from venus.broker.pipeline.producers import Producers
+from venus.broker.service import outbox
 from venus.broker.service.process import RunningBroker
 from venus.errors import Fenced, Overloaded, ProtocolError, Unavailable
 from venus.model import Verdict
@@ -208,3 +209,44 @@ def test_a_half_message_that_crosses_an_operators_decision_fences_nobody(
             sender.wait_persisted(2, 30)
         answer.set_result(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=1, next_offset=1))
         operator.join(30)
+
+
+def test_an_answer_that_nobody_waits_for_rides_with_the_next(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[broker_pb2.BrokerFrame] = []
+    take_frame = Producer._take
+
+    def kept(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
+        frames.append(frame)
+        take_frame(self, frame)
+
+    monkeypatch.setattr(Producer, "_take", kept)
+    monkeypatch.setattr(outbox, "ANSWER_WITHIN_S", 60.0)  # nothing but the next frame brings it
+    with producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
+        sender.connect(0, 0)
+        reader.open(0, 0)
+        for n in range(1, 11):
+            sender.send_half(half(n))
+            sender.wait_persisted(n)
+            sender.decide(n, half(n).digest, Verdict.COMMIT, can_wait=True)
+            take(reader, n)
+        assert sender.decided_through == 9
+        assert len(frames) == 11  # InitAck, and one for each half message
+        monkeypatch.setattr(outbox, "ANSWER_WITHIN_S", 0.01)
+        sender.send_half(half(11))
+        sender.wait_persisted(11)
+        assert sender.decided_through == 10
+
+
+def test_an_answer_that_nobody_waits_for_comes_by_itself(broker: RunningBroker) -> None:
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        sender.send_half(half(1))
+        sender.wait_persisted(1)
+        sender.decide(1, half(1).digest, Verdict.COMMIT, can_wait=True)
+        assert sender.wait_decided(1, 10).next_offset == 1
+        sender.send_half(half(2))
+        sender.wait_persisted(2)
+        sender.decide(2, half(2).digest, Verdict.ROLLBACK, can_wait=True)
+        assert sender.wait_decided(2, 10).verdict == broker_pb2.ROLLBACK

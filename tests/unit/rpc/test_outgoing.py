@@ -110,3 +110,17 @@ def test_unknown_is_said_once_and_waits_for_no_answer() -> None:
     assert len(outgoing.take().decisions) == 1
     outgoing.resend(1)
     assert not outgoing
+
+
+def test_a_decision_that_is_waited_for_keeps_that_when_another_takes_its_place() -> None:
+    outgoing = Outgoing()
+    outgoing.add_decision(decision(1))
+    for n in (2, 3):
+        patient = decision(n)
+        patient.can_wait = True
+        outgoing.add_decision(patient)
+    (hurried,) = outgoing.take().decisions
+    assert (hurried.batch_no, hurried.can_wait) == (3, False)
+    patient.can_wait = True
+    outgoing.add_decision(patient)
+    assert outgoing.take().decisions[0].can_wait

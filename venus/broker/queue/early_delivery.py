@@ -39,6 +39,11 @@ class Sent:
             return [increment]
         return [self.withdrawal(), increment]
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything of it is not decided yet."""
+        return bool(self._waiting)
+
     def went(self, word: broker_pb2.Increment) -> None:
         """Note what is on its way."""
         match word.state:
@@ -87,6 +92,8 @@ def read(store: Store, buffer: Buffer, business: Business, sent: Sent, max_bytes
     """Return what comes next, at least one and no more than `max_bytes` of further ones; [] = no news."""
     # In this order: what a commit takes from `undecided` is visible before it is gone from there.
     undecided, visible = business.undecided, business.visible_offset
+    if not undecided and not sent.waits:
+        return []
     if visible != sent.position:
         return []  # a commit comes first
     if not sent.stands(undecided):

@@ -6,6 +6,9 @@ import asyncio
 
 from venus.wire import broker_pb2
 
+#: What nobody waits for is said after so long, if nothing else was said before.
+ANSWER_WITHIN_S = 0.05
+
 
 class Outbox:
     """Bounded by its fields: numbers are merged, rollbacks and reviews are at most as many as half messages."""
@@ -19,6 +22,7 @@ class Outbox:
         self._throttle_ms = 0
         self._taken = True
         self._reviews: dict[int, broker_pb2.HalfRef] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
         return bool(self._first or self._through or self._decided or self._resend or self._throttle_ms or self._reviews)
@@ -28,13 +32,24 @@ class Outbox:
         self._through = max(self._through, through)
         self.wake.set()
 
-    def decided(self, answer: broker_pb2.Decided) -> None:
-        """Answer a decision; a COMMIT speaks for the one before it."""
+    def decided(self, answer: broker_pb2.Decided, *, can_wait: bool = False) -> None:
+        """Answer a decision; a COMMIT speaks for the one before it.
+
+        One that `can_wait` rides with what is said next, which in a trickle saves every second frame.
+        """
         last = self._decided[-1] if self._decided else None
         if last is not None and last.verdict == answer.verdict == broker_pb2.COMMIT:
             self._decided.pop()
         self._decided.append(answer)
-        self.wake.set()
+        if not can_wait:
+            self.wake.set()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN_S, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        if self:
+            self.wake.set()
 
     def resend(self, batch_no: int, reason: str) -> None:
         """Ask for half messages again."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -208,7 +209,7 @@ class ProducerStream:
                 self._core.producers.decide(
                     self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
                 ),
-                self._decision_done,
+                partial(self._decision_done, can_wait=decision.can_wait),
             )
 
     def _take_committed(self, frame: broker_pb2.ProducerFrame) -> None:
@@ -235,7 +236,8 @@ class ProducerStream:
         except Exception as error:
             logger.exception("the core failed for %s", self.business)
             self.end(VenusError(f"the broker failed: {error!r}"))
-        self.outbox.wake.set()
+        if self._eof:
+            self.outbox.wake.set()
 
     def _halves_done(self, done: Future[HalvesResult], number: int, first: int, nbytes: int, since: float) -> None:
         self._service.traffic.saved(self.business, nbytes, since)
@@ -254,9 +256,9 @@ class ProducerStream:
             self._rewind(result.resend_from)
             self.outbox.resend(result.resend_from, result.reason)
 
-    def _decision_done(self, done: Future[broker_pb2.Decided], number: int) -> None:
+    def _decision_done(self, done: Future[broker_pb2.Decided], number: int, *, can_wait: bool = False) -> None:
         decided = done.result()
         if decided.verdict == broker_pb2.ROLLBACK:
             self._expected = None
             self._newest = min(self._newest, decided.batch_no - 1)
-        self.outbox.decided(decided)
+        self.outbox.decided(decided, can_wait=can_wait and decided.verdict == broker_pb2.COMMIT)

@@ -35,6 +35,9 @@ STEP_BYTES_MAX = 1 << 20
 #: A checkpoint waits so long for the end of a cut.
 CUT_END_WAIT_S = 10.0
 IDLE_S = 0.5
+#: Commits that come to less than this are put together for so long, unless somebody waits for the full data.
+LINGER_BYTES = 64 << 10
+LINGER_S = 0.025
 
 
 @dataclass(slots=True, eq=False)
@@ -91,8 +94,10 @@ class Materialiser:
     def notice(self, business: Business) -> None:
         """Say that a business has more."""
         with self._changed:
+            begins = not self._pending
             self._pending.add(business)
-            self._changed.notify_all()
+            if begins or self._is_urgent():
+                self._changed.notify_all()
 
     def checkpoint(self, business: Business, path: Path) -> Future[None]:
         """Ask for a checkpoint that holds everything visible now, at the end of a cut."""
@@ -153,21 +158,32 @@ class Materialiser:
         with self._changed:
             if not self._stopping and not self._leaving and (self._paused or not self._pending):
                 self._changed.wait(IDLE_S)
+            if self._pending and not self._paused:
+                self._changed.wait_for(self._is_urgent, LINGER_S)
             return not self._stopping
+
+    def _is_urgent(self) -> bool:
+        """Whether there is more to do than to put small commits together; with the lock."""
+        return bool(self._stopping or self._leaving or self._wanted) or (
+            sum(business.unmaterialised_bytes() for business in self._pending) >= LINGER_BYTES
+        )
 
     def _round(self) -> None:
         for business in list(self._pending):
             self._serve_wanted()
-            if self.step(business, one_batch=bool(self._wanted)):
-                with self._changed:
-                    self._changed.notify_all()
-            else:
-                with self._changed:
-                    if business.materialised.offset >= business.visible_offset or not business.is_filled:
-                        self._pending.discard(business)
+            took = self.step(business, one_batch=bool(self._wanted))
+            with self._changed:
+                if self._is_done(business, took=took):
+                    self._pending.discard(business)
         self._serve_wanted()
         self._scavenger.step(busy=bool(self._pending))
         self._scrub.step(busy=bool(self._pending))
+
+    def _is_done(self, business: Business, *, took: bool) -> bool:
+        """Whether there is no more to do for now; a mirror's full data comes in pieces that have no offsets."""
+        if took and business.committed.mirror is not None:
+            return False
+        return business.materialised.offset >= business.visible_offset or not business.is_filled
 
     def _let_go(self) -> None:
         with self._changed:
