@@ -287,6 +287,13 @@ class Source(Protocol):
         """
         ...
 
+    def wait(self, pause_s: float) -> bool:
+        """Wait until there may be something to capture, looking every `pause_s`; a fraction of a second at most.
+
+        False = it did not wait: this source cannot, or not now.
+        """
+        ...
+
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         """Open a snapshot; None if the log is empty and nothing is to be filled.
 

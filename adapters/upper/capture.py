@@ -215,10 +215,13 @@ class Capture:
             now = self._outside.monotonic()
             chores.run()
             self._reporter.state("capturing" if session.fills.finished else "filling")
+            filling = not session.fills.finished
             if cutter.cut() is Found.CHANGES:
                 pace.traffic(now)
-            else:
-                self._stop.wait(pace.delay_s(now))
+                if not filling:
+                    session.source.wait(pace.delay_s(now))
+            elif not session.source.wait(pause_s := pace.delay_s(now)):
+                self._stop.wait(pause_s)
             self._reporter.tick()
 
 

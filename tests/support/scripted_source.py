@@ -420,6 +420,9 @@ class ScriptedSource:
                 self.database.tables[table_id].state = "ACTIVE"
         return found
 
+    def wait(self, pause_s: float) -> bool:
+        return False
+
     def open_cut(self, fills: Sequence[FillState]) -> Cut | None:
         self.pass_step("open_cut")
         assert self.cut is None, "one cut at a time"

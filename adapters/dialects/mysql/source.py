@@ -193,6 +193,9 @@ class MysqlSource:
             if self._halts.may_go_on(known.table_id, waiting[known.table_id]):
                 registry.set_state(self._writer, known.table_id, *state_before(known.table))
 
+    def wait(self, pause_s: float) -> bool:
+        return False
+
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         loaded = self._load()
         self._watch(loaded)

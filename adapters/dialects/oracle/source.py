@@ -332,6 +332,9 @@ class OracleSource:
         self._polls.forget()
         self._writer.rollback()
 
+    def wait(self, pause_s: float) -> bool:
+        return False
+
     def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:
         """Open a snapshot, unless there is nothing to read in it."""
         if not fills and self._polls.finds_nothing(self._reader):

@@ -11,6 +11,17 @@ SELECT -1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (SELECT ep
 UNION ALL
 SELECT table_id, count(*), 0 FROM venus.dirty GROUP BY table_id
 
+-- wait --
+-- Looks for marks every so often, at most {looks} times: in one round trip, where a poll for each look would cost both
+-- ends some forty times as much. Marks of tables that have to wait stay where they are.
+DO $venus$
+BEGIN
+  FOR look IN 1..{looks} LOOP
+    EXIT WHEN EXISTS (SELECT FROM venus.dirty WHERE table_id <> ALL ('{waiting}'::int[]));
+    PERFORM pg_sleep({pause_s});
+  END LOOP;
+END $venus$
+
 -- with_pages --
 -- The logs that may have rows. A row is in a page, and a log that was never written to has none.
 SELECT table_id FROM venus.captured_table

@@ -43,6 +43,12 @@ def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
     ]
 
 
+def wait(waiting: Iterable[int], *, pause_s: float, looks: int) -> str:
+    """Return what looks for dirty marks repeatedly, and ends at the first one that is not of a table `waiting`."""
+    numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
+    return statement("cut", "wait", waiting=numbers, pause_s=f"{pause_s:.6f}", looks=str(looks))
+
+
 def prepared() -> list[str]:
     """Return what every cut executes, to be planned once in a session."""
     as_parameter = {"tables": "$1"}

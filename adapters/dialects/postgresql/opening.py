@@ -33,13 +33,17 @@ def open_cut(
     *,
     everywhere: bool,
     idle: bool,
+    seen: Marks | None = None,
 ) -> PostgresCut | None:
     """Open a snapshot and find what is in it.
 
     `mark` is the registry as `captured` was loaded from it. `everywhere` = look into every log, marked or not.
-    `idle` = most likely there is nothing: ask for marks first, in one round trip that begins no transaction.
+    `idle` = most likely there is nothing: ask for marks first, in one round trip that begins no transaction. `seen` =
+    the marks of a moment ago, so that need not be asked for.
     """
-    if idle and not fills and not everywhere and not Marks.read(connection).stand_for_work(tables):
+    if seen is None and idle and not fills and not everywhere:
+        seen = Marks.read(connection)
+    if seen is not None and not fills and not everywhere and not seen.stand_for_work(tables):
         return None
     marks = Marks.read(connection, statement("cut", "begin") + "; ")
     try:

@@ -25,7 +25,7 @@ from venus.adapters.dialects.postgresql import cutsql, dictionary, install, name
 from venus.adapters.dialects.postgresql.check import check
 from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
-from venus.adapters.dialects.postgresql.marks import Tables
+from venus.adapters.dialects.postgresql.marks import Marks, Tables
 from venus.adapters.dialects.postgresql.opening import open_cut
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
@@ -38,6 +38,11 @@ CAPABILITIES = Capabilities(transactional_ddl=True)
 
 #: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.
 LOOK_S = 30.0
+#: How long `wait` keeps the connection to itself: a stop waits for it, and a server that logs slow statements does not
+#: call it slow.
+WAIT_S = 0.1
+#: What pg_sleep rounds up to.
+LEAST_PAUSE_S = 0.001
 #: Dictionary and registry are compared so often even if their fingerprint is the same.
 COMPARE_S = 600.0
 
@@ -67,6 +72,8 @@ class PostgresSource:
         self._seen = ""  # the dictionary's and the registry's fingerprint, as they were compared
         self._compare_at = self._look_at = float("-inf")
         self._cut: PostgresCut | None = None
+        self._seen_marks: Marks | None = None  # by `wait`, for the next cut
+        self._gave_way = False
 
     def close(self) -> None:
         self._connection.close()
@@ -190,20 +197,34 @@ class PostgresSource:
             registry.set_state(self._connection, table.schema.table_id, *state_before(table))
         return bool(retried)
 
+    def wait(self, pause_s: float) -> bool:
+        if not self._loaded or self._gave_way or pause_s > WAIT_S:
+            return False
+        looks = max(1, int(WAIT_S / max(pause_s, LEAST_PAUSE_S)))
+        looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks)
+        try:
+            self._seen_marks = Marks.read(self._connection, f"{looking}; ")
+        except SourceError:  # the next cut meets it as well, and says what it means
+            return False
+        return True
+
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         self._load()
         now = self._monotonic()
         everywhere = now >= self._look_at
+        seen, self._seen_marks = self._seen_marks, None
         try:
             self._cut = open_cut(
                 self._connection, self._captured, self._tables, self._mark, fills, self._pace, self._halts,
-                everywhere=everywhere, idle=self._cut is None,
+                everywhere=everywhere, idle=self._cut is None, seen=seen,
             )  # fmt: skip
         except SourceError:
             self._seen = ""
             raise
         if everywhere:
             self._look_at = now + LOOK_S
+        # marks that came to nothing are still there, as when the application has a table to itself: no hurry then
+        self._gave_way = self._cut is None and seen is not None and seen.stand_for_work(self._tables)
         return self._cut
 
     def _load(self, *, again: bool = False) -> None:

@@ -331,6 +331,9 @@ class SqliteSource:
         self._schema_version = self._compared_at
         self._empty_at = None
 
+    def wait(self, pause_s: float) -> bool:
+        return False
+
     def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:
         """Open a snapshot, unless nothing has been committed since every log was found empty."""
         with translated(self._file):

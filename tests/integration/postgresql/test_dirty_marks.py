@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +13,7 @@ from tests.support.follower import Follower
 from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql import source as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.errors import SourceError
 
 pytestmark = pytest.mark.integration
 
@@ -251,3 +254,80 @@ def test_the_registry_is_loaded_again_when_another_process_has_changed_it(
     sql("INSERT INTO item VALUES (1)")
     follower.drain()
     assert follower.rows("item") == {}, "the table is paused"
+
+
+# -- waiting for marks -----------------------------------------------------------------------------------------------
+
+
+def test_a_change_ends_a_wait_and_the_cut_does_not_ask_again(
+    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "WAIT_S", 30.0)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    later = threading.Timer(0.3, sql, ["INSERT INTO item VALUES (1)"])
+    later.start()
+    said.clear()
+    began = time.monotonic()
+    assert follower.source.wait(0.001)
+    waited_s = time.monotonic() - began
+    later.join()
+    assert 0.2 < waited_s < 20
+    assert len(said) == 1, "one round trip, however many looks"
+    cut = follower.source.open_cut([])
+    assert cut is not None
+    assert "BEGIN" in said[1]
+    cut.rollback()
+
+
+def test_marks_that_have_to_stay_do_not_end_a_wait(
+    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "WAIT_S", 0.3)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    follower.source.set_table_state(follower.table_id("item"), "PAUSED", "")
+    sql("INSERT INTO item VALUES (1)")
+    assert follower.cut() is None
+    began = time.monotonic()
+    assert follower.source.wait(0.01)
+    assert time.monotonic() - began > 0.25
+    said.clear()
+    assert follower.source.open_cut([]) is None
+    assert said == [], "the wait has seen that there is nothing"
+
+
+def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    began = time.monotonic()
+    assert follower.source.wait(0.001)
+    assert follower.source.wait(sources.WAIT_S)
+    assert time.monotonic() - began < 20
+    assert not follower.source.wait(sources.WAIT_S * 2)
+
+
+def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_pause(
+    sql: Sql, capture: Start, database: str
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    sql("INSERT INTO item VALUES (1)")
+    holder = connections.Connection(database, application="holder")
+    with holder.transaction():
+        holder.run("LOCK TABLE public.item IN ACCESS EXCLUSIVE MODE")
+        assert follower.source.wait(0.001)
+        assert follower.source.open_cut([]) is None
+        assert not follower.source.wait(0.001)
+    holder.close()
+    follower.drain()
+    assert follower.rows("item") == {("1",): {"id": "1"}}
+
+
+def test_a_wait_leaves_what_is_wrong_to_the_next_cut(sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    sql("ALTER TABLE venus.dirty RENAME TO gone")
+    assert not follower.source.wait(0.001)
+    with pytest.raises(SourceError):
+        follower.source.open_cut([])
