@@ -39,24 +39,26 @@ def tables_with_rows(connection: Connection) -> set[int]:
 
 def claims_of(connection: Connection, captured: Seq[Captured]) -> list[Claim]:
     """Return what the logs of these tables have; a table with nothing has no claim."""
-    claims = []
     of = {c.schema.table_id: c for c in captured}
-    for table_id, *found in connection.rows(cutsql.small(of)) if of else ():
-        c = of[table_id]
-        assert c.table is not None
-        (rows, inserts_only, truncated, lost), pages = found, 0
-        if rows > cutsql.SMALL_CLAIM_ROWS:
-            weigh = statement("cut", "weigh", log=names.log_table(c.schema.table_id), table=str(c.table.oid))
-            rows, inserts_only, truncated, lost, pages = connection.row(weigh)
-        claims.append(
-            Claim(
-                schema=c.schema,
-                table=c.table,
-                rows=rows,
-                pages=pages,
-                inserts_only=inserts_only,
-                truncated=truncated,
-                lost=lost,
-            )
-        )
-    return claims
+    found = connection.rows(cutsql.small(of)) if of else ()
+    return [claim_of(connection, of[table_id], *log) for table_id, *log in found]
+
+
+def claim_of(
+    connection: Connection, captured: Captured, rows: int, inserts_only: bool, truncated: bool, lost: bool
+) -> Claim:
+    """Return the claim of a table with these rows in its log; many are counted."""
+    table, pages = captured.table, 0
+    assert table is not None
+    if rows > cutsql.SMALL_CLAIM_ROWS:
+        weigh = statement("cut", "weigh", log=names.log_table(captured.schema.table_id), table=str(table.oid))
+        rows, inserts_only, truncated, lost, pages = connection.row(weigh)
+    return Claim(
+        schema=captured.schema,
+        table=table,
+        rows=rows,
+        pages=pages,
+        inserts_only=inserts_only,
+        truncated=truncated,
+        lost=lost,
+    )

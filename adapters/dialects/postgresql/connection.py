@@ -127,6 +127,7 @@ class Connection:
             "SET xmloption = content; SET lc_monetary = 'C'; SET quote_all_identifiers = off;"
             "SET synchronous_commit = on; SET client_min_messages = warning; SET row_security = off;"
             "SET search_path = pg_catalog; SET jit = off; SET default_transaction_isolation = 'read committed';"
+            "SET enable_nestloop = on; SET enable_seqscan = on; SET enable_sort = on;"
             f"SET lock_timeout = {int(o.lock_timeout_s * 1000)};"
             f"SET idle_in_transaction_session_timeout = {int(o.idle_timeout_s * 1000)};"
             f"SET statement_timeout = {int(o.statement_timeout_s * 1000)}"

@@ -56,6 +56,27 @@ SET LOCAL lock_timeout = {usual_ms};
 {keyed_plan};
 EXECUTE venus_rewritten ({oids})
 
+-- open --
+-- A small cut in one round trip. The tables are locked before the first query, which is when the snapshot is taken, so
+-- nothing can be truncated or rewritten in between.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL lock_timeout = {give_way_ms};
+LOCK TABLE {tables} IN ACCESS SHARE MODE;
+SET LOCAL lock_timeout = {usual_ms};
+SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;
+{opened}
+
+-- opened --
+-- What `dirty`, `small` and `settled` say of these tables, together: 0 clock and epoch, 1 marks, 2 logs, 3 signatures.
+SELECT 0, 0::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       (SELECT epoch FROM venus.checkpoint WHERE id = 1), NULL::boolean, NULL::boolean, NULL::boolean, NULL::text
+UNION ALL
+SELECT 1, table_id, count(*), NULL, NULL, NULL, NULL, NULL FROM venus.dirty GROUP BY table_id
+UNION ALL
+SELECT 2, l.id, l.n, NULL, l.i, l.t, l.x, NULL FROM ({small}) l (id, n, i, t, x)
+UNION ALL
+SELECT 3, s.id::bigint, NULL, NULL, NULL, NULL, NULL, s.signature FROM ({signatures}) s (id, namespace, name, signature)
+
 -- settled --
 -- Behind the locks: what the tables look like now, and they cannot change any more.
 EXECUTE venus_signatures ({oids})

@@ -6,7 +6,7 @@ schema, so that no search_path can put another in its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.postgresql import names
@@ -29,6 +29,13 @@ def small(table_ids: Iterable[int]) -> str:
     return " UNION ALL ".join(
         statement("cut", "small", table_id=str(i), log=names.log_table(i), limit=limit) for i in table_ids
     )
+
+
+def opened(tables: Mapping[int, int]) -> str:
+    """Return the query for marks, and logs and signatures of these tables: their numbers, and what the server's are."""
+    oids = "'{" + ",".join(map(str, tables.values())) + "}'"
+    signatures = statement("dictionary", "signatures") % {"tables": oids}
+    return statement("cut", "opened", small=small(tables), signatures=signatures)
 
 
 def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:

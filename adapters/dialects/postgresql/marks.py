@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from venus.adapters.dialects.postgresql import cutsql
 from venus.adapters.dialects.postgresql.connection import Connection
@@ -51,6 +51,8 @@ class Tables:
     ready: Mapping[int, Captured]
     #: Those whose changes have to stay where they are.
     waiting: frozenset[int]
+    #: What small cuts of these tables are opened with, prepared in the session.
+    openings: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, captured: Iterable[Captured]) -> Tables:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.halting import Halts
 from venus.adapters.dialects.postgresql import cutsql
-from venus.adapters.dialects.postgresql.claims import Claim, claims_of, tables_with_rows
+from venus.adapters.dialects.postgresql.claims import Claim, claim_of, claims_of, tables_with_rows
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection, LockTimeout
 from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
+from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.marks import REGISTRY, Marks, Tables
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
@@ -20,6 +22,10 @@ logger = logging.getLogger(__name__)
 #: A cut waits so long for a table that the application has locked (TRUNCATE, ALTER TABLE), then comes back later.
 #: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
 GIVE_WAY_MS = 200
+#: So many tables may take part in a small cut; one of more takes a few round trips, which it is large enough for.
+GUESSED_MAX = 16
+#: How many sets of tables, of how many tables each, have their opening prepared.
+PREPARED_MAX, PREPARED_TABLES_MAX = 64, 4
 
 
 def open_cut(
@@ -45,26 +51,82 @@ def open_cut(
         seen = Marks.read(connection)
     if seen is not None and not fills and not everywhere and not seen.stand_for_work(tables):
         return None
-    marks = Marks.read(connection, statement("cut", "begin") + "; ")
     try:
+        guess = _guessed(tables, seen) if seen is not None and not fills and not everywhere else {}
+        if guess:
+            marks, claims = _begun_with(connection, tables, guess)
+        else:
+            marks, claims = Marks.read(connection, statement("cut", "begin") + "; "), []
         if REGISTRY in marks.counts or everywhere:
             _require_mark(connection, mark)
         looked_at = tables_with_rows(connection) if everywhere else marks.counts.keys()
-        claims = claims_of(connection, [tables.ready[t] for t in sorted(tables.ready.keys() & looked_at)])
+        others = claims_of(
+            connection, [tables.ready[t] for t in sorted(tables.ready.keys() & looked_at - guess.keys())]
+        )
         forget = marks.forget(tables)
-        if not claims and not fills:
+        if not claims and not others and not fills:
             _forget(connection, forget)
             return None
-        try:
-            _lock(connection, captured, claims, fills)
-        except LockTimeout as busy:
-            logger.info("no cut now, the application has a table to itself: %s", busy)
-            connection.rollback()
-            return None
+        _lock(connection, captured, others, fills)
+        claims = sorted([*claims, *others], key=lambda claim: claim.schema.table_id)
         return PostgresCut(connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget)
+    except LockTimeout as busy:
+        logger.info("no cut now, the application has a table to itself: %s", busy)
+        connection.rollback()
+        return None
     except BaseException:
         connection.rollback()
         raise
+
+
+def _guessed(tables: Tables, seen: Marks) -> dict[int, Captured]:
+    """Return the tables that a small cut will have, most likely; {} if they are many."""
+    marked = sorted(tables.ready.keys() & seen.counts.keys())
+    return {t: tables.ready[t] for t in marked} if len(marked) <= GUESSED_MAX else {}
+
+
+def _begun_with(connection: Connection, tables: Tables, guess: Mapping[int, Captured]) -> tuple[Marks, list[Claim]]:
+    """Begin with these tables, locked before the snapshot is taken; return the marks in it, and their claims.
+
+    Raises LockTimeout, SchemaChanged.
+    """
+    known = {t: c.table for t, c in guess.items() if c.table is not None}
+    query = _opened(connection, tables, {t: table.oid for t, table in known.items()})
+    text = statement(
+        "cut", "open", tables=", ".join(table.from_sql for table in known.values()), give_way_ms=str(GIVE_WAY_MS),
+        usual_ms=str(_usual_ms(connection)), opened=query,
+    )  # fmt: skip
+    head, counts, claims, signatures = (0, 0), {}, [], {}
+    for kind, number, count, epoch, *flags, signature in connection.rows(text):
+        match kind:
+            case 0:
+                head = count, epoch
+            case 1:
+                counts[number] = count
+            case 2:
+                claims.append((number, count, *flags))
+            case _:
+                signatures[number] = signature
+    _require_settled(known.values(), signatures)
+    marks = Marks(captured_at_us=head[0], epoch=head[1], counts=counts)
+    return marks, [claim_of(connection, guess[number], *log) for number, *log in claims]
+
+
+def _opened(connection: Connection, tables: Tables, oids: Mapping[int, int]) -> str:
+    """Return the query for what these tables have; of a few tables, it is planned once in a session."""
+    which = tuple(oids)
+    if which not in tables.openings:
+        query = cutsql.opened(oids)
+        if len(which) > PREPARED_TABLES_MAX or len(tables.openings) >= PREPARED_MAX:
+            return query
+        name = f"venus_open_{len(tables.openings)}"
+        connection.run(f"PREPARE {name} AS {query}")
+        tables.openings[which] = f"EXECUTE {name}"
+    return tables.openings[which]
+
+
+def _usual_ms(connection: Connection) -> int:
+    return int(connection.options.lock_timeout_s * 1000)
 
 
 def _require_mark(connection: Connection, loaded: str) -> None:
@@ -91,10 +153,9 @@ def _lock(connection: Connection, captured: Seq[Captured], claims: Seq[Claim], f
     if not tables:
         return
     locked = ", ".join(t.from_sql for t in tables.values())
-    usual_ms = int(connection.options.lock_timeout_s * 1000)
     oids = "'{" + ",".join(map(str, tables)) + "}'"
     lock = statement(
-        "cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(usual_ms), oids=oids,
+        "cut", "lock", tables=locked, give_way_ms=str(GIVE_WAY_MS), usual_ms=str(_usual_ms(connection)), oids=oids,
         keyed_plan=cutsql.KEYED_PLAN,
     )  # fmt: skip
     rewritten = connection.rows(lock)
@@ -102,7 +163,10 @@ def _lock(connection: Connection, captured: Seq[Captured], claims: Seq[Claim], f
         raise Conflict(
             f"source {connection.place}: {rewritten[0][0]} was truncated or rewritten while a cut was opened"
         )
-    now = {r[0]: r[3] for r in connection.rows(statement("cut", "settled", oids=oids))}
-    changed = [t for oid, t in tables.items() if now.get(oid) != t.signature]
+    _require_settled(tables.values(), {r[0]: r[3] for r in connection.rows(statement("cut", "settled", oids=oids))})
+
+
+def _require_settled(tables: Iterable[Table], signatures: Mapping[int, str]) -> None:
+    changed = [t for t in tables if signatures.get(t.oid) != t.signature]
     if changed:
         raise SchemaChanged(f"{changed[0].namespace}.{changed[0].name} has changed")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,16 +15,16 @@ from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts
-from venus.adapters.dialects.postgresql import cutsql
+from venus.adapters.dialects.postgresql import cutsql, opening
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
-from venus.adapters.dialects.postgresql.cut import FillPace
+from venus.adapters.dialects.postgresql.cut import FillPace, PostgresCut
 from venus.adapters.dialects.postgresql.marks import Tables
 from venus.adapters.dialects.postgresql.opening import open_cut
 from venus.adapters.dialects.postgresql.registry import load
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import DatabaseUnavailable, VenusError
-from venus.model import BatchNo
+from venus.model import BatchNo, ChangeKind
 
 Start = Callable[[], Follower]
 
@@ -107,22 +107,76 @@ class Meddling(Connection):
         return super().run(text, params)  # type: ignore[arg-type]
 
 
-def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
-    sql: Sql, capture: Start, database: str
-) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
+@pytest.fixture
+def meddling(sql: Sql, capture: Start, database: str) -> Iterator[tuple[Follower, Meddling]]:
+    sql("CREATE TABLE item (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
     follower = capture()
     sql("INSERT INTO item VALUES (1), (2)")
     connection = Meddling(database)
-    captured, mark = load(connection)
     connection.run("; ".join(cutsql.prepared()))
+    yield follower, connection
+    connection.close()
+
+
+def opened(connection: Meddling, *, everywhere: bool) -> PostgresCut | None:
+    captured, mark = load(connection)
+    return open_cut(
+        connection, captured, Tables.of(captured), mark, [], FillPace(), Halts(), everywhere=everywhere, idle=True
+    )
+
+
+def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
+    sql: Sql, meddling: tuple[Follower, Meddling]
+) -> None:
+    follower, connection = meddling
     connection.meddle = lambda: sql("TRUNCATE item")
     with pytest.raises(Conflict, match="truncated"):
-        open_cut(connection, captured, Tables.of(captured), mark, [], FillPace(), Halts(), everywhere=False, idle=True)
-    connection.close()
-    assert follower.source.backlog()[2][0] == 3
+        opened(connection, everywhere=True)
+    assert follower.source.backlog()[follower.table_id("item")][0] == 3
     follower.drain()
     assert follower.rows("item") == {}
+
+
+def test_a_small_cut_locks_its_tables_before_its_snapshot(
+    meddling: tuple[Follower, Meddling], database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a TRUNCATE that the lock has waited for is part of what it sees, and none comes behind it."""
+    monkeypatch.setattr(opening, "GIVE_WAY_MS", 20_000)
+    _, connection = meddling
+    application = Connection(database, application="application")
+    commit = threading.Timer(0.5, application.run, ["COMMIT"])
+
+    def truncate() -> None:
+        application.run("BEGIN; TRUNCATE public.item; INSERT INTO public.item VALUES (7)")
+        commit.start()
+
+    connection.meddle = truncate
+    cut = opened(connection, everywhere=False)
+    assert cut is not None
+    first, rows = cut.sections(rows_max=100, bytes_max=1 << 20)
+    assert first.kind is ChangeKind.TRUNCATE
+    assert rows.count == 3
+    assert rows.is_deleted.sum() == 2  # of 1 and 2, which are gone
+    cut.rollback()
+    commit.join()
+    application.close()
+
+
+def test_a_small_cut_has_a_table_that_was_written_to_meanwhile(sql: Sql, meddling: tuple[Follower, Meddling]) -> None:
+    """All of what a snapshot shows is one cut: a table that the poll did not know of is part of it."""
+    _, connection = meddling
+    connection.meddle = lambda: sql("INSERT INTO other VALUES (5); INSERT INTO item VALUES (3)")
+    meddled = connection.meddle
+
+    def once() -> None:
+        connection.meddle = lambda: None
+        meddled()
+
+    connection.meddle = once
+    cut = opened(connection, everywhere=False)
+    assert cut is not None
+    assert [section.count for section in cut.sections(rows_max=100, bytes_max=1 << 20)] == [3, 1]
+    cut.rollback()
 
 
 def test_ddl_between_registry_and_read_is_a_schema_change(sql: Sql, capture: Start) -> None:

@@ -276,8 +276,23 @@ def test_a_change_ends_a_wait_and_the_cut_does_not_ask_again(
     assert len(said) == 1, "one round trip, however many looks"
     cut = follower.source.open_cut([])
     assert cut is not None
-    assert "BEGIN" in said[1]
+    assert "EXECUTE venus_dirty" not in said
     cut.rollback()
+
+
+def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, said: list[str]) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    for n in range(3):
+        sql(f"INSERT INTO item VALUES ({n})")
+        assert follower.source.wait(0.001)
+        said.clear()
+        assert follower.cut() is not None
+    opening, ending = said[-2:]  # between them is the COPY; before them, the follower has read the registry
+    assert "BEGIN" in opening
+    assert "LOCK TABLE" in opening
+    assert "EXECUTE venus_open_0" in opening
+    assert ending.endswith("COMMIT")
 
 
 def test_marks_that_have_to_stay_do_not_end_a_wait(
