@@ -132,6 +132,7 @@ def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
     engine.producers.leave("other")
     settle(engine)
     engines.wait_until(lambda: engines.full_data(engine, business="other") != {})
+    engines.wait_until(lambda: engine.catalogue.known("other").scrubbed_at_us > 0)
     others = {family: set(found) for family, found in everything(engine).items()}
     filled(engine)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
