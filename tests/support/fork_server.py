@@ -111,6 +111,8 @@ def run(asked: dict[str, Any]) -> None:
     os.umask(asked["umask"])
     os.chdir(asked["cwd"])
     sys.path[0] = asked["cwd"]
+    given = asked["environ"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [entry for entry in given if entry and entry not in sys.path]
     os.environ.clear()
     os.environ.update(asked["environ"])
     gc.enable()

@@ -22,6 +22,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 #: An environment that a fork could not obey: what the interpreter or the C library reads at its start.
 _AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "TZ")
+#: A path adds modules; it does not replace those that are imported already.
+_OBEYED = ("PYTHONUNBUFFERED", "PYTHONPATH")
 
 
 class _Server:
@@ -150,5 +152,5 @@ def _new_interpreter(environ: Mapping[str, str] | None) -> bool:
     return any(
         given.get(name) != os.environ.get(name)
         for name in {*given, *os.environ}
-        if name.startswith(_AT_START) and name != "PYTHONUNBUFFERED"
+        if name.startswith(_AT_START) and name not in _OBEYED
     )

@@ -13,7 +13,7 @@ import pytest
 from tests.support import forked
 
 _MODULE = """
-import atexit, json, os, sys
+import atexit, found_by_path, json, os, sys
 from pathlib import Path
 atexit.register(lambda: print("ended in order"))
 mask = os.umask(0)
@@ -36,6 +36,8 @@ time.sleep(60)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "says.py").write_text(_MODULE)
     (tmp_path / "waits.py").write_text(_WAITS)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "found_by_path.py").touch()
     monkeypatch.setenv("TAKEN", "this")
     monkeypatch.delenv("TEST_NEW_INTERPRETERS", raising=False)
     return tmp_path
@@ -55,6 +57,7 @@ def waiting(folder: Path) -> subprocess.Popen[str]:
 
 def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "TAKEN"} | {"GIVEN": "that"}
+    environ["PYTHONPATH"] = str(folder / "more")
 
     def said(session: bool) -> tuple[int, bytes, bytes]:
         done = forked.run(
