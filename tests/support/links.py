@@ -11,12 +11,13 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import psutil
 
+from tests.support.proxy import received
+
 CLIENT = "client"
-CHUNK_BYTES = 1 << 16
 CONNECT_S = 10.0
 Link = tuple[str, str]
 
@@ -153,7 +154,7 @@ class Relay:
             end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
-        for data in _received(source):
+        for data in received(source):
             self._links.wait_open(link)
             try:
                 sink.sendall(self._links.damaged(link, data))
@@ -162,17 +163,6 @@ class Relay:
         self._links.wait_open(link)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
-
-
-def _received(source: socket.socket) -> Iterator[bytes]:
-    while True:
-        try:
-            data = source.recv(CHUNK_BYTES)
-        except OSError:
-            return
-        if not data:
-            return
-        yield data
 
 
 def _abort(end: socket.socket) -> None:

@@ -119,7 +119,7 @@ class Proxy:
             self._spawn(self._pump, broker, client, Way.DOWN)
 
     def _pump(self, source: socket.socket, sink: socket.socket, way: Way) -> None:
-        for data in _received(source):
+        for data in received(source):
             if self.delay_s:
                 time.sleep(self.delay_s)
             self._flowing.wait()
@@ -149,7 +149,8 @@ class Proxy:
         return data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :]
 
 
-def _received(source: socket.socket) -> Iterator[bytes]:
+def received(source: socket.socket) -> Iterator[bytes]:
+    """Yield what comes, until the connection ends in whatever way."""
     while True:
         try:
             data = source.recv(CHUNK_BYTES)
