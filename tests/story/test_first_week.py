@@ -7,7 +7,6 @@ environment; `&` and `>` mean what they mean in a shell.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +16,11 @@ import pytest
 
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer, catalogue
-from tests.support.oracle_driver import driver_folder, python_path
 from tests.support.oracle_standin import SCHEMA, StandIn
 from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
 from tests.support.sqlplus import read
+from tests.support.story_places import standin_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -57,29 +56,15 @@ def pipeline(
     application: Any, mariadb_oracle_server: MariaServer, postgres_server: Server, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Pipeline]:  # fmt: skip
-    target = postgres_server.create_database()
-    source = f"oracle+cx_oracle://root@127.0.0.1:{mariadb_oracle_server.port}/?service_name=SCHOOL"
-    made = Pipeline(folder=tmp_path, source=source, targets={"main": target})
-    made.configure()
-    example = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)[0]
-    configured = (tmp_path / "venus.toml").read_text()
-    (tmp_path / "venus.toml").write_text(example + configured[configured.index("[broker]") :])
-    made.environ = {
-        "PYTHONPATH": python_path(tmp_path / "driver"),
-        "VENUS_SOURCE__URL": source,
-        "VENUS_TARGETS__MAIN__URL": target,
-    }
-    for name, value in made.environ.items():
-        if name.startswith("VENUS_"):
+    with standin_pipeline(tmp_path, mariadb_oracle_server, postgres_server, monkeypatch, password=False) as made:
+        example = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)[0]
+        configured = (tmp_path / "venus.toml").read_text()
+        (tmp_path / "venus.toml").write_text(example + configured[configured.index("[broker]") :])
+        urls = {"VENUS_SOURCE__URL": made.source, "VENUS_TARGETS__MAIN__URL": made.targets["main"]}
+        made.environ |= urls
+        for name, value in urls.items():
             monkeypatch.setenv(name, value)
-    monkeypatch.syspath_prepend(driver_folder(tmp_path / "driver"))
-    monkeypatch.delitem(sys.modules, "cx_Oracle", raising=False)
-    try:
         yield made
-    finally:
-        made.close()
-        sys.modules.pop("cx_Oracle", None)
-        postgres_server.drop_database(target)
 
 
 def test_the_week_goes_as_it_is_written(

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.collectors import Collected, collecting
-from tests.support.pipeline import PASSWORD, Pipeline, with_password
+from tests.support.pipeline import PASSWORD, Pipeline
 from tests.support.postgres import Server
+from tests.support.story_places import sqlite_pipeline
 from venus.cli.demo.servers import listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -24,14 +25,8 @@ JSON_LOG = ("-v", "--log-format", "json")
 
 @pytest.fixture
 def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
-    url = postgres_server.create_database()
-    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(url)})
-    made.configure()
-    try:
+    with sqlite_pipeline(tmp_path, postgres_server) as made:
         yield made
-    finally:
-        made.close()
-        postgres_server.drop_database(url)
 
 
 def lines(pipeline: Pipeline) -> list[dict[str, Any]]:

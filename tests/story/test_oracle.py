@@ -7,7 +7,6 @@ driver, and what a real Oracle does is vouched for by nothing here.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,11 +19,11 @@ from tests.conformance.place_oracle import quoting
 from tests.conformance.torture_oracle import STANDIN
 from tests.support.feed import query
 from tests.support.mariadb import MariaServer, catalogue
-from tests.support.oracle_driver import driver_folder, python_path
 from tests.support.oracle_standin import SCHEMA, StandIn
-from tests.support.pipeline import Pipeline, with_password
+from tests.support.pipeline import Pipeline
 from tests.support.postgres import Server
 from tests.support.sqlplus import read
+from tests.support.story_places import standin_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -71,19 +70,8 @@ def pipeline(
     application: Any, mariadb_oracle_server: MariaServer, postgres_server: Server, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Pipeline]:  # fmt: skip
-    target = postgres_server.create_database()
-    source = f"oracle+cx_oracle://root@127.0.0.1:{mariadb_oracle_server.port}/?service_name=SCHOOL"
-    made = Pipeline(folder=tmp_path, source=source, targets={"main": with_password(target)})
-    made.environ["PYTHONPATH"] = python_path(tmp_path / "driver")
-    monkeypatch.syspath_prepend(driver_folder(tmp_path / "driver"))
-    monkeypatch.delitem(sys.modules, "cx_Oracle", raising=False)
-    made.configure()
-    try:
+    with standin_pipeline(tmp_path, mariadb_oracle_server, postgres_server, monkeypatch) as made:
         yield made
-    finally:
-        made.close()
-        sys.modules.pop("cx_Oracle", None)
-        postgres_server.drop_database(target)
 
 
 def test_a_type_that_means_nothing_is_refused_in_one_line(

@@ -12,8 +12,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.support.pipeline import PASSWORD, QUOTED, Pipeline, with_password
+from tests.support.pipeline import PASSWORD, QUOTED, Pipeline
 from tests.support.postgres import Server, libpq
+from tests.support.story_places import sqlite_pipeline
 from venus.cli.demo.servers import listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -24,20 +25,14 @@ ROWS = ("Rosalind-4711", "Bad-Value-0815", "Fine-Value-1234")
 
 @pytest.fixture
 def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
-    url = postgres_server.create_database()
-    made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(url)})
-    made.configure()
-    with (tmp_path / "venus.toml").open("a") as file:
-        file.write(
-            f'[alarms.to.chat]\nwebhook = "http://127.0.0.1:9/{HOOK}"\n'
-            f'[alarms.to.pager]\ncommand = "true --token {ARGUMENT}"\n'
-            f'[spark.conf]\n"spark.hadoop.fs.key" = "{ARGUMENT}"\n'
-        )
-    try:
+    with sqlite_pipeline(tmp_path, postgres_server) as made:
+        with (tmp_path / "venus.toml").open("a") as file:
+            file.write(
+                f'[alarms.to.chat]\nwebhook = "http://127.0.0.1:9/{HOOK}"\n'
+                f'[alarms.to.pager]\ncommand = "true --token {ARGUMENT}"\n'
+                f'[spark.conf]\n"spark.hadoop.fs.key" = "{ARGUMENT}"\n'
+            )
         yield made
-    finally:
-        made.close()
-        postgres_server.drop_database(url)
 
 
 def bundle(path: Path) -> dict[str, str]:
