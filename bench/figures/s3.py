@@ -37,7 +37,7 @@ def lost(brokers: int, percent: int, messages: int, seeds: int) -> tuple[float, 
 
 def run(quick: bool) -> Sequence[Finding]:
     """Measure."""
-    sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 2000, 3)
+    sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 1000, 2)
     findings = []
     for brokers in sizes:
         for percent, goal in GOALS.items():
