@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from venus.network.matching.choosing import FEW, Chosen, Tables
+from venus.network.matching.choosing import COPIES_MAX, FEW, Chosen, Tables
 from venus.network.matching.equality import Equality
-from venus.network.matching.hpartition import HPartition
+from venus.network.matching.hpartition import HPartition, copies_of
 from venus.network.matching.interests import Events, Interest
 from venus.network.matching.intervals import Intervals
 
@@ -80,7 +80,9 @@ def compare(seed: int, interests: int, events: int) -> int:
     wanted = brute(ranged, come)
     assert Intervals(ranged).match(come).pairs() == wanted
     for size, segments in ((1, 10), (2, 6), (2, 1), (3, 4), (4, 3)):
-        assert HPartition(ranged, size=size, segments=segments).match(come).pairs() == wanted, (size, segments)
+        index = HPartition(ranged, size=size, segments=segments)
+        assert index.match(come).pairs() == wanted, (size, segments)
+        assert index.copies == pytest.approx(copies_of(ranged, size=size, segments=segments))
     assert Equality(filed).match(come).pairs() == brute(filed, come)
     assert Chosen(mixed, come).match(come).pairs() == brute(mixed, come)
     return len(wanted)
@@ -148,6 +150,8 @@ def test_the_index_is_chosen_by_what_it_leaves_to_be_looked_at() -> None:
 
     assert chosen(narrow(chance, FEW - 1, 8)) is Intervals
     assert chosen(narrow(chance, 3000, 8)) is HPartition
+    (part,) = Chosen(narrow(chance, 3000, 2), come).parts
+    assert not isinstance(part[1], HPartition) or part[1].copies <= COPIES_MAX
     assert chosen(narrow(chance, 3000, 1)) is Intervals, "most subspaces hold nearly everybody"
     assert chosen([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is Equality
 

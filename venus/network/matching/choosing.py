@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from venus.network.matching.equality import Equality
-from venus.network.matching.hpartition import HPartition
+from venus.network.matching.hpartition import HPartition, copies_of
 from venus.network.matching.interests import NONE, Events, Ids, Interest, Matches
 from venus.network.matching.intervals import Intervals
 
@@ -25,7 +25,7 @@ SAMPLE = 200
 #: In how many parts a column is cut that is the only one.
 SEGMENTS_ALONE = 128
 #: Columns in a group, and parts of each.
-SHAPES = ((2, 10), (4, 8))
+SHAPES = ((2, 10), (4, 5), (4, 8))
 #: How often an interest may be stored: eight bytes each.
 COPIES_MAX = 512
 
@@ -77,9 +77,11 @@ def of_ranges(interests: Sequence[Interest], sample: Events) -> Index:
         return plain
     some = sample.taken(np.arange(min(SAMPLE, sample.count)))
     columns = len({name for one in interests for name in one.between})
-    shapes = [(1, SEGMENTS_ALONE)] if columns == 1 else [shape for shape in SHAPES if shape[0] <= columns]
-    partitions = [HPartition(interests, size=size, segments=segments) for size, segments in shapes]
-    affordable = [one for one in partitions if one.copies <= COPIES_MAX]
+    affordable = [
+        HPartition(interests, size=size, segments=segments)
+        for size, segments in ([(1, SEGMENTS_ALONE)] if columns == 1 else SHAPES)
+        if size <= columns and copies_of(interests, size=size, segments=segments) <= COPIES_MAX
+    ]
     best = min(affordable, key=lambda one: one.candidates(some), default=None)
     return best if best is not None and WORTH * best.candidates(some) < plain.candidates(some) else plain
 

@@ -67,6 +67,18 @@ class HPartition:
         return self._ranges.narrowed(points, np.repeat(rows, counts), ids[places])
 
 
+def copies_of(interests: Sequence[Interest], *, size: int, segments: int) -> float:
+    """Return how often an interest would be stored, on average, without storing it."""
+    ranges = Ranges.of(interests)
+    every = []
+    for n in range(len(ranges.columns)):
+        edges = _edges(ranges.low[:, n], ranges.high[:, n], segments)
+        first, last = (np.searchsorted(edges, ends[:, n], side="right") for ends in (ranges.low, ranges.high))
+        every.append(last - first + 1)
+    groups = [every[at : at + size] for at in range(0, len(every), size)]
+    return sum(float(np.prod(np.maximum(0, group), axis=0).sum()) for group in groups) / max(1, len(ranges.low))
+
+
 class _Group:
     """The subspaces of some columns, one behind the other: `ids` of one begin at `_starts`."""
 
