@@ -82,6 +82,8 @@ RULES = (
     Rule(name="mirror_cut_off", hop=BROKER, lasts_s=10.0,
          pattern=r"^the mirror is cut off from set (.+), what it has is|^(?:set .+|the set above) does not answer",
          says="a broker set does not reach the set above; it serves what it has"),
+    Rule(name="mirror_waits", hop=BROKER, pattern=r"^the mirror waits for set", lasts_s=30.0,
+         says="a mirror waits for the set above, or for room"),
     Rule(name="mirror_refused", hop=BROKER, pattern=r"^the mirror is refused by set|^this set mirrors nothing",
          says="a broker set cannot mirror the set above as it is configured"),
     Rule(name="mirror_filled", hop=BROKER, pattern=r"^the mirror takes the full data again",

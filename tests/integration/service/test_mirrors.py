@@ -234,6 +234,32 @@ def test_what_was_trimmed_above_is_taken_as_full_data(start: Start) -> None:
     assert business_status(access.address).log_start == 295
 
 
+@pytest.mark.parametrize("rows", [2, 5])
+def test_a_business_that_was_forgotten_and_made_again_is_taken_as_it_is_now(start: Start, rows: int) -> None:
+    home = start("home")
+    fill(home.address, 1, 3, rows=5)
+    access = start("access", home.address)
+    networks.has(access.address, 15)
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 3)
+        commit(producer, [half(4, rows=5)])
+    networks.has(access.address, 20)
+    port = access.address.rpartition(":")[2]
+    access.stop()
+    with Admin(home.address) as admin:
+        admin.forget_business(BUSINESS)
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 0)
+        commit(producer, [half(n, rows=rows, payload="other") for n in range(1, 11)])
+        access = start("access", home.address, listen=f"127.0.0.1:{port}")
+        wait_for(lambda: networks.says(access.address, "following").fills == 1)
+        commit(producer, [half(11, rows=rows, payload="other")])
+    networks.has(access.address, 11 * rows)
+
+    assert full_data(access.address) == full_data(home.address)
+    assert len(full_data(access.address)[1]) == 11 * rows
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

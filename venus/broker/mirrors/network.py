@@ -177,6 +177,8 @@ class Network:
         if state is State.FOLLOWING and seen.trouble and now - seen.since > CUT_OFF_S:
             state, reason = State.CUT_OFF, seen.trouble
             since_us = self._core.clock_us() - int((now - seen.since) * 1e6)
+        if state is State.CUT_OFF and not seen.trouble:
+            state = State.WAITING  # it answers, but not for this business
         business = self._core.catalogue.known(entry.business)
         if state is State.FOLLOWING and not business.is_filled:
             state = State.FILLING
@@ -204,6 +206,8 @@ def alarms_of(mirror: broker_pb2.MirrorStatus) -> list[str]:
     match mirror.state:
         case State.CUT_OFF:
             return [f"the mirror is cut off from set {mirror.set}, what it has is served: {mirror.reason}"]
+        case State.WAITING if mirror.reason:
+            return [f"the mirror waits for set {mirror.set or 'above'}: {mirror.reason}"]
         case State.REFUSED:
             return [f"the mirror is refused by set {mirror.set or 'above'}: {mirror.reason}"]
         case State.FILLING if mirror.reason:

@@ -19,6 +19,7 @@ from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.mirrors.filling import fill, said_of
 from venus.broker.mirrors.progress import Progress, State
+from venus.broker.queue import places
 from venus.errors import Diverged, NotLeader, OffsetDiverged, OffsetTrimmed, Refused, Unavailable, VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
@@ -165,10 +166,20 @@ class Puller:
     def _follow(self, business: Business, above: Above, opened: Callable[[], None] = lambda: None) -> None:
         """Take what is committed above, until the stream ends. `opened` is called once the queue is kept for us."""
         with Subscriber(above.reach, self.business, above.group, credit_bytes=CREDIT_BYTES, only=self.only) as stream:
-            stream.open(business.proposed.next_offset, business.epoch_at_end)
+            self._open(stream, business)
             opened()
             self.progress.enter(State.FOLLOWING, "", stream.address)
             self._take_all(stream, business)
+
+    def _open(self, stream: Subscriber, business: Business) -> None:
+        """Begin with the newest batch that is here: it shows whether the set above has the same history."""
+        newest = places.newest(self._core.store, business)
+        end = business.proposed.next_offset
+        if newest is not None and business.log_start <= newest.base_offset < end:
+            with suppress(OffsetTrimmed):
+                stream.open(newest.base_offset, business.epoch_at_end)
+                return
+        stream.open(end, business.epoch_at_end)
 
     def _take_all(self, stream: Subscriber, business: Business) -> None:
         going: deque[tuple[Future[int], int]] = deque()

@@ -20,10 +20,11 @@ from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.codec.batch import digest
 from venus.codec.chunk import decode_chunk
-from venus.errors import IllegalTransition, ProtocolError, Refused
+from venus.errors import IllegalTransition, OffsetDiverged, ProtocolError, Refused
 from venus.rpc import limits
 from venus.wire import broker_pb2, change_pb2, mirror_pb2
 
+_OTHER = "the set above has another history"
 #: So many offsets one entry passes over at most.
 LEFT_OUT_MAX = limits.UINT32_MAX
 
@@ -71,7 +72,8 @@ def end_full(group: Group, business: Business, begin: int, rows: int, at_us: int
 def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us: int, space: Space) -> int:
     """Take batches that are committed above; return the next offset. What is here already is dropped.
 
-    Raises ProtocolError for what does not follow, IllegalTransition if the full data is not whole.
+    Raises ProtocolError for what does not follow, OffsetDiverged for another history, IllegalTransition if the full
+    data is not whole.
     """
     mirror = business.proposed.mirror
     if mirror is None or not mirror.end:
@@ -89,6 +91,7 @@ def _take(
 ) -> None:
     state = business.proposed
     if increment.base_offset + increment.count <= state.next_offset:
+        _check_same(business, increment, store)
         business.count("duplicate_batches")
         return
     body = increment.body
@@ -111,10 +114,24 @@ def _take(
     group.append(business, entry, content)
 
 
+def _check_same(business: Business, increment: broker_pb2.Increment, store: Store) -> None:
+    """Raise OffsetDiverged if what comes again is the newest batch here, and another one."""
+    place = places.newest(store, business)
+    if place is None or increment.base_offset + increment.count <= place.base_offset:
+        return
+    same = (place.base_offset, place.digest) == (increment.base_offset, increment.digest)
+    if not same and not open_mirrored(increment.body).lost:  # an election above may have lost what is here
+        raise OffsetDiverged(
+            f"{business.name}: the batch at offset {increment.base_offset} is another one than here: {_OTHER}"
+        )
+
+
 def _check_place(business: Business, increment: broker_pb2.Increment, content: Envelope) -> None:
-    """Raise ProtocolError for a batch that cannot be the next one."""
+    """Raise ProtocolError for a batch that cannot be the next one, OffsetDiverged if another history has it."""
     state, where = business.proposed, f"{business.name}: batch {content.batch_no} at offset {increment.base_offset}"
     offsets = content.lost or content.left_out or max(content.count, 1)
+    if increment.base_offset < state.next_offset and increment.count == offsets:
+        raise OffsetDiverged(f"{where} begins before offset {state.next_offset}, where one ends here: {_OTHER}")
     if increment.base_offset != state.next_offset or increment.count != offsets:
         raise ProtocolError(
             f"{where} takes {increment.count} offsets and has {offsets}; {state.next_offset} is the next one here"
@@ -123,12 +140,12 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
     stands_for = content.lost or content.left_out
     is_new = content.batch_no > state.last_batch or stands_for
     if not is_new or content.first_sequence <= state.last_sequence:
-        raise ProtocolError(
+        raise OffsetDiverged(
             f"{where} begins at Sequence {content.first_sequence}, behind batch {state.last_batch} with Sequences up "
-            f"to {state.last_sequence}"
+            f"to {state.last_sequence}: {_OTHER}"
         )
     if increment.epoch < _epoch(business) and not stands_for:
-        raise ProtocolError(f"{where} is of epoch {increment.epoch}, behind one of epoch {_epoch(business)}")
+        raise OffsetDiverged(f"{where} is of epoch {increment.epoch}, behind one of epoch {_epoch(business)}: {_OTHER}")
     if unknown := described.missing(business, content):
         table_id, version = min(unknown)
         raise ProtocolError(f"{where} has changes of table {table_id} in version {version}, which nothing describes")
