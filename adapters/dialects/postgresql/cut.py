@@ -79,6 +79,11 @@ class PostgresCut:
         self.committed = False
 
     @property
+    def table_ids(self) -> set[int]:
+        """The tables whose logs have something for it."""
+        return set(self._claims)
+
+    @property
     def captured_at_us(self) -> int:
         return self._captured_at_us
 

@@ -22,6 +22,11 @@ BEGIN
   END LOOP;
 END $venus$
 
+-- tidy --
+-- What cuts have deleted is still looked through. In place, without a moment in which the application cannot write, and
+-- not where somebody else does it.
+VACUUM (TRUNCATE false, SKIP_LOCKED) {tables}
+
 -- with_pages --
 -- The logs that may have rows. A row is in a page, and a log that was never written to has none.
 SELECT table_id FROM venus.captured_table

@@ -6,6 +6,7 @@ snapshot: a registry that another process has changed shows as SchemaChanged, an
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -34,6 +35,8 @@ from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, TableSchema
 
+logger = logging.getLogger(__name__)
+
 CAPABILITIES = Capabilities(transactional_ddl=True)
 
 #: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.
@@ -41,6 +44,10 @@ LOOK_S = 30.0
 #: How long `wait` keeps the connection to itself: a stop waits for it, and a server that logs slow statements does not
 #: call it slow.
 WAIT_S = 0.1
+#: So many cuts leave enough behind for marks and logs to be tidied: each look for marks passes over all of it, and
+#: autovacuum comes when that costs forty times as much.
+TIDY_CUTS = 100
+TIDY_TABLES_MAX = 16
 #: What pg_sleep rounds up to.
 LEAST_PAUSE_S = 0.001
 #: Dictionary and registry are compared so often even if their fingerprint is the same.
@@ -74,6 +81,9 @@ class PostgresSource:
         self._cut: PostgresCut | None = None
         self._seen_marks: Marks | None = None  # by `wait`, for the next cut
         self._gave_way = False
+        self._cuts = 0  # since marks and logs were tidied, and the logs that they have used
+        self._used: set[int] = set()
+        self._tidies = True
 
     def close(self) -> None:
         self._connection.close()
@@ -162,6 +172,17 @@ class PostgresSource:
 
     def beat(self) -> None:
         self._connection.run(statement("registry", "beat"))
+        if self._tidies and self._cuts >= TIDY_CUTS:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        logs = [names.log_table(table_id) for table_id in sorted(self._used)[:TIDY_TABLES_MAX]]
+        self._cuts, self._used = 0, set()
+        try:
+            self._connection.run(statement("cut", "tidy", tables=", ".join(["venus.dirty", *logs])))
+        except SourceError as error:
+            self._tidies = False
+            logger.info("marks and logs are left to autovacuum: %s", error)
 
     def backlog(self) -> dict[int, tuple[int, int]]:
         self._load()
@@ -223,6 +244,9 @@ class PostgresSource:
             raise
         if everywhere:
             self._look_at = now + LOOK_S
+        if self._cut is not None:
+            self._cuts += 1
+            self._used |= self._cut.table_ids
         # marks that came to nothing are still there, as when the application has a table to itself: no hurry then
         self._gave_way = self._cut is None and seen is not None and seen.stand_for_work(self._tables)
         return self._cut

@@ -13,6 +13,7 @@ from tests.support.follower import Follower
 from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql import source as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import SourceError
 
 pytestmark = pytest.mark.integration
@@ -346,3 +347,41 @@ def test_a_wait_leaves_what_is_wrong_to_the_next_cut(sql: Sql, capture: Start) -
     assert not follower.source.wait(0.001)
     with pytest.raises(SourceError):
         follower.source.open_cut([])
+
+
+def test_what_cuts_have_deleted_does_not_pile_up(
+    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "TIDY_CUTS", 2)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    table_id = follower.table_id("item")
+    sql("ALTER TABLE venus.dirty SET (autovacuum_enabled = off)")
+    for n in range(1, 13):
+        sql(f"INSERT INTO item SELECT i FROM generate_series({n}000, {n}499) i")
+        sql(f"INSERT INTO venus.dirty SELECT {table_id} FROM generate_series(1, 2000)")
+        assert follower.cut() is not None
+        follower.source.beat()
+    tidied = [text for text in said if text.startswith("VACUUM")]
+    assert len(tidied) == 6
+    assert f"venus.l_{table_id:05}" in tidied[0]
+    ((pages,),) = sql("SELECT pg_relation_size('venus.dirty') / 8192")
+    assert pages < 60  # nine for each two thousand: about a hundred without
+
+
+def test_a_server_that_does_not_know_how_to_tidy_is_asked_once(
+    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "TIDY_CUTS", 1)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+
+    def other(file: str, block: str, /, **parts: str) -> str:
+        return "VACUUM (NO_SUCH_OPTION)" if block == "tidy" else statement(file, block, **parts)
+
+    monkeypatch.setattr(f"{sources.__name__}.statement", other)
+    for n in range(3):
+        sql(f"INSERT INTO item VALUES ({n})")
+        follower.cut()
+        follower.source.beat()
+    assert said.count("VACUUM (NO_SUCH_OPTION)") == 1
