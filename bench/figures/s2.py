@@ -62,7 +62,7 @@ def rate(match: Callable[[], object], events: int, rounds: int) -> float:
 def one_table(name: str, interests: list[Interest], events: Events, rounds: int) -> Finding:
     """Compare the two partitions."""
     hybrid, single, plain = (
-        HPartition(interests, size=4, segments=8),
+        largest(interests),
         HPartition(interests, size=1),
         Intervals(interests),
     )
