@@ -16,7 +16,7 @@ from venus.cli.overview import (
     SourceTable,
     SourceView,
 )
-from venus.cli.status import rows_shown, shown, target_row, verdict
+from venus.cli.status import rows_shown, shown, source_position, target_row, verdict
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -65,6 +65,15 @@ def test_who_keeps_a_snapshot_is_shown() -> None:
     lease = LeaseView(holder="load of main/a", offset=1200, left_s=3000)
     line = "a snapshot at offset 1,200 is kept for load of main/a, for another 50 min if it is not read"
     assert line in shown(replace(HEALTHY, broker=replace(BROKER, leases=(lease,))))
+
+
+def test_a_source_that_is_not_configured_here_is_no_problem_while_the_broker_knows_the_business() -> None:
+    elsewhere = replace(HEALTHY, source=SourceView(asked=False))
+    assert elsewhere.problems == ()
+    assert "not asked" in str(source_position(elsewhere.source))
+
+    nowhere = replace(elsewhere, broker=BrokerView(), targets=())
+    assert [problem for problem in nowhere.problems if "source.url is not set" in problem]
 
 
 def test_a_healthy_pipeline_has_no_problem() -> None:

@@ -40,9 +40,10 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """The source; `error` says why nothing else is known."""
+    """The source; `error` says why nothing else is known. It is asked where the configuration names it."""
 
     error: str = ""
+    asked: bool = True
     epoch: int = 0
     last_batch: int = 0
     captured_sequence: int = 0
@@ -141,7 +142,7 @@ class Overview:
     @property
     def problems(self) -> tuple[str, ...]:
         """One sentence each, in the order of a row's path."""
-        found = [*source_problems(self.source), *self._reported_of_source(), *broker_problems(self.broker)]
+        found = [*source_problems(self.source, self.broker), *self._reported_of_source(), *broker_problems(self.broker)]
         if not self.broker.error and self.broker.known:
             found += capture_problems(self) if self.broker.mirror is None else []
         elif not self.broker.error and (
@@ -165,7 +166,7 @@ class Overview:
         """Return what the broker was told, where the source cannot be asked; likewise of targets elsewhere."""
         known = {target.group for target in self.targets}
         elsewhere = [p for group, told in self.broker.reported.items() if group and group not in known for p in told]
-        return (*(self.broker.reported.get("", ()) if self.source.error else ()), *elsewhere)
+        return (*(self.broker.reported.get("", ()) if self.source.error or not self.source.asked else ()), *elsewhere)
 
     @property
     def healthy(self) -> bool:
@@ -177,8 +178,12 @@ class Overview:
         return next((c for c in self.broker.consumers if c.group == target.group), None)
 
 
-def source_problems(source: SourceView) -> list[str]:
-    """Say what is wrong at the source."""
+def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
+    """Say what is wrong at the source; near a target far away it need not be known."""
+    if not source.asked:
+        unknown = not broker.error and not broker.known
+        said_so = "source: source.url is not set, and the broker does not know this business either"
+        return [said_so] if unknown else []
     if source.error:
         return [said("source", source.error)]
     found = problems(source.condition)

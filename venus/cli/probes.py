@@ -57,6 +57,8 @@ def look_at_source(settings: Settings) -> SourceView:
     """Read the registry, the checkpoint row and the length of the log."""
     from venus.cli.install import opened_source
 
+    if not settings.source.url.get_secret_value():
+        return SourceView(asked=False)
     try:
         with opened_source(settings) as source:
             registered = [table for table in source.registered() if not table.schema.is_heartbeat]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from venus.adapters.targets.views import TargetView
     from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
-    from venus.cli.overview import BrokerView, LeaseView, Overview
+    from venus.cli.overview import BrokerView, LeaseView, Overview, SourceView
 
 
 def status(
@@ -173,12 +173,19 @@ def path_table(found: Overview) -> RenderableType:
     """One line per hop: how far, how late, what waits."""
     waiting = sum(t.log_rows for t in found.source.tables)
     rows: list[tuple[object, ...]] = [
-        ("source", unreachable(found.source.error) or f"sequence {found.source.captured_sequence:,}",
-         None, f"{waiting:,} rows in the log" if not found.source.error else None),
+        ("source", source_position(found.source), None,
+         f"{waiting:,} rows in the log" if found.source.asked and not found.source.error else None),
         ("broker", broker_position(found.broker), age(found.broker.captured_age_s), halves_shown(found.broker)),
     ]  # fmt: skip
     rows += [target_row(found, target) for target in found.targets]
     return table("", "position", "lag", "waiting", rows=rows)
+
+
+def source_position(source: SourceView) -> str:
+    """Return the source's position in words."""
+    if not source.asked:
+        return "not asked: source.url is not set"
+    return unreachable(source.error) or f"sequence {source.captured_sequence:,}"
 
 
 def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
