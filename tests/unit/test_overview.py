@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from venus.adapters.targets.views import TargetTable, TargetView
+from venus.cli.brokerviews import MirrorView
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
@@ -16,7 +17,7 @@ from venus.cli.overview import (
     SourceTable,
     SourceView,
 )
-from venus.cli.status import rows_shown, shown, source_position, target_row, verdict
+from venus.cli.status import mirror_shown, rows_shown, shown, source_position, target_row, verdict
 
 SOURCE = SourceView(tables=(SourceTable(table_id=2, name="main.orders", state="ACTIVE"),))
 CONSUMER = ConsumerView(group="main/a", acknowledged=9, connected=True, backlog_rows=0, backlog_bytes=0, oldest_s=0.0)
@@ -185,3 +186,15 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
         "target a: main.orders gets every row; configured is the rows where region = 'US', "
         "which `venus sync` takes over at its start"
     ]
+
+
+def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
+    view = MirrorView(
+        path=("home", "eu"), state="cut off", reason="nobody answers", since_s=12.0, address="", lag=0, lag_s=0.0,
+        hop_s=0.0, bytes=2048, rows=0, rows_expected=0,
+    )  # fmt: skip
+
+    assert mirror_shown(view) == (
+        "mirror of home -> eu: cut off for 12 s; it had everything then; 2.0 KiB pulled: nobody answers"
+    )
+    assert "it has everything" in mirror_shown(replace(view, state="following"))

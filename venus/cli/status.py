@@ -156,7 +156,8 @@ def mirror_shown(found: MirrorView) -> str:
     state = f"{found.state} for {seconds_shown(found.since_s)}"
     if found.state == "filling" and found.rows_expected:
         state += f", {found.rows:,} rows of about {found.rows_expected:,}"
-    behind = "it has everything" if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
+    everything = "it had everything then" if found.state == "cut off" else "it has everything"
+    behind = everything if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
     where = f" at {found.address}" if found.address else ""
     reason = f": {found.reason}" if found.reason else ""
     return f"mirror of {what}{way}{where}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}"
