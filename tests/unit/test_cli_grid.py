@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Group
 
 from tests.unit.test_cli import configured
 from venus.cli.app import run
@@ -60,3 +61,16 @@ def test_status_keeps_to_the_terminal(
     assert run(["status"]) == 1
 
     assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_what_looks_like_markup_is_shown(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows: list[tuple[object, ...]] = [("main.t[/b]", "[targets.a]"), ("main.t:x:", "[bold]")]
+    Invocation().out.answer({}, Group("[targets.b]", table("[red]", "what", rows=rows)))
+
+    said = capsys.readouterr().out
+    for text in ("main.t[/b]", "[targets.a]", "main.t:x:", "[bold]", "[targets.b]"):
+        assert text in said

@@ -134,14 +134,15 @@ class Output:
 def console(stream: TextIO) -> Console:
     """Return a console as wide as the terminal; a pipe has no width, and a table must not be folded for nobody.
 
-    COLUMNS in the environment is the width, whatever the stream is.
+    COLUMNS in the environment is the width, whatever the stream is. Nothing in a text is markup: `[targets.main]` is
+    part of a message, and names of tables come from outside.
     """
     from rich.console import Console
 
     if stream.isatty() or os.environ.get("COLUMNS", "").isdigit():
-        made = Console(file=stream, highlight=False)
+        made = Console(file=stream, highlight=False, markup=False, emoji=False)
     else:
-        made = Console(file=stream, highlight=False, soft_wrap=True, width=PIPE_COLUMNS)
+        made = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True, width=PIPE_COLUMNS)
     made.on_broken_pipe = _end_unread  # type: ignore[method-assign]
     return made
 
@@ -170,7 +171,12 @@ class Steps:
         if self._bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+            )
             self._bar = Progress(*columns, console=self._out.stderr, transient=True)
             self._bar.start()
         if name not in self._tasks:
