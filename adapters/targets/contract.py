@@ -53,7 +53,7 @@ WITHOUT = {
     "loads_by_runner": "Spark is not what loads it",
     "follows_by_runner": "Spark is not what writes to it",
     "verifies": "only databases can be compared",
-    "filters": "it gets every row, so that [targets.NAME.where] says nothing to it",
+    "filters": "it gets every row, and no rows can be chosen for it",
     "cuts_over": "an application cannot use it as its database, so it cannot be cut over",
 }
 

@@ -37,7 +37,7 @@ def open_target(settings: Settings, name: str) -> Target:
         raise ConfigError(f"targets.{name}.url: {error.name} is not installed", hint="pip install venus-cdc") from error
     target = module.open_target(settings, name)
     if config.where:
-        require(target, "filters")
+        require(target, "filters", hint=f"take [targets.{name}.where] out of the configuration")
     return target
 
 
