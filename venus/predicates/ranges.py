@@ -178,3 +178,13 @@ def same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
         except PredicateRefused:
             continue
     return False
+
+
+def differing_column(before: Predicate | None, after: Predicate | None) -> str:
+    """Return a column that both name and that is not the same one; empty = none is.
+
+    Both are of one text, by two versions of a table.
+    """
+    known = {r.column.name: r.column.number for r in before.ranges} if before else {}
+    named = [r.column for r in after.ranges] if after else []
+    return next((c.name for c in named if known.get(c.name, c.number) != c.number), "")

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.feed import (
+    INT,
     Feed,
     caught_up,
+    column,
     following,
     gone,
     items,
@@ -23,13 +25,15 @@ from tests.support.feed import (
     wait_for,
 )
 from tests.support.real_broker import RealBroker
+from venus.adapters.running import LocalRunner
 from venus.adapters.targets.postgresql.apply.loop import run_apply
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.control import progress, table_states
+from venus.adapters.targets.postgresql.control import progress, resync, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.postgresql.staged.staged_apply import StagedApply
 from venus.adapters.targets.predicates import text_for
 from venus.adapters.targets.registry import open_target
-from venus.config import Settings, Target
+from venus.config import Settings, Spark, Target
 from venus.errors import ConfigError
 from venus.migrations.names import VERSION_TABLE
 
@@ -200,6 +204,77 @@ def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> No
     assert set(rows_at(database, narrow)) == {k for k, r in feed.model[1].items() if r[0] == "EU"}
 
 
+def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(database: str, feed: Feed) -> None:
+    settings = start(feed, database, WHERE)
+    columns = items().columns
+    renamed = replace(items(), version=2, columns=(*columns[:2], replace(columns[2], name="total")))
+    feed.describe(renamed)
+    feed.cut(put(3, "EU", 200), put(4, "US", 200), put(1, "p", 1, table=2))
+
+    with following(settings, "a"):
+        caught_up(database, feed.broker)
+    tables = {t.name: t for t in open_target(settings, "a").look().tables}
+    assert (tables["shop.items"].state, tables["shop.others"].state) == ("HALTED", "ACTIVE")
+    assert "shop.items has no column amount" in tables["shop.items"].reason
+    assert rows_at(database, items(2, "others"))[("1",)] == ("p", "1")
+
+    changed = with_where(settings, {"items": "label = 'EU' and total >= 100"})
+    with following(changed, "a"):
+        wait_for(lambda: settled(changed), "the table's coming back")
+        feed.cut(put(5, "EU", 300), put(3, "US", 300))
+        caught_up(database, feed.broker)
+    assert rows_at(database, renamed) == inside(feed)
+    assert progress(changed, "a").unaccounted == 0
+
+
+def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) -> None:
+    """Rows that do not change were judged by the former column: only a resync can say what is in range now."""
+    columns = (*items().columns, column(4, "net", INT))
+    feed.describe(replace(items(), columns=columns), items(2, "others"))
+    feed.cut(put(1, "EU", 100, 0), put(2, "EU", 0, 100), put(3, "EU", 100, 100), put(1, "o", 1, table=2))
+    settings = settings_for(feed.broker.address, {"a": database}, where=WHERE)
+    full_sync(settings, "a")
+    renamed = replace(items(), version=2, columns=(*columns[:2], column(3, "gross", INT), column(4, "amount", INT)))
+    feed.describe(renamed)
+    feed.cut(put(1, "p", 1, table=2))
+    with following(settings, "a"):
+        caught_up(database, feed.broker)
+
+    (held,) = [t for t in table_states(settings, "a") if t.state != "ACTIVE"]
+    assert (held.source_name, held.state) == ("shop.items", "HALTED")
+    assert "names amount, which is another column since version 2" in held.reason
+    assert "`venus resync shop.items --target a`" in held.reason
+    assert rows_at(database, items(2, "others"))[("1",)] == ("p", "1")
+
+    resync(settings, "a", "shop.items")
+    with following(settings, "a"):
+        wait_for(lambda: settled(settings), "the resync")
+        feed.cut(put(4, "EU", 0, 200), put(5, "EU", 200, 0))
+        caught_up(database, feed.broker)
+    assert set(rows_at(database, renamed)) == {("2",), ("3",), ("4",)}
+
+
+def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = start(feed, database, WHERE)
+    staging = settings.model_copy(update={"spark": Spark(stage_rows_min=1)})
+    applies = StagedApply(staging, "a", LocalRunner(1), threading.Event())
+    applies.start()
+    for seed in range(3):
+        keys = range(1, 250)
+        rng = random.Random(seed)
+        feed.cut(*(gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
+                   for k in keys))  # fmt: skip
+        applies.up_to(feed.broker.next_offset)
+        assert rows_at(database, items()) == inside(feed) != {}
+    assert (applies.staged, applies.ordinary) == (3, 0)
+
+    monkeypatch.setattr("venus.adapters.targets.postgresql.staged.task.judged", lambda rows, *_: rows)
+    feed.cut(put(5000, "US", 100))
+    applies.up_to(feed.broker.next_offset)
+    applies.close()
+    assert rows_at(database, items()) != inside(feed)  # the check of this test's own check
+
+
 @pytest.mark.parametrize(
     ("where", "said"),
     [
@@ -239,8 +314,9 @@ def test_a_table_that_comes_later_has_its_predicate_from_the_first_row(database:
 def test_a_folder_of_parquet_files_says_that_it_gets_every_row(tmp_path: Any) -> None:
     settings = settings_for("127.0.0.1:1", {"lake": f"parquet:///{tmp_path}"}, where=WHERE)
 
-    with pytest.raises(ConfigError, match="it gets every row"):
+    with pytest.raises(ConfigError, match="target lake is a folder of Parquet files: it gets every row") as caught:
         open_target(settings, "lake")
+    assert caught.value.hint == "take [targets.lake.where] out of the configuration"
 
 
 def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, feed: Feed) -> None:

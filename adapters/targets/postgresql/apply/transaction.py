@@ -25,6 +25,7 @@ from venus.adapters.under.cuts import Piece
 from venus.adapters.under.heartbeats import heartbeat_of
 from venus.codec.changes import TableChanges
 from venus.model import ChangeKind, TableSchema
+from venus.predicates.ranges import differing_column
 from venus.predicates.words import PredicateRefused
 
 logger = logging.getLogger(__name__)
@@ -126,16 +127,26 @@ class ApplyTransaction:
             self._evolve(schema)
 
     def _refuse_unfit(self, schema: TableSchema) -> None:
-        """Halt a table whose predicate names a column that this version does not have, or has as another type."""
+        """Halt a table whose predicate names a column that this version does not have, or has as another one."""
+        found, state = self._catalogue, self._catalogue.tables[schema.table_id]
         try:
-            self._catalogue.predicate(schema.table_id, schema.version)
+            now = found.predicate(schema.table_id, schema.version)
         except PredicateRefused as refused:
-            text = self._catalogue.tables[schema.table_id].predicate
             raise RowsRefused(
                 schema.table_id,
-                f"its predicate ({text}) does not fit version {schema.version}: {refused}; "
+                f"its predicate ({state.predicate}) does not fit version {schema.version}: {refused}; "
                 f"change [targets.{self._target.name}.where] and start `venus sync` again", [],
             ) from None  # fmt: skip
+        if now is None or state.schema_version == schema.version:
+            return
+        other = differing_column(found.predicate(schema.table_id, state.schema_version), now)
+        if other:
+            raise RowsRefused(
+                schema.table_id,
+                f"its predicate ({state.predicate}) names {other}, which is another column since version "
+                f"{schema.version}: the rows here were chosen by the former one; "
+                f"`venus resync {state.source_name} --target {self._target.name}` chooses them again", [],
+            )  # fmt: skip
 
     def _evolve(self, schema: TableSchema) -> None:
         self._writer.flush_table(schema.table_id)
