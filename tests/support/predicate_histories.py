@@ -1,16 +1,23 @@
-"""Random histories of a table, of a target's predicate and of its changes, against what a WHERE in plain Python says.
+"""Random histories of a table, of a target's predicate and of its changes, against what SQLite's own WHERE finds.
 
 Verdicts, net changes and the choice of rows from the full data are the product's own code; around them stands a model
-of the target's tables: rows, the record of touched keys, the side table of a resync.
+of the target's tables: rows, the record of touched keys, the side table of a resync. What is right is asked of a
+database: the rows that `SELECT ... WHERE` finds among all that there can be. `tests/integration/predicates` asks
+PostgreSQL the same.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import sqlite3
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from venus.adapters.under.fold import Rows, joined, net
 from venus.adapters.under.judging import judged
@@ -19,81 +26,113 @@ from venus.codec.filtering import inside_of
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.predicates.ranges import Predicate, compiled
+from venus.predicates.judging import Bools, within
+from venus.predicates.ranges import Predicate, Range, compiled
+from venus.predicates.words import PredicateRefused
 
-Row = tuple[str | None, int | None]
-Where = Callable[[Row], bool]
+Row = tuple[str | None, int | None, str | None]
 
 SCHEMA = TableSchema(
     table_id=1, version=1, namespace="public", name="t", key=("id",),
     columns=(Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8)),
              Column(name="region", number=2, type=LogicalType(kind=Kind.TEXT)),
-             Column(name="amount", number=3, type=LogicalType(kind=Kind.DECIMAL, precision=9, scale=2))),
+             Column(name="amount", number=3, type=LogicalType(kind=Kind.DECIMAL, precision=9, scale=2)),
+             Column(name="day", number=4, type=LogicalType(kind=Kind.DATE))),
 )  # fmt: skip
-REGIONS = ("EU", "US", "eu", None)
-AMOUNTS = (None, 0, 99, 100, 101)
+REGIONS = ("EU", "EU ", "US", "eu", "ÉU", "", None)
+AMOUNTS = (None, -1, 9, 99, 100, 101)
+DAYS = (None, "2025-12-31", "2026-01-01", "2026-02-01")
+ROWS: tuple[Row, ...] = tuple(product(REGIONS, AMOUNTS, DAYS))
 KEYS = range(6)
 #: The mechanisms that can be taken out, to see that the histories notice.
 FAULTS = (
     "no verdict", "a row that leaves is dropped", "the full data whole", "touched keys not spared",
     "judged as before until the resync", "a removed predicate brings nothing",
-    "a resync goes on when its table is emptied",
+    "a resync goes on when its table is emptied", "NULL is in every range",
 )  # fmt: skip
 
 
 def _encoded() -> tuple[list[bytes], dict[Row, bytes]]:
-    rows = [(r, a) for r in REGIONS for a in AMOUNTS]
-    amounts = [None if a is None else f"{a}.00" for _, a in rows]
-    columns: list[list[Value]] = [["0"] * len(rows), [r for r, _ in rows], list(amounts)]
+    amounts = [None if a is None else f"{a}.00" for _, a, _ in ROWS]
+    columns: list[list[Value]] = [["0"] * len(ROWS), [r for r, _, _ in ROWS], list(amounts), [d for _, _, d in ROWS]]
     _, values = from_columns(columns, Layout.of(SCHEMA))
     nothing: list[Value] = [None] * len(KEYS)
-    ids, _ = from_columns([[str(k) for k in KEYS], nothing, nothing], Layout.of(SCHEMA))
-    return ids.split(), dict(zip(rows, values.split(), strict=True))
+    ids, _ = from_columns([[str(k) for k in KEYS], nothing, nothing, nothing], Layout.of(SCHEMA))
+    return ids.split(), dict(zip(ROWS, values.split(), strict=True))
 
 
 IDS, BYTES = _encoded()
 ROW_OF = {encoded: row for row, encoded in BYTES.items()}
 
 
-def _a_range(rng: random.Random) -> tuple[str, Where]:
-    region, amount = rng.choice(("EU", "US")), rng.choice((0, 99, 100))
-    shapes: list[tuple[str, Where]] = [
-        (f"region = '{region}'", lambda r: r[0] == region),
-        (f"region in ('{region}', 'eu')", lambda r: r[0] in (region, "eu")),
-        ("region is null", lambda r: r[0] is None),
-        ("region is not null", lambda r: r[0] is not None),
-        (f"region > '{region}'", lambda r: r[0] is not None and r[0] > region),
-        (f"amount >= {amount}", lambda r: r[1] is not None and r[1] >= amount),
-        (f"amount < {amount}.5", lambda r: r[1] is not None and r[1] <= amount),
-        (f"amount between {amount} and 100", lambda r: r[1] is not None and amount <= r[1] <= 100),
-        (f"amount > 1 and region = '{region}'", lambda r: r[1] is not None and r[1] > 1 and r[0] == region),
-    ]
+@cache
+def _database() -> sqlite3.Connection:
+    """Return a database with a table of all rows that there can be."""
+    made = sqlite3.connect(":memory:")
+    made.execute("CREATE TABLE t (n INTEGER, region TEXT, amount DECIMAL(9,2), day TEXT)")
+    made.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", [(n, *row) for n, row in enumerate(ROWS)])
+    return made
+
+
+@cache
+def where(text: str) -> frozenset[Row]:
+    """Return the rows that SQLite finds; no text = every row."""
+    found = _database().execute(f"SELECT n FROM t {'WHERE ' if text else ''}{text}")
+    return frozenset(ROWS[n] for (n,) in found)
+
+
+def _a_range(rng: random.Random) -> str:
+    column = rng.choice(("region", "amount", "day"))
+    constants = {
+        "region": [f"'{r}'" for r in REGIONS if r is not None],
+        "amount": ["-0.5", "9", "99", "99.5", "100.00", "101"],
+        "day": [f"'{d}'" for d in DAYS if d is not None],
+    }[column]
+    one, other = rng.choice(constants), rng.choice(constants)
+    sign = rng.choice(("=", "<", "<=", ">", ">="))
+    shapes = (
+        f"{column} {sign} {one}", f"{one} {sign} {column}", f"{column} in ({one}, {other})",
+        f"{column} between {one} and {other}", f"{column} is null", f"{column} is not null",
+    )  # fmt: skip
     return rng.choice(shapes)
 
 
-_compiled: dict[str, Predicate] = {}
+def random_text(rng: random.Random) -> str:
+    """Return a predicate that some value meets; what the product refuses as never met, the database never finds."""
+    while True:
+        text = " and ".join(_a_range(rng) for _ in range(rng.choice((1, 1, 2, 3))))
+        if predicate_of(text) is not None:
+            return text
+        assert not where(text), text
 
 
-@dataclass
+@cache
+def predicate_of(text: str) -> Predicate | None:
+    """Return what the product makes of a text; None = it says that no value meets it."""
+    try:
+        return compiled(text, SCHEMA)
+    except PredicateRefused as refused:
+        if "no value of" not in str(refused):
+            raise
+        return None
+
+
+@dataclass(frozen=True)
 class Choice:
-    """A predicate as text for the product and as a function for the model; no text = every row."""
+    """A predicate as text for the product and as the rows that a database finds; no text = every row."""
 
     text: str
-    where: Where
 
     @property
     def predicate(self) -> Predicate | None:
-        if not self.text:
-            return None
-        if self.text not in _compiled:
-            _compiled[self.text] = compiled(self.text, SCHEMA)
-        return _compiled[self.text]
+        return predicate_of(self.text) if self.text else None
+
+    def where(self, row: Row) -> bool:
+        return row in where(self.text)
 
     @classmethod
     def random(cls, rng: random.Random) -> Choice:
-        if rng.random() < 0.2:
-            return cls("", lambda _: True)
-        return cls(*_a_range(rng))
+        return cls("" if rng.random() < 0.2 else random_text(rng))
 
 
 @dataclass
@@ -117,7 +156,7 @@ class History:
     target: dict[int, Row] = field(default_factory=dict)
     #: The predicate that each key was last judged by.
     judged_by: dict[int, Choice] = field(default_factory=dict)
-    choice: Choice = field(default_factory=lambda: Choice("", lambda _: True))
+    choice: Choice = Choice("")
     before: Choice | None = None  # while a change of it is under way
     recorded_from: int | None = None
     touched: dict[int, int] = field(default_factory=dict)
@@ -148,7 +187,11 @@ class History:
         changes: list[tuple[int, Row | None]] = []
         for _ in range(rng.randint(1, 4)):
             key = rng.choice(KEYS)
-            row = None if rng.random() < 0.2 else (rng.choice(REGIONS), rng.choice(AMOUNTS))
+            row = None if rng.random() < 0.2 else rng.choice(ROWS)
+            if key in state and rng.random() < 0.2:  # its key is changed, and what it holds
+                changes.append((key, None))
+                del state[key]
+                key = rng.choice(KEYS)
             changes.append((key, row))
             state.pop(key, None) if row is None else state.update({key: row})
         self.cuts.append(Cut(changes, truncates))
@@ -266,9 +309,16 @@ def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int
     leaves = changes = 0
     for number in numbers:
         history = History(random.Random(number), fault)
+        judging = _with_nulls if fault == "NULL is in every range" else within
         try:
-            history.run(steps)
+            with patch("venus.predicates.judging.within", judging):
+                history.run(steps)
         except AssertionError as error:
             raise AssertionError(f"history {number}: {error}") from error
         leaves, changes = leaves + history.leaves, changes + history.changes
     return leaves, changes
+
+
+def _with_nulls(wanted: Range, values: pa.Array) -> Bools:
+    found: Bools = within(wanted, values) | pc.is_null(values).to_numpy(zero_copy_only=False)
+    return found

@@ -9,8 +9,11 @@ import psycopg2
 import pytest
 
 from tests.support.postgres import libpq
+from tests.support.predicate_histories import BYTES, IDS, ROWS, random_text, where
+from tests.support.predicate_histories import SCHEMA as HISTORIES
 from tests.support.predicates import SAMPLES, SCHEMA, packed, random_predicate, random_row
 from venus.codec.filtering import inside_of
+from venus.codec.packed import Packed
 from venus.predicates.ranges import compiled
 from venus.predicates.words import PredicateRefused
 
@@ -43,4 +46,24 @@ def test_where_answers_the_same(database: str) -> None:
             cursor.execute(f"SELECT id FROM things WHERE {predicate.canonical}")
             assert {n for (n,) in cursor.fetchall()} == wanted, predicate.canonical
     assert 0 < empty < 300
+    connection.close()
+
+
+def test_the_histories_are_measured_by_what_databases_find(database: str) -> None:
+    """SQLite says what is right in tests/unit/predicates/test_histories.py: PostgreSQL agrees, and so does VENUS."""
+    rng = random.Random(9)
+    encoded = Packed.of([IDS[0]] * len(ROWS)), Packed.of([BYTES[row] for row in ROWS])
+    connection = psycopg2.connect(libpq(database))
+    cursor = connection.cursor()
+    cursor.execute('CREATE TABLE t (n int, region text COLLATE "C", amount numeric(9, 2), day date)')
+    cursor.executemany("INSERT INTO t VALUES (%s, %s, %s, %s)", [(n, *row) for n, row in enumerate(ROWS)])
+    sizes = set()
+    for text in dict.fromkeys(random_text(rng) for _ in range(800)):
+        cursor.execute(f"SELECT n FROM t WHERE {text}")
+        wanted = {n for (n,) in cursor.fetchall()}
+        assert {ROWS[n] for n in wanted} == where(text), text
+        found = inside_of(compiled(text, HISTORIES), *encoded, HISTORIES)
+        assert set(np.flatnonzero(found).tolist()) == wanted, text
+        sizes.add(len(wanted))
+    assert len(sizes) > 40
     connection.close()
