@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -42,6 +43,13 @@ class _NoMessage:
 
 UNSEALED: Final = _NoMessage()
 UNPARSED: Final = _NoMessage()
+
+
+@dataclass(frozen=True, slots=True)
+class Presealed:
+    """A message of a stream that is serialised and sealed already: the same bytes for many receivers."""
+
+    content: bytes
 
 
 def seal(message: Message) -> bytes:
@@ -177,7 +185,7 @@ def _handler(method: Any, serve: Callable[..., Any]) -> grpc.RpcMethodHandler[An
     kind = GetMessageClass(method.input_type)
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            serve, request_deserializer=frame_opener(kind), response_serializer=seal
+            serve, request_deserializer=frame_opener(kind), response_serializer=_serialise_frame
         )
     path = f"/{method.containing_service.full_name}/{method.name}"
     make: Any = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
@@ -227,6 +235,10 @@ def _plain(kind: type[Message], data: bytes) -> Message:
     if message.ByteSize() != len(data):
         raise DigestMismatch("a request without a seal has fields that it must not have")
     return message
+
+
+def _serialise_frame(message: Message | Presealed) -> bytes:
+    return message.content if isinstance(message, Presealed) else seal(message)
 
 
 def _serialise(message: Message | Sealed) -> bytes:

@@ -48,6 +48,12 @@ class Subscriptions:
                 return reader.read(self._store, self._buffer, found, offset, max_bytes, ids, self._cut)
             return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
 
+    def serving(self, business: str, offset: int) -> Business:
+        """Return the business if it has the offset. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
+        found = self._catalogue.known(business)
+        reader.in_range(found, offset)
+        return found
+
     def read_ahead(self, business: str, sent: Sent, max_bytes: int) -> list[broker_pb2.Increment]:
         """Return half messages that follow what a consumer has been sent, or a withdrawal of that; [] = no news."""
         found = self._catalogue.known(business)

@@ -21,13 +21,14 @@ from venus.broker.queue.only import Choice
 from venus.broker.service.chunks import Chunks
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
+from venus.broker.service.shared_frames import SharedFrames, Wanted, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
 from venus.errors import ProtocolError, VenusError
 from venus.flow.windows import Window
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.credit import Credit, cost
-from venus.rpc.sealed import checked
+from venus.rpc.sealed import Presealed, checked
 from venus.rpc.squeeze import Squeezer, is_large
 from venus.wire import broker_pb2
 
@@ -48,6 +49,7 @@ class ConsumerStream:
         bridge: LoopBridge,
         service_status: ServiceStatus,
         traffic: Traffic,
+        frames: SharedFrames,
         context: Context,
         wanted: broker_pb2.Open,
     ) -> None:
@@ -55,7 +57,7 @@ class ConsumerStream:
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as we were told
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
-        self._service_status, self._traffic = service_status, traffic
+        self._service_status, self._traffic, self._frames = service_status, traffic, frames
         self._tables = tuple(wanted.table_ids)
         self._only = Choice(wanted.only) if wanted.only else None
         #: A part of the credit; it shrinks while the consumer takes nothing.
@@ -173,7 +175,7 @@ class ConsumerStream:
                 raise self._error
             frame = await self._next_frame()
             if frame is not None:
-                if is_large(frame):
+                if isinstance(frame, broker_pb2.DeliveryFrame) and is_large(frame):
                     frame = await self._bridge.blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
                 await self._context.write(frame)
                 if self._traffic.has_degraded(Lane.INCREMENTS):
@@ -181,12 +183,14 @@ class ConsumerStream:
             else:
                 await self.wake.wait()
 
-    async def _next_frame(self) -> broker_pb2.DeliveryFrame | None:
+    async def _next_frame(self) -> broker_pb2.DeliveryFrame | Presealed | None:
         """Return what may go now, or None when the queue's end or the credit's is reached."""
         room = self._room
         if room <= 0 or self._position >= self.tail:
             self._follows = self._position >= self.tail
             return self._frame_ahead(room) if self.ahead and room > 0 else None
+        if (shared := await self._shared_frame(room)) is not None:
+            return shared
         wanted = (self.business, self._position, room, self._tables, self._only)
         if self._follows:  # what was committed just now is in memory: no thread is worth it
             result = self._core.subscriptions.read(*wanted)
@@ -210,14 +214,35 @@ class ConsumerStream:
         beyond = not going or position > end
         return broker_pb2.DeliveryFrame(increments=going, progress=position if beyond else 0)
 
+    async def _shared_frame(self, room: int) -> Presealed | None:
+        """Return the bytes that others at this position get too; None = what goes now is for this consumer alone."""
+        if self._sent.waits or not self._frames.are_worth_it(self.business):
+            return None
+        position = self._position
+        business = self._core.subscriptions.serving(self.business, position)
+        wanted = Wanted(self.business, position, self._tables, tuple(self._wanted.only), bytes_max_for(room))
+        read = partial(
+            self._core.subscriptions.read, self.business, position, wanted.bytes_max, self._tables, self._only
+        )
+        found = await self._frames.take(business, wanted, read, from_memory=self._follows)
+        if found.frame is None or found.next_offset == position or not self._allows(found.price, found.increments):
+            return None
+        self._spend(found.price)
+        self._sent.position = found.end
+        self._position = found.next_offset
+        self._frames.sent += 1
+        return found.frame
+
     @property
     def _room(self) -> int:
         """How many bytes a frame may have now."""
         frame = DEGRADED_FRAME_BYTES if self._traffic.has_degraded(Lane.INCREMENTS) else FRAME_BYTES
         return min(frame, self._credit.balance, self.window.room)
 
-    def _allows(self, nbytes: int) -> bool:
-        """Whether a message may be sent; one that is larger than the window is sent alone."""
+    def _allows(self, nbytes: int, messages: int = 1) -> bool:
+        """Whether messages may be sent together; a single one that is larger than the window is sent alone."""
+        if messages > 1:
+            return nbytes <= min(self._credit.balance, self.window.room)
         return self._credit.allows(nbytes) and (nbytes <= self.window.room or not self.window.outstanding)
 
     def _spend(self, nbytes: int) -> None:

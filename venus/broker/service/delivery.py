@@ -13,6 +13,7 @@ from venus.broker.service.consumer_stream import ConsumerStream, Context
 from venus.broker.service.gate import Gate
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
+from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.errors import Overloaded, ProtocolError, Unavailable, VenusError
 from venus.flow.braking import Brake
@@ -33,9 +34,11 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         self.bridge = bridge
         self.service_status = service_status
         self.streams: set[ConsumerStream] = set()
+        self.frames = SharedFrames(bridge)
         core.publisher.on_commit(lambda business, next_offset: bridge.post(self._committed, business, next_offset))
 
     def _committed(self, business: str, next_offset: int) -> None:
+        self.frames.moved(business, next_offset)
         for stream in self.streams:
             if stream.business == business and (next_offset > stream.tail or stream.ahead):
                 stream.tail = max(stream.tail, next_offset)
@@ -53,6 +56,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
 
     def end_business(self, business: str, error: VenusError) -> None:
         """End every stream of a business."""
+        self.frames.drop(business)
         for stream in self.streams:
             if stream.business == business:
                 stream.end(error)
@@ -72,12 +76,16 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             enter = self._gate.reader if first.open.transient else self._gate.consumer
             enter(first.open.business)
             with self.traffic.stream(first.open.business, first.open.group):
-                stream = ConsumerStream(self.core, self.bridge, self.service_status, self.traffic, context, first.open)
+                stream = ConsumerStream(
+                    self.core, self.bridge, self.service_status, self.traffic, self.frames, context, first.open
+                )
                 self.streams.add(stream)
+                self.frames.entered(stream.business)
                 try:
                     await stream.run(first)
                 finally:
                     self.streams.discard(stream)
+                    self.frames.left(stream.business)
                     self._left(stream)
 
     def _left(self, stream: ConsumerStream) -> None:

@@ -1,0 +1,172 @@
+"""Frames for many: what is kept, for how long, and who reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from venus.broker.machine.business import Business
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.queue.reader import ReadResult
+from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.shared_frames import SharedFrame, SharedFrames, Wanted, bytes_max_for, encode
+from venus.errors import Unavailable
+from venus.rpc.credit import cost
+from venus.rpc.sealed import unseal
+from venus.rpc.squeeze import LARGE_BYTES
+from venus.wire import broker_pb2
+
+T = TypeVar("T")
+
+
+def wanted(position: int = 0, *, bytes_max: int = 1 << 20, tables: tuple[int, ...] = ()) -> Wanted:
+    return Wanted("main", position, tables, (), bytes_max)
+
+
+def increments(first: int, count: int, nbytes: int = 100) -> list[broker_pb2.Increment]:
+    return [broker_pb2.Increment(base_offset=n, count=1, body=b"x" * nbytes) for n in range(first, first + count)]
+
+
+def result(first: int, count: int, nbytes: int = 100) -> ReadResult:
+    return ReadResult(increments=increments(first, count, nbytes), next_offset=first + count)
+
+
+class Shared:
+    """Frames of one business with a thread pool behind them; counts the reads."""
+
+    def __init__(self, **options: Any) -> None:
+        self.bridge = LoopBridge(asyncio.get_running_loop())
+        self.frames = SharedFrames(self.bridge, **options)
+        self.business = Business(1, "main", Reviews(first_s=1.0))
+        self.reads = 0
+        for _ in range(2):
+            self.frames.entered("main")
+
+    async def take(self, position: int = 0, count: int = 1, *, nbytes: int = 100, memory: bool = True) -> SharedFrame:
+        def read() -> ReadResult:
+            self.reads += 1
+            return result(position, count, nbytes)
+
+        return await self.frames.take(self.business, wanted(position), read, from_memory=memory)
+
+
+def run(test: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(test)
+
+
+def test_a_frame_costs_no_more_than_the_room_and_the_first_message_always_goes() -> None:
+    each = cost(increments(0, 1)[0])
+    made = encode(wanted(bytes_max=3 * each + each // 2), result(0, 5), tail=5)
+    assert (made.increments, made.price, made.end, made.next_offset, made.full) == (3, 3 * each, 3, 3, True)
+    alone = encode(wanted(bytes_max=1), result(0, 5), tail=5)
+    assert (alone.increments, alone.next_offset) == (1, 1)
+    assert not encode(wanted(), result(0, 5), tail=5).full
+
+
+def test_a_frame_says_what_is_passed_over() -> None:
+    made = encode(wanted(tables=(1,)), ReadResult(increments=increments(0, 2), next_offset=9), tail=9)
+    assert made.frame is not None
+    frame = unseal(broker_pb2.DeliveryFrame, made.frame.content, "a frame")
+    assert (frame.progress, made.end, made.next_offset) == (9, 2, 9)
+
+
+def test_what_is_squeezed_for_each_connection_has_no_bytes_to_share() -> None:
+    assert encode(wanted(), result(0, 1, LARGE_BYTES), tail=1).frame is None
+
+
+@pytest.mark.parametrize(("room", "found"), [(1, 1), (1 << 20, 1 << 20), ((1 << 20) - 1, 1 << 19), (700, 512)])
+def test_rooms_of_about_the_same_size_are_one(room: int, found: int) -> None:
+    assert bytes_max_for(room) == found
+
+
+def test_a_frame_at_the_tail_is_kept_until_the_tail_moves() -> None:
+    async def test() -> None:
+        shared = Shared()
+        first = await shared.take()
+        assert await shared.take() is first
+        shared.frames.moved("main", 1)
+        assert await shared.take() is first
+        assert (shared.reads, shared.frames.encoded) == (1, 1)
+        shared.frames.moved("main", 2)
+        assert shared.frames.nbytes == 0
+        await shared.take()
+        assert shared.reads == 2
+
+    run(test())
+
+
+def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
+    async def test() -> None:
+        shared = Shared(bytes_max=100_000)
+        shared.business.visible_offset = 1000
+        await shared.take(0, nbytes=30_000)
+        shared.frames.moved("main", 2000)
+        await shared.take(0, nbytes=30_000)
+        assert shared.reads == 1
+        for position in range(1, 20):
+            await shared.take(position, nbytes=30_000)
+            assert shared.frames.nbytes <= 100_000
+        await shared.take(19, nbytes=30_000)
+        assert shared.reads == 20
+        await shared.take(0, nbytes=30_000)
+        assert shared.reads == 21
+
+    run(test())
+
+
+def test_consumers_that_come_while_one_is_read_wait_for_it_also_if_the_first_one_leaves() -> None:
+    async def test() -> None:
+        shared = Shared()
+        tasks = [asyncio.create_task(shared.take(memory=False)) for _ in range(10)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        found = await asyncio.gather(*tasks[1:])
+        assert shared.reads == 1
+        assert all(each is found[0] for each in found)
+
+    run(test())
+
+
+def test_a_failed_read_fails_for_all_who_wait_and_is_not_kept() -> None:
+    async def test() -> None:
+        shared = Shared()
+
+        def fails() -> ReadResult:
+            raise Unavailable("not now")
+
+        reads = [shared.frames.take(shared.business, wanted(), fails, from_memory=False) for _ in range(3)]
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        assert all(isinstance(each, Unavailable) for each in found)
+        assert (await shared.take()).increments == 1
+
+    run(test())
+
+
+def test_a_business_that_was_replaced_shares_nothing_with_its_predecessor() -> None:
+    async def test() -> None:
+        shared = Shared()
+        await shared.take()
+        shared.business = Business(2, "main", Reviews(first_s=1.0))
+        await shared.take()
+        assert shared.reads == 2
+
+    run(test())
+
+
+def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
+    async def test() -> None:
+        shared = Shared()
+        await shared.take()
+        assert shared.frames.nbytes
+        shared.frames.left("main")
+        assert not shared.frames.nbytes
+        assert not shared.frames.are_worth_it("main")
+        await shared.take()
+        assert not shared.frames.nbytes
+        shared.frames.left("main")
+        assert not shared.frames.streams
+
+    run(test())

@@ -1,0 +1,184 @@
+"""Frames for many: what consumers at the same position and with the same interest get is read, encoded and sealed once.
+
+A frame is kept for the consumers that follow: one that ends at the tail until the tail moves past it, a full one until
+newer frames need its room. A frame is shared only while a business has several consumers; a single one costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from venus.broker.machine.business import Business
+from venus.broker.queue.reader import ReadResult
+from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.rpc.credit import cost
+from venus.rpc.sealed import Presealed, seal
+from venus.rpc.squeeze import is_large
+from venus.wire import broker_pb2
+
+#: What is kept, of all businesses together.
+BYTES_MAX = 16 << 20
+#: What a kept frame costs beside its bytes.
+ENTRY_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a consumer asks for next; consumers that ask for the same get the same bytes."""
+
+    business: str
+    position: int
+    tables: tuple[int, ...]
+    only: tuple[str, ...]
+    #: Credit that the frame may cost; a single message may cost more.
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFrame:
+    """A sealed frame. Without bytes it is not for sharing: each connection squeezes it on its own."""
+
+    frame: Presealed | None
+    #: What it takes from the credit, and of how many increments.
+    price: int
+    increments: int
+    #: End of the last increment, and where to read on; `position` if there is none.
+    end: int
+    next_offset: int
+    #: Whether more was there already; otherwise it is as good as the tail is.
+    full: bool
+
+
+def bytes_max_for(room: int) -> int:
+    """Return the largest power of two within the room, so that consumers with about the same room share frames."""
+    return 1 << (room.bit_length() - 1)
+
+
+def encode(wanted: Wanted, result: ReadResult, tail: int) -> SharedFrame:
+    """Make a frame of what was read, within `wanted.bytes_max`. `tail`: the queue's end, not after the read."""
+    going: list[broker_pb2.Increment] = []
+    price = 0
+    for increment in result.increments:
+        if going and price + cost(increment) > wanted.bytes_max:
+            break
+        going.append(increment)
+        price += cost(increment)
+    end = going[-1].base_offset + going[-1].count if going else wanted.position
+    complete = len(going) == len(result.increments)
+    next_offset = max(end, result.next_offset) if complete else end
+    beyond = next_offset > end
+    message = broker_pb2.DeliveryFrame(increments=going, progress=next_offset if beyond else 0)
+    return SharedFrame(
+        frame=None if is_large(message) else Presealed(seal(message)),
+        price=price,
+        increments=len(going),
+        end=end,
+        next_offset=next_offset,
+        full=next_offset < tail,
+    )
+
+
+class SharedFrames:
+    """In the event loop."""
+
+    def __init__(self, bridge: LoopBridge, bytes_max: int = BYTES_MAX) -> None:
+        self._bridge, self._bytes_max = bridge, bytes_max
+        self._kept: OrderedDict[Wanted, tuple[Business, SharedFrame]] = OrderedDict()
+        self._at_tail: dict[str, set[Wanted]] = {}
+        self._reading: dict[Wanted, asyncio.Task[SharedFrame]] = {}
+        self._nbytes = 0
+        #: Consumers' streams by business.
+        self.streams: Counter[str] = Counter()
+        #: Frames that were encoded to be shared, and how often their bytes were sent.
+        self.encoded = self.sent = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept."""
+        return self._nbytes
+
+    def entered(self, business: str) -> None:
+        """Count a consumer's stream."""
+        self.streams[business] += 1
+
+    def left(self, business: str) -> None:
+        """Count it no more; the last but one takes the frames with it."""
+        self.streams[business] -= 1
+        if self.streams[business] < 2:
+            self.drop(business)
+        if not self.streams[business]:
+            del self.streams[business]
+
+    def are_worth_it(self, business: str) -> bool:
+        """Whether anybody else may want the same."""
+        return self.streams[business] > 1
+
+    def moved(self, business: str, tail: int) -> None:
+        """Forget the frames that ended at an earlier tail."""
+        for wanted in list(self._at_tail.get(business, ())):
+            if self._kept[wanted][1].next_offset < tail:
+                self._forget(wanted)
+
+    def drop(self, business: str) -> None:
+        """Forget the frames of a business."""
+        for wanted in [wanted for wanted in self._kept if wanted.business == business]:
+            self._forget(wanted)
+
+    async def take(
+        self, business: Business, wanted: Wanted, read: Callable[[], ReadResult], *, from_memory: bool
+    ) -> SharedFrame:
+        """Return the frame, from what is kept or freshly read; `from_memory`: no thread is worth it."""
+        found = self._kept.get(wanted)
+        if found is not None and found[0] is business:
+            self._kept.move_to_end(wanted)
+            return found[1]
+        reading = self._reading.get(wanted)
+        if reading is None:
+            if from_memory:
+                return self._keep(business, wanted, self._make(business, wanted, read))
+            reading = asyncio.create_task(self._read(business, wanted, read))
+            self._reading[wanted] = reading
+            reading.add_done_callback(lambda done: self._has_read(wanted, done))
+        return await asyncio.shield(reading)  # others may wait for it when one of them leaves
+
+    async def _read(self, business: Business, wanted: Wanted, read: Callable[[], ReadResult]) -> SharedFrame:
+        made = await self._bridge.blocking(Lane.INCREMENTS, self._make, business, wanted, read)
+        return self._keep(business, wanted, made)
+
+    def _has_read(self, wanted: Wanted, done: asyncio.Task[SharedFrame]) -> None:
+        del self._reading[wanted]
+        if not done.cancelled():
+            done.exception()  # whoever waits for it raises it
+
+    def _make(self, business: Business, wanted: Wanted, read: Callable[[], ReadResult]) -> SharedFrame:
+        tail = business.visible_offset
+        self.encoded += 1
+        return encode(wanted, read(), tail)
+
+    def _keep(self, business: Business, wanted: Wanted, made: SharedFrame) -> SharedFrame:
+        self._forget(wanted)
+        if self.are_worth_it(wanted.business) and made.next_offset > wanted.position:
+            self._kept[wanted] = business, made
+            self._nbytes += _nbytes(made)
+            if not made.full:
+                self._at_tail.setdefault(wanted.business, set()).add(wanted)
+            while self._nbytes > self._bytes_max:
+                self._forget(next(iter(self._kept)))
+        return made
+
+    def _forget(self, wanted: Wanted) -> None:
+        found = self._kept.pop(wanted, None)
+        if found is None:
+            return
+        self._nbytes -= _nbytes(found[1])
+        at_tail = self._at_tail.get(wanted.business, set())
+        at_tail.discard(wanted)
+        if not at_tail:
+            self._at_tail.pop(wanted.business, None)
+
+
+def _nbytes(made: SharedFrame) -> int:
+    return ENTRY_BYTES + (len(made.frame.content) if made.frame is not None else 0)
