@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench import isolation, overload
-from bench.figures import m2, m4, r2, s1, s2, s3, t5, v3, v4, x1
+from bench.figures import m2, m4, r2, s1, s2, s3, t1, t2, t3, t5, v3, v4, x1
 from bench.figures.figure import Figure
 
 FIGURES: tuple[Figure, ...] = (
@@ -11,6 +11,9 @@ FIGURES: tuple[Figure, ...] = (
     v4.FIGURE,
     m2.FIGURE,
     m4.FIGURE,
+    t1.FIGURE,
+    t2.FIGURE,
+    t3.FIGURE,
     t5.FIGURE,
     isolation.FIGURE,
     r2.FIGURE,

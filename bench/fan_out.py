@@ -1,0 +1,106 @@
+"""What the figures about many subscribers share: a broker process, a producer of small messages, and the CPU they take.
+
+A message is a committed batch of ten rows of 100 bytes each: 1 KB.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from bench.processes import peak_rss_bytes
+from bench.venus_transmission import BUSINESS, make_half
+from tests.support.brokers import BrokerProcess, settings
+from venus.model import Verdict
+from venus.rpc.producer import Producer
+
+MESSAGE_ROWS = 10
+
+
+class Messages:
+    """Commits messages; each one's end is its number times ten."""
+
+    def __init__(self, address: str, rows: int = MESSAGE_ROWS) -> None:
+        self._producer = Producer(address, BUSINESS, "bench", window_bytes_max=32 << 20)
+        self._producer.connect(0, 0)
+        self._rows = rows
+        self.count = 0
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last one."""
+        return self.count * self._rows
+
+    def one(self) -> None:
+        """Commit one, and wait until it is."""
+        self.many(1)
+
+    def many(self, count: int) -> None:
+        """Commit so many, as fast as the broker makes them durable; each is a half message with a decision."""
+        producer = self._producer
+        halves = [
+            make_half(self.count + n, (self.count + n - 1) * self._rows + 1, self._rows) for n in range(1, count + 1)
+        ]
+        first, last = halves[0].batch_no, halves[-1].batch_no
+        decided = first - 1
+        for half in halves:
+            producer.send_half(half)
+        while decided < last:
+            producer.wait_persisted(decided + 1)
+            decided = producer.persisted_through
+            producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
+        producer.wait_decided(last)
+        self.count += count
+
+    def steadily(self, rate: float, seconds: float) -> dict[int, float]:
+        """Commit so many a second; return when each one was handed to the producer, by the offset behind it."""
+        begun: dict[int, float] = {}
+        start = time.monotonic()
+        for n in range(int(rate * seconds)):
+            time.sleep(max(0.0, start + n / rate - time.monotonic()))
+            begun[self.end + self._rows] = time.monotonic()
+            self.one()
+        return begun
+
+    def close(self) -> None:
+        """Leave."""
+        self._producer.close()
+
+
+class Used:
+    """Processor time and memory of a process since this was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._began = _cpu_s(pid)
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system."""
+        return _cpu_s(self._pid) - self._began
+
+    @property
+    def peak_mib(self) -> float:
+        """The largest resident memory that it ever had."""
+        return peak_rss_bytes(self._pid) / 2**20
+
+
+@contextmanager
+def one_broker() -> Iterator[BrokerProcess]:
+    """Start a broker in an interpreter of its own."""
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
+        broker = BrokerProcess(settings(Path(folder) / "b"), new_interpreter=True)
+        try:
+            yield broker
+        finally:
+            broker.stop()
+
+
+def _cpu_s(pid: int) -> float:
+    found = psutil.Process(pid).cpu_times()
+    return float(found.user + found.system)

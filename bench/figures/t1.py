@@ -1,0 +1,106 @@
+"""T1: one message to 1,000 subscribers over lines of 30 ms (Tensor figure 14), and the same below three access brokers.
+
+What differs from the goal's conditions: the first line of the table has one broker and lines of 30 ms between it and
+every subscriber, where the paper has them between levels; the line of scenario 63 has two levels and no delay.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.fan_out import Messages, Used, one_broker
+from bench.figures.figure import Figure, Finding, at_most, percentile
+from bench.subscribers import delayed, subscribers
+from bench.venus_transmission import BUSINESS
+from tests.support.brokers import BrokerProcess
+from tests.support.networks import has, settings_of
+
+DELAY_S = 0.030
+EVERYWHERE_S = 0.5
+BURST_S = 3.0
+MEMORY_MIB = 400
+ACCESS = 3
+CHANGES_PER_S = 100
+SEEN_WITHIN_S = 3.0
+
+
+def far(count: int, messages: int) -> list[Finding]:
+    """One message at a time, then 1,000 at once, over lines with a delay."""
+    with one_broker() as broker, delayed(broker.address, DELAY_S) as address:
+        sender = Messages(broker.address)
+        sender.one()
+        with subscribers([address], count, processes=2) as reach:
+            reach(sender.end)
+            waits = []
+            for _ in range(messages):
+                time.sleep(0.1)
+                began = time.monotonic()
+                sender.one()
+                waits.append(reach(sender.end).last[sender.end] - began)
+            began = time.monotonic()
+            sender.many(1000)
+            burst_s = reach(sender.end).last[sender.end] - began
+        sender.close()
+    where = f"{count:,} subscribers over lines of {DELAY_S * 1000:.0f} ms"
+    p50 = percentile(waits, 50)
+    return [
+        at_most(f"one message at all of {where}, p99 of {messages} (p50 {p50:.3f} s)", percentile(waits, 99),
+                EVERYWHERE_S, "s"),
+        at_most(f"1,000 messages at all of {where}", burst_s, BURST_S, "s", paper="12 s up to 50,000 messages"),
+    ]  # fmt: skip
+
+
+@contextmanager
+def access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]]:
+    """Start a home and three access brokers below it."""
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
+        started = [BrokerProcess(settings_of(Path(folder) / "home", ()), new_interpreter=True)]
+        try:
+            for n in range(ACCESS):
+                chosen = settings_of(Path(folder) / f"access{n}", [started[0].address])
+                started.append(BrokerProcess(chosen, new_interpreter=True))
+            yield started[0], started[1:]
+        finally:
+            for broker in reversed(started):
+                broker.stop()
+
+
+def near(count: int, seconds: float) -> list[Finding]:
+    """100 changes a second to subscribers at three access brokers (scenario 63)."""
+    with access_brokers() as (home, access):
+        sender = Messages(home.address, rows=1)
+        sender.one()
+        for broker in access:
+            has(broker.address, sender.end, BUSINESS)
+        with subscribers([broker.address for broker in access], count, processes=2) as reach:
+            reach(sender.end)
+            used = [Used(broker.process.pid) for broker in access]
+            began = time.monotonic()
+            begun = sender.steadily(CHANGES_PER_S, seconds)
+            took_s = time.monotonic() - began
+            last = reach(sender.end).last
+            cpu = ", ".join(f"{each.cpu_s / took_s:.2f}" for each in used)
+            peak = max(each.peak_mib for each in used)
+        sender.close()
+    waits = [last[offset] - began_at for offset, began_at in begun.items()]
+    rate = len(begun) / took_s
+    what = (
+        f"{count:,} subscribers at {ACCESS} access brokers, {rate:.0f} changes/s for {took_s:.0f} s: the slowest change "
+        f"(p99 {percentile(waits, 99):.2f} s, CPU of the access brokers {cpu} cores)"
+    )
+    return [
+        at_most(what, max(waits), SEEN_WITHIN_S, "s"),
+        at_most("the same: peak memory of an access broker", peak, MEMORY_MIB, "MiB"),
+    ]
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    return [*far(*((100, 10) if quick else (1000, 100))), *near(*((90, 5.0) if quick else (1000, 60.0)))]
+
+
+FIGURE = Figure(id="T1", title="one message everywhere", measure=run)

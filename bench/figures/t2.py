@@ -1,0 +1,40 @@
+"""T2: 1,000 messages of 1 KB to 20, 100, 1,000 subscribers (Tensor figure 15): until all of them have all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from bench.fan_out import Messages, Used, one_broker
+from bench.figures.figure import Figure, Finding, at_most
+from bench.subscribers import subscribers
+
+MESSAGES = 1000
+LIMIT_S = {20: 3.0, 100: 3.0, 1000: 3.0}
+PAPER = "12 s, flat from 20 to 10,000"
+
+
+def one(count: int, messages: int) -> Finding:
+    """Measure one number of subscribers."""
+    with one_broker() as broker:
+        sender = Messages(broker.address)
+        sender.one()
+        with subscribers([broker.address], count, processes=min(2, -(-count // 100))) as reach:
+            reach(sender.end)
+            used, began = Used(broker.process.pid), time.monotonic()
+            sender.many(messages)
+            committed_s = time.monotonic() - began
+            found = reach(sender.end)
+            everywhere_s = found.last[sender.end] - began
+            beside = f"committed after {committed_s:.2f} s, {found.frames:,} frames, broker's CPU {used.cpu_s:.2f} s"
+            what = f"{messages:,} messages to {count:,} subscribers ({beside}, {used.peak_mib:.0f} MiB)"
+        sender.close()
+    return at_most(what, everywhere_s, LIMIT_S[count], "s", paper=PAPER)
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure. 10,000 light streams are not measured: all of this shares a machine with its subscribers."""
+    return [one(count, MESSAGES) for count in ((20, 100) if quick else LIMIT_S)]
+
+
+FIGURE = Figure(id="T2", title="1,000 messages to many subscribers", measure=run)

@@ -1,0 +1,46 @@
+"""T3: what a broker delivers to all its subscribers together (Tensor figure 16), and from how many on no more.
+
+Each subscriber reads the same backlog, from its beginning, with a credit of 4 MiB. The knee is the smallest number of
+subscribers with 90 % of the highest rate. Brokers and subscribers share this machine: with few cores the subscribers,
+who check and parse what they get, take more of them than the broker, whose CPU is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.fan_out import Messages, Used, one_broker
+from bench.figures.figure import Figure, Finding, at_least
+from bench.subscribers import subscribers
+
+GOAL_GB_PER_S = 1.0
+PAPER = "5 M x 1 KB in 50 s below 600 subscribers (0.1 GB/s each)"
+BATCH_ROWS = 1000
+KNEE = 0.9
+
+
+def rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
+    """Return GB/s to so many subscribers, and GB for a second of the broker's CPU."""
+    used = Used(pid)
+    with subscribers([address], count, processes=min(2, count), credit_bytes=4 << 20) as reach:
+        found = reach(end)
+        return found.nbytes / (found.last[end] - found.first) / 1e9, found.nbytes / max(0.01, used.cpu_s) / 1e9
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    counts, batches = ((1, 4, 16), 200) if quick else ((1, 2, 4, 8, 16, 32, 64, 128), 500)
+    with one_broker() as broker:
+        sender = Messages(broker.address, rows=BATCH_ROWS)
+        sender.many(batches)
+        rates = {count: rate(broker.address, broker.process.pid, count, sender.end) for count in counts}
+        sender.close()
+    best = max(found for found, _ in rates.values())
+    knee = min(count for count, (found, _) in rates.items() if found >= KNEE * best)
+    each = ", ".join(f"{count}: {found:.2f}" for count, (found, _) in rates.items())
+    cpu = max(found for _, found in rates.values())
+    what = f"total delivered, knee at {knee} ({each}; at most {cpu:.2f} GB for a second of the broker's CPU)"
+    return [at_least(what, best, GOAL_GB_PER_S, "GB/s", paper=PAPER)]
+
+
+FIGURE = Figure(id="T3", title="what a broker delivers in all", measure=run)

@@ -1,0 +1,251 @@
+"""Many subscribers in a process of their own, each a stream over a TCP connection of its own; and lines with a delay.
+
+Each checks the seal, reads every increment, gives its credit back and acknowledges, as `venus.rpc.subscriber` does;
+with threads, a thousand of those would measure the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import grpc
+
+from bench.venus_transmission import BUSINESS
+from venus.rpc.channel import aio_channel, options
+from venus.rpc.credit import cost
+from venus.rpc.sealed import SUBSCRIBE, seal, unseal
+from venus.wire import broker_pb2
+
+#: How long subscribers may take to get anywhere.
+PATIENCE_S = 300.0
+#: What was taken is given back after this time, or when half of the credit is taken.
+SAY_EVERY_S = 1.0
+spawn = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What subscribers got: when the first increment came, and when the last of them had everything below an offset."""
+
+    first: float
+    last: dict[int, float]
+    nbytes: int
+    frames: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the subscribers of one process have got so far."""
+
+    positions: list[int]
+    last: dict[int, float] = field(default_factory=dict)
+    first: float = float("inf")
+    nbytes: int = 0
+    frames: int = 0
+    opened: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def _subscribe(address: str, number: int, group: str, offset: int, credit_bytes: int, seen: _Seen) -> None:
+    chosen = [*options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    async with aio_channel(address, chosen) as channel:
+        call: Any = channel.stream_stream(SUBSCRIBE, request_serializer=seal, response_deserializer=None)()
+        opening = broker_pb2.Open(business=BUSINESS, group=group, offset=offset, credit_bytes=credit_bytes)
+        await call.write(broker_pb2.ConsumerFrame(open=opening))
+        taken, said_at = 0, time.monotonic()
+        while (content := await call.read()) is not grpc.aio.EOF:
+            now = time.monotonic()
+            frame = unseal(broker_pb2.DeliveryFrame, content, "a frame")
+            seen.opened += frame.HasField("opened")
+            seen.frames += bool(frame.increments)
+            seen.nbytes += len(content)
+            if frame.increments:
+                seen.first = min(seen.first, now)
+            for increment in frame.increments:
+                assert increment.base_offset == seen.positions[number], f"{group} got an increment twice, or missed one"
+                seen.positions[number] += increment.count
+                seen.last[seen.positions[number]] = now
+                taken += cost(increment)
+            seen.changed.set()
+            if taken >= credit_bytes // 2 or (taken and now - said_at > SAY_EVERY_S):
+                await call.write(broker_pb2.ConsumerFrame(credit_bytes=taken, acknowledge=seen.positions[number]))
+                taken, said_at = 0, now
+        raise ConnectionError(f"the stream of {group} has ended: {await call.details()}")
+
+
+async def _watch(addresses: Sequence[str], count: int, name: str, offset: int, credit: int, orders: Connection) -> None:
+    seen = _Seen([offset] * count)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_subscribe(addresses[n % len(addresses)], n, f"{name}-{n}", offset, credit, seen))
+            for n in range(count)
+        ]
+        while seen.opened < count:
+            await _change(seen)
+        orders.send(None)
+        while (wanted := await asyncio.to_thread(orders.recv)) is not None:
+            while min(seen.positions) < wanted:
+                await _change(seen)
+            orders.send(Arrivals(first=seen.first, last=seen.last, nbytes=seen.nbytes, frames=seen.frames))
+        for task in tasks:
+            task.cancel()
+
+
+async def _change(seen: _Seen) -> None:
+    seen.changed.clear()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(seen.changed.wait(), 1.0)
+
+
+def _run(*arguments: Any) -> None:
+    asyncio.run(_watch(*arguments))
+
+
+class Subscribers:
+    """So many, in one process, shared out over brokers."""
+
+    def __init__(
+        self, addresses: Sequence[str], count: int, name: str, *, offset: int = 0, credit_bytes: int = 1 << 20
+    ) -> None:
+        self._orders, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_run, args=(addresses, count, name, offset, credit_bytes, theirs))
+        self._process.start()
+        theirs.close()
+
+    def opened(self) -> None:
+        """Wait until the brokers have answered all of them."""
+        self._answer()
+
+    def ask(self, offset: int) -> None:
+        """Ask for what there is when all of them have everything below an offset; `arrivals` waits for it."""
+        self._orders.send(offset)
+
+    def arrivals(self) -> Arrivals:
+        """Wait for what was asked for."""
+        found = self._answer()
+        assert isinstance(found, Arrivals)
+        return found
+
+    def _answer(self) -> object:
+        if not self._orders.poll(PATIENCE_S):
+            raise TimeoutError(f"subscribers did not get there within {PATIENCE_S:g} s")
+        return self._orders.recv()
+
+    def close(self) -> None:
+        """End them."""
+        with suppress(OSError):
+            self._orders.send(None)
+        self._process.join(30)
+        if self._process.exitcode is None:
+            self._process.kill()
+
+
+@contextmanager
+def subscribers(
+    addresses: Sequence[str], count: int, *, processes: int = 1, offset: int = 0, credit_bytes: int = 1 << 20
+) -> Iterator[Callable[[int], Arrivals]]:
+    """Open so many; yield what waits until all of them have everything below an offset."""
+    share = [count // processes + (n < count % processes) for n in range(processes)]
+    many = [
+        Subscribers(addresses, each, f"bench{n}", offset=offset, credit_bytes=credit_bytes)
+        for n, each in enumerate(share)
+    ]
+
+    def reach(end: int) -> Arrivals:
+        for each in many:
+            each.ask(end)
+        found = [each.arrivals() for each in many]
+        offsets = set[int]().union(*(arrivals.last for arrivals in found))
+        return Arrivals(
+            first=min(arrivals.first for arrivals in found),
+            last={offset: max(arrivals.last.get(offset, 0.0) for arrivals in found) for offset in offsets},
+            nbytes=sum(arrivals.nbytes for arrivals in found),
+            frames=sum(arrivals.frames for arrivals in found),
+        )
+
+    try:
+        for each in many:
+            each.opened()
+        yield reach
+    finally:
+        for each in many:
+            each.close()
+
+
+# -- lines with a delay ----------------------------------------------------------------------------------------------
+
+
+class _End(asyncio.Protocol):
+    """One end of a line: what it gets leaves the other end after the delay, in order."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._waiting: deque[bytes] = deque()
+        self.other: _End | None = None
+        self.transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting.append(data)
+        asyncio.get_running_loop().call_later(self._delay_s, self._pass_on)
+
+    def _pass_on(self) -> None:
+        data = self._waiting.popleft()
+        if self.other is None:  # the line beyond is not up yet
+            self._waiting.appendleft(data)
+            asyncio.get_running_loop().call_later(0.001, self._pass_on)
+        elif self.other.transport is not None and not self.other.transport.is_closing():
+            self.other.transport.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+
+async def _lines(target: str, delay_s: float, orders: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    host, _, port = target.rpartition(":")
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def beyond(near: _End) -> None:
+        _, far = await loop.create_connection(lambda: _End(delay_s), host, int(port))
+        near.other, far.other = far, near
+
+    def accepted() -> _End:
+        near = _End(delay_s)
+        task = loop.create_task(beyond(near))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return near
+
+    server = await loop.create_server(accepted, "127.0.0.1", 0, backlog=2048)
+    orders.send(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await asyncio.to_thread(orders.recv)
+
+
+def _run_lines(target: str, delay_s: float, orders: Connection) -> None:
+    asyncio.run(_lines(target, delay_s, orders))
+
+
+@contextmanager
+def delayed(target: str, delay_s: float) -> Iterator[str]:
+    """Yield an address whose connections to a broker take so long each way; a process of its own."""
+    orders, theirs = spawn.Pipe()
+    process = spawn.Process(target=_run_lines, args=(target, delay_s, theirs))
+    process.start()
+    try:
+        yield str(orders.recv())
+    finally:
+        orders.send(None)
+        process.join(30)
