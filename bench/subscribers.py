@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import grpc
+import numpy as np
 
 from bench.venus_transmission import BUSINESS
 from venus.rpc.channel import aio_channel, options
@@ -46,7 +47,9 @@ class _Seen:
     """What the subscribers of one process have got so far."""
 
     positions: list[int]
-    last: dict[int, float] = field(default_factory=dict)
+    #: Of each subscriber: the ends of its frames, and when they came.
+    ends: list[list[int]]
+    times: list[list[float]]
     first: float = float("inf")
     nbytes: int = 0
     frames: int = 0
@@ -69,11 +72,15 @@ async def _subscribe(address: str, number: int, group: str, offset: int, credit_
             seen.nbytes += len(content)
             if frame.increments:
                 seen.first = min(seen.first, now)
-            for increment in frame.increments:
-                assert increment.base_offset == seen.positions[number], f"{group} got an increment twice, or missed one"
-                seen.positions[number] += increment.count
-                seen.last[seen.positions[number]] = now
-                taken += cost(increment)
+            if increments := frame.increments:
+                end = seen.positions[number] + sum(increment.count for increment in increments)
+                gapless = increments[0].base_offset == seen.positions[number]
+                gapless = gapless and increments[-1].base_offset + increments[-1].count == end
+                assert gapless, f"{group} got an increment twice, or missed one"
+                seen.positions[number] = end
+                seen.ends[number].append(end)
+                seen.times[number].append(now)
+                taken += sum(map(cost, increments))
             seen.changed.set()
             if taken >= credit_bytes // 2 or (taken and now - said_at > SAY_EVERY_S):
                 await call.write(broker_pb2.ConsumerFrame(credit_bytes=taken, acknowledge=seen.positions[number]))
@@ -82,7 +89,7 @@ async def _subscribe(address: str, number: int, group: str, offset: int, credit_
 
 
 async def _watch(addresses: Sequence[str], count: int, name: str, offset: int, credit: int, orders: Connection) -> None:
-    seen = _Seen([offset] * count)
+    seen = _Seen([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_subscribe(addresses[n % len(addresses)], n, f"{name}-{n}", offset, credit, seen))
@@ -92,11 +99,19 @@ async def _watch(addresses: Sequence[str], count: int, name: str, offset: int, c
             await _change(seen)
         orders.send(None)
         while (wanted := await asyncio.to_thread(orders.recv)) is not None:
-            while min(seen.positions) < wanted:
+            while min(seen.positions) < max(wanted):
                 await _change(seen)
-            orders.send(Arrivals(first=seen.first, last=seen.last, nbytes=seen.nbytes, frames=seen.frames))
+            orders.send(Arrivals(first=seen.first, last=_last(seen, wanted), nbytes=seen.nbytes, frames=seen.frames))
         for task in tasks:
             task.cancel()
+
+
+def _last(seen: _Seen, wanted: Sequence[int]) -> dict[int, float]:
+    """Return when the last subscriber had everything below each of these offsets."""
+    found = np.zeros(len(wanted))
+    for ends, times in zip(seen.ends, seen.times, strict=True):
+        found = np.maximum(found, np.array(times)[np.searchsorted(np.array(ends), np.array(wanted))])
+    return dict(zip(wanted, found.tolist(), strict=True))
 
 
 async def _change(seen: _Seen) -> None:
@@ -124,9 +139,9 @@ class Subscribers:
         """Wait until the brokers have answered all of them."""
         self._answer()
 
-    def ask(self, offset: int) -> None:
-        """Ask for what there is when all of them have everything below an offset; `arrivals` waits for it."""
-        self._orders.send(offset)
+    def ask(self, offsets: Sequence[int]) -> None:
+        """Ask when all of them had everything below these offsets; `arrivals` waits for it."""
+        self._orders.send(offsets)
 
     def arrivals(self) -> Arrivals:
         """Wait for what was asked for."""
@@ -151,22 +166,21 @@ class Subscribers:
 @contextmanager
 def subscribers(
     addresses: Sequence[str], count: int, *, processes: int = 1, offset: int = 0, credit_bytes: int = 1 << 20
-) -> Iterator[Callable[[int], Arrivals]]:
-    """Open so many; yield what waits until all of them have everything below an offset."""
+) -> Iterator[Callable[..., Arrivals]]:
+    """Open so many; yield what waits until all of them have everything below some offsets."""
     share = [count // processes + (n < count % processes) for n in range(processes)]
     many = [
         Subscribers(addresses, each, f"bench{n}", offset=offset, credit_bytes=credit_bytes)
         for n, each in enumerate(share)
     ]
 
-    def reach(end: int) -> Arrivals:
+    def reach(*offsets: int) -> Arrivals:
         for each in many:
-            each.ask(end)
+            each.ask(offsets)
         found = [each.arrivals() for each in many]
-        offsets = set[int]().union(*(arrivals.last for arrivals in found))
         return Arrivals(
             first=min(arrivals.first for arrivals in found),
-            last={offset: max(arrivals.last.get(offset, 0.0) for arrivals in found) for offset in offsets},
+            last={offset: max(arrivals.last[offset] for arrivals in found) for offset in offsets},
             nbytes=sum(arrivals.nbytes for arrivals in found),
             frames=sum(arrivals.frames for arrivals in found),
         )

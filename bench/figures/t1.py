@@ -82,16 +82,15 @@ def near(count: int, seconds: float) -> list[Finding]:
             began = time.monotonic()
             begun = sender.steadily(CHANGES_PER_S, seconds)
             took_s = time.monotonic() - began
-            last = reach(sender.end).last
+            last = reach(*begun).last
             cpu = ", ".join(f"{each.cpu_s / took_s:.2f}" for each in used)
             peak = max(each.peak_mib for each in used)
         sender.close()
     waits = [last[offset] - began_at for offset, began_at in begun.items()]
     rate = len(begun) / took_s
-    what = (
-        f"{count:,} subscribers at {ACCESS} access brokers, {rate:.0f} changes/s for {took_s:.0f} s: the slowest change "
-        f"(p99 {percentile(waits, 99):.2f} s, CPU of the access brokers {cpu} cores)"
-    )
+    beside = f"p99 {percentile(waits, 99):.2f} s, CPU of the access brokers {cpu} cores"
+    where = f"{count:,} subscribers at {ACCESS} access brokers"
+    what = f"{where}, {rate:.0f} changes/s for {took_s:.0f} s: the slowest change ({beside})"
     return [
         at_most(what, max(waits), SEEN_WITHIN_S, "s"),
         at_most("the same: peak memory of an access broker", peak, MEMORY_MIB, "MiB"),
