@@ -58,13 +58,22 @@ class Messages:
         self.count += count
 
     def steadily(self, rate: float, seconds: float) -> dict[int, float]:
-        """Commit so many a second; return when each one was handed to the producer, by the offset behind it."""
-        begun: dict[int, float] = {}
-        start = time.monotonic()
+        """Send so many a second, decided when durable; return when each was sent, by the offset behind it."""
+        producer, begun, digests = self._producer, dict[int, float](), dict[int, int]()
+        decided, start = self.count, time.monotonic()
         for n in range(int(rate * seconds)):
             time.sleep(max(0.0, start + n / rate - time.monotonic()))
-            begun[self.end + self._rows] = time.monotonic()
-            self.one()
+            self.count += 1
+            begun[self.end] = time.monotonic()
+            half = make_half(self.count, self.end - self._rows + 1, self._rows)
+            digests[self.count] = half.digest
+            producer.send_half(half)
+            if (through := producer.persisted_through) > decided:
+                producer.decide(through, digests[through], Verdict.COMMIT)
+                decided = through
+        producer.wait_persisted(self.count)
+        producer.decide(self.count, digests[self.count], Verdict.COMMIT)
+        producer.wait_decided(self.count)
         return begun
 
     def close(self) -> None:

@@ -89,6 +89,8 @@ async def _subscribe(address: str, number: int, group: str, offset: int, credit_
 
 
 async def _watch(addresses: Sequence[str], count: int, name: str, offset: int, credit: int, orders: Connection) -> None:
+    orders.send(None)  # up, which takes a second
+    await asyncio.to_thread(orders.recv)
     seen = _Seen([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -134,6 +136,14 @@ class Subscribers:
         self._process = spawn.Process(target=_run, args=(addresses, count, name, offset, credit_bytes, theirs))
         self._process.start()
         theirs.close()
+
+    def up(self) -> None:
+        """Wait until the process runs."""
+        self._answer()
+
+    def open(self) -> None:
+        """Let it open its streams; `opened` waits for them."""
+        self._orders.send(None)
 
     def opened(self) -> None:
         """Wait until the brokers have answered all of them."""
@@ -186,6 +196,10 @@ def subscribers(
         )
 
     try:
+        for each in many:
+            each.up()
+        for each in many:
+            each.open()
         for each in many:
             each.opened()
         yield reach

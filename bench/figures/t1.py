@@ -76,8 +76,8 @@ def near(count: int, seconds: float) -> list[Finding]:
         sender.one()
         for broker in access:
             has(broker.address, sender.end, BUSINESS)
-        with subscribers([broker.address for broker in access], count, processes=2) as reach:
-            reach(sender.end)
+        addresses = [broker.address for broker in access]
+        with subscribers(addresses, count, processes=2, offset=sender.end) as reach:
             used = [Used(broker.process.pid) for broker in access]
             began = time.monotonic()
             begun = sender.steadily(CHANGES_PER_S, seconds)

@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+from urllib.request import urlopen
 
 import grpc
 import pytest
 
 from tests.integration.service.conftest import StartBroker, producer
 from tests.support.batches import half
-from tests.support.brokers import BUSINESS, commit, data, fill, wait_for
+from tests.support.brokers import BUSINESS, commit, data, fill, traffic, wait_for
 from venus.broker.service import shared_frames
 from venus.broker.service.process import RunningBroker
 from venus.rpc import sealed
@@ -176,3 +177,21 @@ def test_a_consumer_behind_gets_the_rest_in_one_frame_not_what_others_got_piecew
         late = stack.enter_context(BytesConsumer(broker.address, "late", offset=1))
         wait_for(lambda: late.position == 11)
         assert len(late.frames) == 1
+
+
+def test_status_and_metrics_show_how_many_there_are_and_what_was_shared(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 1)
+    with ExitStack() as stack:
+        many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}")) for n in range(5)]
+        wait_for(partial(all_at, many, 1))
+        fill(broker.address, 2, 2)
+        wait_for(partial(all_at, many, 2))
+        gauges = {gauge.name: gauge.value for gauge in traffic(broker.address).gauges}
+        with urlopen(f"http://{broker.http_address}/metrics", timeout=30) as answer:
+            metrics = answer.read().decode()
+    assert gauges["subscribers"] == 5
+    assert gauges["shared frames sent"] >= 5
+    assert 1 <= gauges["shared frames encoded"] < gauges["shared frames sent"]
+    assert gauges["shared frames kept"] > 0
+    assert "venus_subscribers 5.0" in metrics
+    assert "venus_shared_frames_sent_total" in metrics

@@ -130,7 +130,7 @@ async def _serve(
     health = Health(service_status, free_bytes_min=broker.free_bytes_min)
     traffic = Traffic(core, broker)
     service = Service(core, bridge, service_status, keepalive, access, traffic, replication)
-    service_status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.windows)
+    service_status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.windows, service.delivery.frames)
     trouble = (lambda: replication.coordination.unreachable) if replication is not None else None
     traffic_watch = TrafficWatch(traffic, core, bridge, lambda: service.delivery.streams, trouble)
     http: Http | None = None

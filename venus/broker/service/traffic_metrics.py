@@ -9,6 +9,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from venus.flow.lanes import Lane
 from venus.wire import broker_pb2
 
+#: Gauges of the status that concern many subscribers.
+_FAN_OUT = (
+    (GaugeMetricFamily, "venus_subscribers", "Streams of consumers", "subscribers"),
+    (
+        CounterMetricFamily,
+        "venus_shared_frames_encoded",
+        "Frames encoded for several subscribers",
+        "shared frames encoded",
+    ),
+    (CounterMetricFamily, "venus_shared_frames_sent", "How often their bytes were sent", "shared frames sent"),
+    (GaugeMetricFamily, "venus_shared_frames_bytes", "Bytes of the frames that are kept", "shared frames kept"),
+)
+
 
 def details_are_degraded(status: broker_pb2.BrokerStatus) -> bool:
     """Whether figures of single tables are left out now."""
@@ -20,6 +33,7 @@ def families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     yield from _brakes(status.traffic)
     yield from _lanes(status.traffic)
     yield from _windows(status)
+    yield from _fan_out(status.traffic)
     facts = GaugeMetricFamily(
         "venus_sub_healthy_fact", "1 for each fact of the last half hour that makes it sub-healthy", labels=["fact"]
     )
@@ -54,6 +68,13 @@ def _lanes(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
         since.add_metric([lane.name], lane.degraded_since_us / 1e6)
         waiting.add_metric([lane.name], lane.waiting)
     return degraded, since, waiting
+
+
+def _fan_out(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
+    values = {gauge.name: gauge.value for gauge in traffic.gauges}
+    for family, name, text, gauge in _FAN_OUT:
+        if gauge in values:
+            yield family(name, text, value=values[gauge])
 
 
 def _windows(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:

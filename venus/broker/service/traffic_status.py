@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from venus.broker.core import Core
 from venus.broker.service.loop_bridge import LoopBridge
+from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
 from venus.flow.lanes import THREADS, Lane
 from venus.flow.windows import Window
@@ -20,8 +21,11 @@ Windows = Callable[[str, str], Window | None]
 class TrafficStatus:
     """Laid over the core's status."""
 
-    def __init__(self, traffic: Traffic, core: Core, bridge: LoopBridge, windows: Windows) -> None:
+    def __init__(
+        self, traffic: Traffic, core: Core, bridge: LoopBridge, windows: Windows, frames: SharedFrames
+    ) -> None:
         self._traffic, self._core, self._bridge, self._windows = traffic, core, bridge, windows
+        self._frames = frames
 
     def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
         """Add it; from any thread."""
@@ -88,6 +92,10 @@ class TrafficStatus:
             gauge("unsaved", admission.unsaved.nbytes, limits.unsaved_bytes_max, "bytes"),
             gauge("full data behind", self._core.materialiser.behind_bytes, limits.behind_bytes_max, "bytes"),
             gauge("streams", admission.streams.used, limits.streams, ""),
+            gauge("subscribers", self._frames.streams.total(), 0, ""),
+            gauge("shared frames encoded", self._frames.encoded, 0, ""),
+            gauge("shared frames sent", self._frames.sent, 0, ""),
+            gauge("shared frames kept", self._frames.nbytes, 0, "bytes"),
             gauge("loads", admission.loads.used, limits.loads, ""),
             gauge("snapshots", self._core.snapshots.checkpoints, limits.snapshots, ""),
             gauge("waited for the disk", self._core.commits.waited_s * 1000, limits.slow_request_s * 1000, "ms"),
