@@ -64,6 +64,7 @@ def test_metrics_and_options_that_are_named_exist() -> None:
     source = "".join(p.read_text() for p in Path(venus.broker.service.metrics.__file__).parent.glob("*metrics.py"))
     metrics = {*re.findall(r'"(venus_[a-z_]+)"', source), "venus_digest_mismatches_total"}
     metrics |= {"venus_alarm_messages_total", "venus_braked_total", "venus_braked_seconds_total"}
+    metrics |= {"venus_shared_frames_encoded_total", "venus_shared_frames_sent_total"}
     metrics |= {f"{name}_total" for name, _ in venus.broker.service.metrics.SECURITY_COUNTERS}
     leaves = {path.rpartition(".")[2] for path in options()} | metrics
 

@@ -170,3 +170,18 @@ def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
         assert not shared.frames.streams
 
     run(test())
+
+
+def test_few_consumers_are_not_paced_and_many_wait_for_the_same_moment() -> None:
+    async def test() -> None:
+        frames = Shared().frames
+        assert frames.pause_s("main", 7.3) == 0
+        for _ in range(998):
+            frames.entered("main")
+        assert frames.pause_s("main", 7.03) == pytest.approx(0.07)
+        assert frames.pause_s("main", 7.09) == pytest.approx(0.01)
+        for _ in range(99_000):
+            frames.entered("main")
+        assert frames.pause_s("main", 7.0) <= 0.25
+
+    run(test())

@@ -180,6 +180,8 @@ class ConsumerStream:
                 await self._context.write(frame)
                 if self._traffic.has_degraded(Lane.INCREMENTS):
                     await asyncio.sleep(DEGRADED_PAUSE_S)
+                elif pause_s := self._frames.pause_s(self.business, time.monotonic()):
+                    await asyncio.sleep(pause_s)
             else:
                 await self.wake.wait()
 

@@ -23,6 +23,11 @@ from venus.wire import broker_pb2
 BYTES_MAX = 16 << 20
 #: What a kept frame costs beside its bytes.
 ENTRY_BYTES = 512
+#: A frame costs broker and network about this much, however small it is; so often each of many consumers gets one.
+PACE_S = 0.0001
+#: Fewer consumers than this are not paced, and no number is paced more than this.
+PACED_MIN = 50
+PACE_MAX_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,17 @@ class SharedFrames:
     def are_worth_it(self, business: str) -> bool:
         """Whether anybody else may want the same."""
         return self.streams[business] > 1
+
+    def pause_s(self, business: str, now: float) -> float:
+        """Return how long a consumer that got a frame waits for its next one, so that many do not get tiny frames.
+
+        All of them wait for the same moments, so that they share frames; a commit after a pause goes out at once.
+        """
+        count = self.streams[business]
+        if count < PACED_MIN:
+            return 0.0
+        every = min(PACE_MAX_S, count * PACE_S)
+        return every - now % every
 
     def moved(self, business: str, tail: int) -> None:
         """Forget the frames that ended at an earlier tail."""
