@@ -72,7 +72,7 @@ class StagedApply:
             except VenusError as error:
                 if not error.retryable:
                     raise
-                self._loop.failed(error)
+                self._loop.trying_again(error)
                 self._leave()
                 self._stop.wait(wait_s)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
