@@ -43,11 +43,13 @@ class Session:
     business: str = ""
     #: The newest batch that this session has confirmed.
     confirmed: BatchNo | None = None
-    #: Of the registry as it was read last.
+    #: The registry's, when it was read last.
     sign: str = ""
 
     def read_registry(self) -> None:
         """Take the registered tables: new ones join, their fills and their schemas with them. The broker is told."""
+        # asked first: what changes in between is read once more, and never missed
+        self.sign = self.source.registry_sign()
         tables = self.source.registered()
         self.schemas.offer(t.schema for t in tables)
         self.fills.read(tables)
@@ -56,11 +58,9 @@ class Session:
     def refresh_schemas(self) -> None:
         """Compare dictionary and registry: tables that changed get a new version, new ones join."""
         self.schemas.offer(self.source.refresh_schemas())
-        sign = self.source.registry_sign()
-        # a fill that came no further waits for the registry to be read again, whatever that says
-        if sign != self.sign or not self.fills.complete:
+        # a fill that came no further waits for the registry to be read again, whatever its sign says
+        if self.source.registry_sign() != self.sign or not self.fills.complete:
             self.read_registry()
-            self.sign = sign
 
     def answer_reviews(self) -> int:
         """Answer what the broker asks, from the batch table; return how many halves that were.

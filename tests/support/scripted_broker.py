@@ -24,6 +24,7 @@ class ScriptedBroker:
         self.halves: list[Half] = []
         self.answers: list[tuple[int, Verdict]] = []
         self.last_batch = 0
+        self.reports: list[AdapterCondition] = []
 
     @property
     def batches(self) -> list[Batch]:
@@ -143,7 +144,7 @@ class ScriptedProducer:
 
     def report(self, standing: AdapterCondition) -> None:
         self._check()
-        self.reported = standing
+        self.broker.reports.append(standing)
 
     def take_reviews(self) -> list[HalfRef]:
         self._check()

@@ -74,7 +74,24 @@ def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
     run.capture()
     assert run.script.trace.count("source.refresh_schemas") >= 10
     read = run.script.trace.count("source.registered")
-    assert read <= 2, "once for the session, once for its first look"
+    assert read == 1, "once for the session"
+
+
+def test_a_table_that_goes_on_before_the_next_look_at_the_registry_is_told_to_the_broker() -> None:
+    database = idle_database()
+
+    def bad(db: ScriptedDatabase) -> None:
+        db.unfit.add(b"large")
+        db.put(T1, "large", "too much")
+
+    def right(db: ScriptedDatabase) -> None:
+        db.unfit.clear()
+        db.put(T1, "large", "less")
+
+    run = Run(database, ScriptedBroker(), deeds=[bad, right] + [lambda db: None] * 10)
+    run.capture()
+    states = [[t.state for t in condition.tables] for condition in run.broker.reports]
+    assert states == [[], ["PAUSED"], []]
 
 
 def test_a_fill_that_another_process_has_restarted_is_read() -> None:
