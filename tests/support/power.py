@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,18 @@ def log_sizes(folder: Path) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in folder.glob("*.log")}
 
 
-def note_what_is_synced(note: Path) -> None:
-    """Let the store of this process say what is on disk, behind each fsync and before anything relies on it."""
+def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
+    """Let the store of this process say what is on disk, behind each fsync and before anything relies on it.
+
+    At fsync number `gone_at` the power goes: what is written by then is not synced.
+    """
     sync, bear_witness = rocks.Store._sync, Witness.note
     sizes: dict[str, int] = {}
+    numbers = itertools.count(1)
 
     def before_the_sync(store: Any) -> None:
+        if next(numbers) == gone_at:
+            os.kill(os.getpid(), signal.SIGKILL)
         sizes.clear()
         sizes.update(log_sizes(store.path))
         sync(store)
@@ -64,9 +71,9 @@ def change(phase: str, number: int) -> list[tuple[bytes, bytes | None]]:
     return engines.rows(place * ROWS, ROWS, payload)
 
 
-def work(path: Path, diary: Path, note: Path, phase: str) -> None:
+def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> None:
     """Commit batch after batch of a phase until the power goes; the diary has what was acknowledged."""
-    note_what_is_synced(note)
+    note_what_is_synced(note, gone_at=gone_at)
     log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def say(*words: object) -> None:

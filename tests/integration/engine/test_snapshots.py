@@ -73,8 +73,9 @@ class Load(threading.Thread):
         self.join(engines.WAIT_S)
 
     def _changes(self) -> list[tuple[bytes, bytes | None]]:
+        """Return changes of some keys, and of one that no other batch touches: whoever misses the batch lacks it."""
         chosen = self._random.sample(range(KEYS), 12)
-        return [self._change(b"%05d" % n) for n in chosen]
+        return [*(self._change(b"%05d" % n) for n in chosen), self._change(b"batch %d" % self._producer.batch_no)]
 
     def _change(self, record_id: bytes) -> tuple[bytes, bytes | None]:
         if record_id in self.rows and self._random.random() < 0.4:
@@ -128,8 +129,9 @@ def test_an_offset_read_outside_the_checkpoint_is_noticed(
     engine: Core, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def outside(_self: Snapshots, _store: Store, number: int) -> Materialised:
-        time.sleep(0.02)
         (business,) = (found for found in engine.catalogue.present() if found.number == number)
+        checkpointed = business.materialised
+        wait_until(lambda: business.materialised != checkpointed)
         return business.materialised
 
     monkeypatch.setattr(Snapshots, "_reached", outside)
