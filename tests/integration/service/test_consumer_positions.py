@@ -1,0 +1,164 @@
+"""What a consumer acknowledges and reports, and what the broker knows of it when streams come and go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.integration.service.conftest import StartBroker
+from tests.support.brokers import BUSINESS, business_status, fill, take, wait_for
+from tests.support.consumers import (
+    RawConsumer,
+    consumer_status,
+    subscriber,
+)
+from venus.broker.pipeline.subscriptions import Subscriptions
+from venus.broker.service.consumer_stream import ConsumerStream
+from venus.broker.service.process import RunningBroker
+from venus.errors import Unavailable, VenusError
+from venus.rpc import subscriber as subscribers
+from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+
+def test_acknowledgements_and_connections_show_in_the_status(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 10)
+    with subscriber(broker) as reader:
+        reader.open(0, 0)
+        take(reader, 10)
+        reader.acknowledge(4)
+
+        def entry() -> broker_pb2.ConsumerStatus:
+            return business_status(broker.address).consumers[0]
+
+        wait_for(lambda: entry().acknowledged == 4)
+        assert entry().connected
+        assert entry().backlog_rows == 6
+    wait_for(lambda: not entry().connected)
+    with Admin(broker.address) as admin:
+        admin.forget(BUSINESS, "g")
+    assert not business_status(broker.address).consumers
+
+
+def test_the_end_of_an_older_stream_leaves_the_newer_one_connected(broker: RunningBroker) -> None:
+    fill(broker.address, 1, 10)
+    with subscriber(broker) as newer:
+        with subscriber(broker) as older:
+            older.open(0, 0)
+            newer.open(0, 0)
+            older.acknowledge(9)
+            take(older, 10)
+        newer.acknowledge(6, kept=4)
+        wait_for(lambda: consumer_status(broker).acknowledged == 6)
+        time.sleep(0.3)  # the older stream's detachment comes behind its end
+        found = consumer_status(broker)
+        assert (found.acknowledged, found.kept, found.connected) == (6, 4, True)
+    wait_for(lambda: not consumer_status(broker).connected)
+
+
+def test_a_consumer_that_goes_while_it_is_attached_is_detached(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.address, 1, 3)
+    entered, attach = threading.Event(), Subscriptions.attach
+
+    def slow(self: Subscriptions, *args: Any, **options: Any) -> int:
+        entered.set()
+        time.sleep(2.0)
+        return attach(self, *args, **options)
+
+    monkeypatch.setattr(Subscriptions, "attach", slow)
+    monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
+    with subscriber(broker) as reader, pytest.raises(Unavailable):
+        reader.open(0, 0, timeout_s=0.2)
+    assert entered.is_set()
+    wait_for(lambda: any(c.group == "g" for c in business_status(broker.address).consumers))
+    wait_for(lambda: not consumer_status(broker).connected)
+
+
+def test_an_older_consumer_knows_one_position_and_keeps_what_it_keeps(broker: RunningBroker) -> None:
+    """It says the smaller of both as applied, and opens its stream at what it has applied."""
+    fill(broker.address, 1, 10)
+    with RawConsumer(broker.address, group="g", credit_bytes=1 << 20) as raw:
+        raw.send(broker_pb2.ConsumerFrame(acknowledge=4))
+        wait_for(lambda: consumer_status(broker).acknowledged == 4)
+        assert consumer_status(broker).kept == 4
+    with subscriber(broker) as reader:
+        opened = reader.open(8, 0)
+        assert opened.kept == 4
+        assert (consumer_status(broker).acknowledged, consumer_status(broker).kept) == (8, 4)
+        reader.acknowledge(8)
+        wait_for(lambda: consumer_status(broker).kept == 8)
+
+
+def test_acknowledgements_are_put_together_and_the_last_one_arrives(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+    take_frame = ConsumerStream._take
+
+    def kept(self: ConsumerStream, frame: broker_pb2.ConsumerFrame) -> None:
+        if frame.acknowledge:
+            heard.append(frame.acknowledge)
+        take_frame(self, frame)
+
+    monkeypatch.setattr(ConsumerStream, "_take", kept)
+    monkeypatch.setattr(subscribers, "ACKNOWLEDGE_EVERY_S", 0.5)
+    fill(broker.address, 1, 200)
+    with subscriber(broker) as reader:
+        reader.open(0, 0)
+        reader.acknowledge(1)
+        wait_for(lambda: heard == [1])  # the first one does not wait
+        for offset in range(2, 100):
+            reader.acknowledge(offset)
+            time.sleep(0.001)
+        wait_for(lambda: heard and heard[-1] == 99)
+        assert len(heard) <= 4  # far fewer than 99, even where the machine is slow
+        reader.acknowledge(200)
+    wait_for(lambda: heard[-1] == 200)  # closing sends what waits
+
+
+def test_what_a_consumer_reports_does_not_wait_for_its_acknowledgement(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribers, "ACKNOWLEDGE_EVERY_S", 60.0)
+    fill(broker.address, 1, 20)
+    with subscriber(broker) as reader:
+        reader.open(0, 0)
+        reader.acknowledge(5)
+        reader.acknowledge(10)
+        reader.acknowledge(20, unaccounted=3)
+        wait_for(lambda: business_status(broker.address).consumers[0].acknowledged == 20)
+
+
+def test_close_leaves_no_thread_and_a_closed_subscriber_says_so(broker: RunningBroker) -> None:
+    def ours() -> set[str]:
+        return {t.name for t in threading.enumerate() if t.name.startswith(("venus-subscriber", "Thread-"))}
+
+    fill(broker.address, 1, 1)
+    before = ours()
+    for _ in range(3):
+        reader = subscriber(broker)
+        reader.open(0, 0)
+        reader.close()
+        with pytest.raises(VenusError):
+            reader.increments(1.0)
+    wait_for(lambda: ours() <= before)
+
+
+def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    fill(broker.address, 1, 1)
+    with subscriber(broker) as reader:
+        reader.open(1, 0)
+        broker.stop()
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                reader.increments(30.0)
+        with pytest.raises(Unavailable):
+            reader.acknowledge(1)
