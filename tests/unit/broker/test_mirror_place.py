@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from venus.broker.machine.business import Business
+from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.review_schedule import Reviews
 from venus.broker.mirrors.lag import Lag
 from venus.broker.mirrors.place import Place, absent, path_of, refusal, wanted
-from venus.broker.queue.only import cut_down, is_wanted
+from venus.broker.queue.only import Cut, cut_down, is_wanted
 from venus.wire import broker_pb2, change_pb2
 
 HERE = Place(set="eu", tier="access", level=2)
@@ -113,3 +116,23 @@ def test_lag_counts_from_when_it_was_seen_above() -> None:
     assert (lag.ms(5, 4.0), lag.offsets(5)) == (3000, 15)
     assert (lag.ms(10, 4.0), lag.offsets(10)) == (2000, 10)
     assert (lag.ms(20, 4.0), lag.offsets(20)) == (0, 0)
+
+
+def test_a_batch_that_took_the_place_of_another_is_not_taken_for_it() -> None:
+    cut, business, ids = Cut(), Business(1, "main", Reviews(first_s=1.0)), frozenset({2})
+
+    def body(count: int) -> bytes:
+        return change_pb2.BatchBody(
+            batch_no=1, tables=[change_pb2.TableChanges(table_id=3, count=count)]
+        ).SerializeToString()
+
+    def place(digest: int) -> Placed:
+        return Placed(
+            base_offset=0, index=7, count=1, epoch=1, batch_no=1, cut=1, first_sequence=1, last_sequence=1,
+            committed_at_us=0, captured_at_us=0, digest=digest, nbytes=0, before=0, cut_end=True, tables=(3,),
+        )  # fmt: skip
+
+    before = cut.body(business, place(1), body(1), ids)
+
+    assert cut.body(business, place(1), b"not looked at", ids) == before
+    assert cut.body(business, place(2), body(2), ids) != before

@@ -23,6 +23,8 @@ NOTHING = frozenset({-1})
 CACHE_BYTES_MAX = 8 << 20
 
 Body = tuple[int, bytes]  # digest, body
+#: Business, index in its log, digest: an unclean election may give an index to another batch.
+_Key = tuple[int, int, int, frozenset[int]]
 
 
 def is_wanted(names: Iterable[str], namespace: str, table: str) -> bool:
@@ -57,12 +59,12 @@ class Cut:
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[int, int, frozenset[int]], Body] = OrderedDict()
+        self._kept: OrderedDict[_Key, Body] = OrderedDict()
         self._nbytes = 0
 
     def body(self, business: Business, place: Placed, whole: bytes, ids: frozenset[int]) -> Body:
         """Return digest and body of a batch with these tables only."""
-        key = (business.number, place.index, ids)
+        key = (business.number, place.index, place.digest, ids)
         with self._lock:
             found = self._kept.get(key)
         if found is None:
@@ -71,7 +73,7 @@ class Cut:
             self._keep(key, found)
         return found
 
-    def _keep(self, key: tuple[int, int, frozenset[int]], found: Body) -> None:
+    def _keep(self, key: _Key, found: Body) -> None:
         with self._lock:
             if key in self._kept:
                 return
