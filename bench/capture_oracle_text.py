@@ -14,7 +14,7 @@ from typing import Any
 from bench.capture_mariadb import timed
 from tests.support.mariadb import ORACLE_MODE, running_mariadb
 from tests.support.oracle_standin import SCHEMA, StandIn
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.source import OracleSource
 
 COLUMNS = (

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from venus.adapters.dialects.oracle.connection import driver_of
+from venus.adapters.dialects.oracle.driver import driver_of
 from venus.adapters.dialects.oracle.source import OracleSource
 
 IMAGE = "gvenzl/oracle-free:slim-faststart"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.follower import Follower
-from venus.adapters.dialects.oracle.connection import driver_of
+from venus.adapters.dialects.oracle.driver import driver_of
 from venus.adapters.dialects.oracle.source import OracleSource
 
 ITEM = 'CREATE TABLE "ITEM" ("ID" NUMBER(10) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))'

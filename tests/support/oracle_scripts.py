@@ -22,14 +22,16 @@ from venus.adapters.dialects.oracle import (
     types,
     widths,
 )
-from venus.adapters.dialects.oracle.connection import EDITION, SESSION, ModuleDriver, Options, Session
+from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Session
 from venus.adapters.dialects.oracle.ddl import KeyColumn, Keyed, Style
-from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described, with_id
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.driver import ModuleDriver, Options
 from venus.adapters.dialects.oracle.install import Installer
 from venus.adapters.dialects.oracle.names import log_table
 from venus.adapters.dialects.oracle.reading import access_to
 from venus.adapters.dialects.oracle.script import script
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.versions import VERSIONS, Version
 
 FOLDER = Path(__file__).parents[2] / "docs" / "oracle"

@@ -1,4 +1,6 @@
-"""Oracle as a source (capture.md 0, 3, 4). Reading order: source, cut, reading, types; ddl, install, dictionary.
+"""Oracle as a source (capture.md 0, 3, 4).
+
+Reading order: source, cut, reading, types; driver, connection; tables, dictionary, choosing; ddl, install.
 
 What was decided here, and why:
 

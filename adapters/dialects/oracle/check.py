@@ -11,13 +11,16 @@ from collections.abc import Sequence as Seq
 from zlib import crc32
 
 from venus.adapters.dialects.oracle import ddl, ownership, registry, sampling, visibility, widths
+from venus.adapters.dialects.oracle.choosing import chosen, left_out
 from venus.adapters.dialects.oracle.columns import spellings
-from venus.adapters.dialects.oracle.connection import Options, Session
-from venus.adapters.dialects.oracle.dictionary import NO_KEY, Dictionary, Table, chosen, left_out
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.overrides import SWITCHES, spelled, wanted
 from venus.adapters.dialects.oracle.proving import offers, proof
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import NO_KEY, Table
 from venus.adapters.dialects.oracle.versions import Version
 from venus.adapters.dialects.oracle.visibility import Visibility
 from venus.model import Finding

@@ -13,8 +13,8 @@ from decimal import Decimal
 from typing import Any
 
 from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.oracle.dictionary import Reading
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Reading
 
 #: A statement and what to bind in it.
 Bound = tuple[str, dict[str, Any]]

@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle import ddl, inline, names, overrides, ownership, registry, widths
-from venus.adapters.dialects.oracle.connection import Options, Session
+from venus.adapters.dialects.oracle.choosing import chosen
+from venus.adapters.dialects.oracle.connection import Session
 from venus.adapters.dialects.oracle.ddl import Style
-from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen, with_id
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.ownership import Owned
 from venus.adapters.dialects.oracle.refresh import Present, wrong_triggers
 from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.statements import statement
 from venus.adapters.dialects.oracle.styles import as_installed, triggers
+from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.versions import Version
 from venus.errors import Refused
 from venus.model import TableSchema
@@ -269,8 +272,6 @@ class Installer:
 
 def heartbeat_table(at: Listed) -> Table:
     """Describe VENUS's own heartbeat table before it is there."""
-    from venus.adapters.dialects.oracle.dictionary import described
-
     columns = [
         (name, "NUMBER", None, 22, 0, None, digits, 0, "N", None) for name, digits in (("ID", 9), ("BEAT_AT", 18))
     ]

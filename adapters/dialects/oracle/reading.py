@@ -18,10 +18,10 @@ from venus.adapters.dialects.limits import ROW_BYTES_MAX, too_large
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.connection import Row
 from venus.adapters.dialects.oracle.ddl import Style
-from venus.adapters.dialects.oracle.dictionary import Reading, Table
 from venus.adapters.dialects.oracle.filling import FillSql, fill_sql
 from venus.adapters.dialects.oracle.names import ARCHIVE_STATE, log_keys, log_table, quoted
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Reading, Table
 from venus.adapters.dialects.oracle.types import LONGS
 from venus.adapters.dialects.oracle.values import texts
 from venus.codec.changes import TableChanges

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.keyforms import another_form
 from venus.adapters.dialects.oracle.ddl import Made
-from venus.adapters.dialects.oracle.dictionary import Table, with_id
 from venus.adapters.dialects.oracle.registry import Captured
 from venus.adapters.dialects.oracle.styles import as_installed, triggers
+from venus.adapters.dialects.oracle.tables import Table, with_id
 from venus.codec.schema import fingerprint
 
 #: What a trigger's body begins with.

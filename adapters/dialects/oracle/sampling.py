@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle.connection import Session
-from venus.adapters.dialects.oracle.dictionary import Table
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Table
 from venus.errors import SourceError
 from venus.model import Finding
 

@@ -24,10 +24,12 @@ from venus.adapters.dialects.halting import Halts, is_halted, reason_of, state_b
 from venus.adapters.dialects.oracle import claiming, executing, inline, registry, sampling, segments, structure
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
 from venus.adapters.dialects.oracle.check import check
+from venus.adapters.dialects.oracle.choosing import application, chosen, unmatched
 from venus.adapters.dialects.oracle.columns import Columns
-from venus.adapters.dialects.oracle.connection import Driver, Options, Row, Session, driver_of
+from venus.adapters.dialects.oracle.connection import Row, Session
 from venus.adapters.dialects.oracle.cut import OracleCut
-from venus.adapters.dialects.oracle.dictionary import Dictionary, application, chosen, unmatched
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.driver import Driver, Options, driver_of
 from venus.adapters.dialects.oracle.following import compare_all, follow
 from venus.adapters.dialects.oracle.install import Installer, objects
 from venus.adapters.dialects.oracle.names import log_table

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle import structure
+from venus.adapters.dialects.oracle.choosing import chosen
 from venus.adapters.dialects.oracle.columns import Columns
-from venus.adapters.dialects.oracle.connection import Row, Session, driver_of
-from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, chosen
+from venus.adapters.dialects.oracle.connection import Row, Session
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.driver import driver_of
 from venus.adapters.dialects.oracle.names import quoted
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Listed, Table
 from venus.adapters.dialects.oracle.types import LONGS
 from venus.adapters.dialects.oracle.versions import version_of
 from venus.adapters.dialects.surveying import SAMPLE_ROWS, Asked, Pace, Sampler, Size, Survey, largest_first, weighed

@@ -18,12 +18,13 @@ from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.adapters.dialects.forms import key_forms
 from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.oracle import registry
-from venus.adapters.dialects.oracle.connection import Driver, Session, driver_of
-from venus.adapters.dialects.oracle.dictionary import Reading
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.driver import Driver, driver_of
 from venus.adapters.dialects.oracle.names import log_keys, quoted
 from venus.adapters.dialects.oracle.reading import PIECE_ROWS, Access, access_to, portions, sections_of
 from venus.adapters.dialects.oracle.source import OracleSource, open_source
 from venus.adapters.dialects.oracle.statements import statement
+from venus.adapters.dialects.oracle.tables import Reading
 from venus.adapters.dialects.oracle.values import texts
 from venus.adapters.dialects.slicing import ReadsRows, range_condition, where_of
 from venus.adapters.dialects.verifying import Key, Slice, Style, Subject, style_of

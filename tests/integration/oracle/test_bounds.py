@@ -14,7 +14,7 @@ from tests.support.oracle_workload import item_step, writers
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle import bounds, cut
 from venus.adapters.dialects.oracle.bounds import Bounds, Limits
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.source import OracleSource
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,7 @@ from tests.support.follower import Follower
 from tests.support.mariadb import catalogue
 from tests.support.oracle_standin import SCHEMA, StandIn
 from tests.support.oracle_workload import KEYS, writers
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
 

@@ -11,7 +11,7 @@ from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
 from venus.adapters.dialects.oracle import kinds
 from venus.adapters.dialects.oracle.columns import Columns
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
 

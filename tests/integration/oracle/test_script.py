@@ -11,7 +11,7 @@ import pytest
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn, adapted
 from tests.support.sqlplus import Script, read
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import DatabaseUnavailable, Refused, VenusError
 

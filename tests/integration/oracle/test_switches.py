@@ -10,7 +10,7 @@ import pytest
 from tests.support.follower import Follower
 from tests.support.oracle_standin import StandIn
 from venus.adapters.dialects.contract import TableHalts
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import ConfigError, Refused
 

@@ -16,7 +16,7 @@ from tests.support.mariadb import MariaServer
 from tests.support.oracle_standin import StandIn
 from tests.support.whole_way import found, whole_way
 from venus.adapters.dialects.oracle import source, verify
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.verify.findings import Verdict
 from venus.adapters.verify.repair import repair
 

@@ -19,7 +19,7 @@ from tests.integration.verify.conftest import Sample
 from tests.support.oracle_standin import StandIn
 from tests.support.whole_way import found, whole_way
 from venus.adapters.dialects.oracle import source, verify
-from venus.adapters.dialects.oracle.connection import Options
+from venus.adapters.dialects.oracle.driver import Options
 from venus.adapters.targets.postgresql.control import progress
 from venus.adapters.targets.predicates import text_for
 from venus.adapters.verify.findings import Verdict

@@ -21,21 +21,12 @@ from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.oracle import ddl, executing, sampling
 from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
-from venus.adapters.dialects.oracle.connection import (
-    EDITION,
-    SESSION,
-    Busy,
-    ModuleDriver,
-    National,
-    Options,
-    Session,
-    code_of,
-    driver_of,
-    output_handler,
-)
-from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described, with_id
+from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Busy, Session
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.driver import ModuleDriver, National, Options, code_of, driver_of, output_handler
 from venus.adapters.dialects.oracle.install import Step
 from venus.adapters.dialects.oracle.reading import access_to
+from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.verify import bound
 from venus.adapters.dialects.oracle.versions import named
 from venus.adapters.dialects.registry import dialect_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tests.support.oracle_scripts import everything
 from venus.adapters.dialects.fillplace import Place
-from venus.adapters.dialects.oracle.dictionary import Table
 from venus.adapters.dialects.oracle.reading import access_to
+from venus.adapters.dialects.oracle.tables import Table
 
 AFTER, END = [["number", "7"], ["text", " 2026-01-01 00:00:00.000000"]], [["number", "9"], ["text", " 2026-02-01"]]
 

@@ -15,9 +15,11 @@ from venus.adapters.dialects.halting import UnfitRow
 from venus.adapters.dialects.limits import ROW_BYTES_MAX
 from venus.adapters.dialects.oracle import lobs
 from venus.adapters.dialects.oracle.check import check
-from venus.adapters.dialects.oracle.connection import ModuleDriver, Options, Session
-from venus.adapters.dialects.oracle.dictionary import Dictionary, Listed, Table, described
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.dictionary import Dictionary
+from venus.adapters.dialects.oracle.driver import ModuleDriver, Options
 from venus.adapters.dialects.oracle.reading import Access, access_to, portions, sections_of
+from venus.adapters.dialects.oracle.tables import Listed, Table, described
 from venus.adapters.dialects.oracle.versions import named
 from venus.errors import SourceError
 

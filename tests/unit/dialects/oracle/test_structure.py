@@ -9,7 +9,8 @@ from __future__ import annotations
 from tests.support import oracle_double as double
 from tests.support.oracle_double import Answer, Module
 from venus.adapters.dialects.contract import Numbering
-from venus.adapters.dialects.oracle.connection import ModuleDriver, Session
+from venus.adapters.dialects.oracle.connection import Session
+from venus.adapters.dialects.oracle.driver import ModuleDriver
 from venus.adapters.dialects.oracle.structure import SchemaRows, completed, numberings
 from venus.model import Check, Column, ForeignKey, Index, Kind, LogicalType, TableSchema
 
