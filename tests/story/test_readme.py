@@ -52,7 +52,6 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> None:
     pipeline.environ = {
         "VENUS_TARGETS__MAIN__URL": pipeline.targets["main"],
-        "VENUS_TARGETS__SECOND__URL": pipeline.targets["second"],
         "VENUS_BROKER__LISTEN": f"127.0.0.1:{pipeline.ports[0]}",
         "VENUS_BROKER__HTTP": f"127.0.0.1:{pipeline.ports[1]}",
         "VENUS_BROKER__FREE_BYTES_MIN": "0",
@@ -62,6 +61,8 @@ def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> N
     follow(pipeline, "Keep your own database equal")
     wait_equal(pipeline, "main", "public")
 
+    # not earlier: the `venus sync` that runs would take it for one of its targets
+    pipeline.environ["VENUS_TARGETS__SECOND__URL"] = pipeline.targets["second"]
     file.write_text(file.read_text() + blocks("toml", "A second target")[0])
     follow(pipeline, "A second target")
     wait_equal(pipeline, "second", "copy")

@@ -222,6 +222,10 @@ def test_an_installation_starts_over_if_the_leaders_copy_is_gone(tmp_path: Path)
         assert [came for _, came in cluster.copied] == [0, 0]
 
 
+def knows_somebody_unhealthy(node: Node) -> bool:
+    return any(broker.unhealthy for broker in node.host.brokers.live.values())
+
+
 def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(tmp_path: Path) -> None:
     room = {"a": 10 << 30, "b": 600 << 20, "c": 10 << 30}
     with Cluster(tmp_path, free_bytes=lambda path: room[path.name[0]], free_bytes_min=512 << 20) as cluster:
@@ -229,5 +233,6 @@ def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(tmp_path: Path) 
         Producer(leader.core).commit(engines.rows(0, 3))
         cluster.settle()
         engines.wait_until(lambda: "less than 1024 MiB free" in cluster.nodes["b"].host.me.unhealthy)
+        engines.wait_until(lambda: all(map(knows_somebody_unhealthy, cluster.nodes.values())))
         leader.kill()
         assert cluster.leader().name == "c", "b comes first by its name, and has as much"

@@ -163,7 +163,12 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
         stopped.open(0, 0)
         quick.open(0, 0)
         assert len(take(quick, 41)) == 41
-        wait_for(lambda: window(broker, "stopped").window_bytes == STEP_BYTES)
+
+        def stopped_is_slow() -> bool:
+            quick.increments(0.05)  # whoever does not ask for more gives nothing back
+            return window(broker, "stopped").window_bytes == STEP_BYTES
+
+        wait_for(stopped_is_slow)
         slow = window(broker, "stopped")
         assert slow.slow_since_us > 0
         assert (window(broker, "quick").window_bytes, window(broker, "quick").slow_since_us) == (MIB, 0)
