@@ -131,6 +131,8 @@ class Unavailable(VenusError):
 
     retryable = True
     exit_code = 75
+    #: Whether the peer has said so itself: it lives, and it can be reached.
+    said_by_peer = False
 
 
 class Untrusted(Unavailable):

@@ -91,6 +91,11 @@ class Breaker:
             self._open(reason, wait_s, now)
         return wait_s
 
+    def unclear(self, now: float) -> None:
+        """Take note that a call said nothing of the peer: a probe that was out is due again."""
+        if self.state is Circuit.HALF_OPEN:
+            self.state, self._until = Circuit.OPEN, now
+
     def _open(self, reason: str, isolated_s: float, now: float) -> None:
         if self.state is Circuit.CLOSED:
             self.since = now

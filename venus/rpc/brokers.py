@@ -5,7 +5,8 @@ nearer one again after a minute of health, which a thread looks at meanwhile (ve
 
 Each broker has a circuit breaker (venus/flow/breaker.py). One failure to connect isolates it, because there are others
 to ask, and so does an answer that takes too long; both for all connections of the process, at once. A leader that
-another broker has named is asked all the same: for what it leads there is no choice.
+another broker has named is asked all the same: for what it leads there is no choice. Nobody is isolated for a time in
+which this process stood still (stopwatch.py), nor for an answer that says why it cannot serve.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Brokers:
                 self._leaders[business] = address
 
     def answered(self, address: str, latency_s: float) -> None:
-        """Note that this broker serves, and how long it took to say so."""
+        """Note that this broker serves, and how long it took to say so while this process ran."""
         with self._lock:
             others = [latency for other, latency in self._latencies.items() if other != address]
             self._latencies[address] = latency_s
@@ -99,12 +100,29 @@ class Brokers:
             now = self._monotonic()
             known = self._is_isolated(address, now)
             wait_s = self._breaker(address).failed(now, reason)
-            self._away[address] = now
-            whole = all(now - self._away.get(other, -AWAY_S) < AWAY_S for other in self._set_of(address))
+            whole = self._is_whole_set_away(address, now)
         if len(self.addresses) > 1 and not known:  # a leader that is named is asked all the same, maybe often
             logger.warning("broker %s is left alone for %.0f s: %s", address, wait_s, reason or "it is away")
         if whole:
             self.set_lost(address)
+
+    def refused(self, address: str) -> None:
+        """Note that this broker has said that it cannot serve now: the next one is asked first, it is not isolated.
+
+        A set all of whose brokers were lost or have said so is not in use any more.
+        """
+        self.passed_over(address)
+        with self._lock:
+            whole = self._is_whole_set_away(address, self._monotonic())
+        if whole:
+            self.set_lost(address)
+
+    def unclear(self, address: str) -> None:
+        """Note that nobody knows about this broker: this process stood still while it waited for an answer."""
+        self.passed_over(address)
+        with self._lock:
+            if (breaker := self._breakers.get(address)) is not None:
+                breaker.unclear(self._monotonic())
 
     def passed_over(self, address: str) -> None:
         """Note that this broker cannot serve: the next one is asked first."""
@@ -170,6 +188,11 @@ class Brokers:
             return
         self._leaders.clear()
         logger.warning("the brokers %s are asked from now on, no longer %s", ", ".join(now), ", ".join(before))
+
+    def _is_whole_set_away(self, address: str, now: float) -> bool:
+        """Note that a broker is away; return whether all of its set are."""
+        self._away[address] = now
+        return all(now - self._away.get(other, -AWAY_S) < AWAY_S for other in self._set_of(address))
 
     def _set_of(self, address: str) -> tuple[str, ...]:
         return next((one for one in self._sets.choices if address in one), ())

@@ -17,6 +17,7 @@ from venus.rpc import brokers
 from venus.rpc.address import Address, proof_of
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
 from venus.rpc.errors import reason
+from venus.rpc.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -28,6 +29,8 @@ ASK_AGAIN_S = 0.1
 OVERLOADED_S = 60.0
 #: How long each of several brokers is waited for at least.
 SHARE_S_MIN = 1.0
+#: If this process stood still for more than this part of the time that a silent broker was given, nobody is to blame.
+STALLED_PART = 0.5
 #: How long a broker of a nearer set is waited for when it is looked at.
 LOOK_TIMEOUT_S = 2.0
 
@@ -90,7 +93,10 @@ class Connection:
             if not error.leader:
                 self._brokers.passed_over(self.address)
         elif type(error) is Unavailable:
-            self._brokers.lost(self.address, str(error))
+            if error.said_by_peer:
+                self._brokers.refused(self.address)
+            else:
+                self._brokers.lost(self.address, str(error))
 
     def close(self) -> None:
         """Close the channel."""
@@ -130,14 +136,15 @@ class Connection:
             if left_s <= 0:
                 break
             patience_s = self._brokers.patience_s(address) if len(order) > 1 else None
-            began = time.monotonic()
+            waited = Stopwatch()
+            allowed_s = min(left_s, patience_s or share_s)
             try:
-                channel = self._open_one(address, min(left_s, patience_s or share_s))
+                channel = self._open_one(address, allowed_s)
             except Unavailable as error:
-                self._brokers.lost(address, _reason(error))
+                self._failed(address, error, stalled=waited.missed_s() > STALLED_PART * allowed_s)
                 failures[address] = error
                 continue
-            self._brokers.answered(address, time.monotonic() - began)
+            self._brokers.answered(address, waited.awake_s())
             return address, channel
         if len(order) == 1:
             raise failures[order[0]]
@@ -145,6 +152,15 @@ class Connection:
         raise Unavailable(
             f"none of the brokers can be reached: {why}; is `venus broker` running?", hint="check [broker] addresses"
         ) from failures[order[0]]
+
+    def _failed(self, address: str, error: Unavailable, *, stalled: bool) -> None:
+        """Note that a broker could not be reached; silence says nothing of it if this process stood still meanwhile."""
+        cause = error.__cause__
+        silent = isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if silent and stalled:
+            self._brokers.unclear(address)
+        else:
+            self._brokers.lost(address, _reason(error))
 
     def _open_one(self, address: str, timeout_s: float) -> grpc.Channel:
         return open_channel(Address(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)

@@ -96,7 +96,10 @@ def from_rpc_error(error: grpc.RpcError) -> VenusError:
             return cls(details, hint=text, leader=_leader(metadata.get(LEADER_KEY, "")))
         if issubclass(cls, Overloaded):
             return cls(details, hint=text, retry_after_s=_retry_s(metadata.get(RETRY_KEY, "")))
-        return cls(details, hint=text)
+        told = cls(details, hint=text)
+        if isinstance(told, errors.Unavailable):
+            told.said_by_peer = True
+        return told
     if "eserializing" in details:
         return errors.DigestMismatch("a message arrived damaged: it cannot be parsed")
     if code is grpc.StatusCode.UNIMPLEMENTED:

@@ -23,6 +23,7 @@ from venus.adapters.under.circuit import TargetCircuit
 from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, VenusError
+from venus.rpc.stopwatch import Stopwatch
 from venus.rpc.subscriber import Subscriber
 
 IDLE_S = 0.5
@@ -197,9 +198,9 @@ class _Following:
 
     def _timed(self, rows: int, write: Callable[[], None]) -> None:
         """Write, and take note of how long the file system took if that says something of it."""
-        began = time.monotonic()
+        took = Stopwatch()
         write()
-        took_s = time.monotonic() - began if rows <= FEW_ROWS else 0.0
+        took_s = took.awake_s() if rows <= FEW_ROWS else 0.0
         self._trouble = self._circuit.answered(took_s)
         self._reported = 0.0 if self._trouble else self._reported
 

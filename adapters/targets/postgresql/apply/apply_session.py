@@ -25,6 +25,7 @@ from venus.adapters.targets.postgresql.session import Superseded
 from venus.adapters.targets.postgresql.taking import take
 from venus.adapters.under.applied import say_applied
 from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
+from venus.rpc.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 
@@ -160,12 +161,12 @@ class ApplySession:
         at_once = (
             not self._loop.verdicts and sum(c.rows for c in cuts) <= 4 * self._target.settings.apply.keyed_rows_max
         )
-        began = time.monotonic()
+        took = Stopwatch()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
         ):
             self._done(cuts[-1], sum(c.rows for c in cuts), reload=False)
-            self._loop.answered(time.monotonic() - began)
+            self._loop.answered(took.awake_s())
             say_applied(self._target.business, self._target.name, cuts)
             return
         while True:
@@ -287,9 +288,9 @@ class ApplySession:
         """Look for commands; while there is work, every transaction notices them by itself."""
         if time.monotonic() - self._looked < IDLE_S / 2:
             return
-        self._looked = time.monotonic()
+        self._looked, took = time.monotonic(), Stopwatch()
         position = self._target.position(self._session)
-        self._loop.answered(time.monotonic() - self._looked)
+        self._loop.answered(took.awake_s())
         if position is None or position.control != self._catalogue.position.control:
             self._reload()
             self._held.forget()

@@ -1,0 +1,42 @@
+"""What is missing between the beats of a clock is time in which nobody can be blamed."""
+
+from __future__ import annotations
+
+from venus.flow.stalls import KEPT, Stalls
+
+
+def beaten(*beats: float) -> Stalls:
+    found = Stalls(every_s=0.1)
+    for beat in beats:
+        found.beat(beat)
+    return found
+
+
+def test_beats_in_time_miss_nothing() -> None:
+    assert beaten(0.0, 0.1, 0.2, 0.25).missing_s(0.0, 0.3) == 0.0
+
+
+def test_a_late_beat_tells_what_is_missing_and_only_what_lies_within_the_time_asked_for() -> None:
+    stalls = beaten(0.0, 1.0, 1.1)
+    assert stalls.missing_s(0.0, 1.1) == 0.9
+    assert round(stalls.missing_s(0.5, 1.1), 9) == 0.5
+    assert round(stalls.missing_s(0.0, 0.4), 9) == 0.3
+    assert stalls.missing_s(1.0, 1.1) == 0.0
+
+
+def test_a_beat_that_has_not_come_yet_is_missing_too() -> None:
+    assert round(beaten(0.0).missing_s(0.0, 2.0), 9) == 1.9
+
+
+def test_while_no_beat_is_expected_nothing_is_missing() -> None:
+    stalls = beaten(0.0, 0.1)
+    stalls.rest()
+    assert stalls.missing_s(0.0, 60.0) == 0.0
+    stalls.beat(60.0)
+    assert stalls.missing_s(0.0, 60.0) == 0.0
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    stalls = beaten(*range(3 * KEPT))
+    assert stalls.missing_s(0, KEPT) == 0.0, "that long ago nobody knows"
+    assert len(stalls._gaps) == KEPT

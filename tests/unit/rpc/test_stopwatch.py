@@ -1,0 +1,175 @@
+"""Nobody is isolated for time in which the observer itself stood still."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import cast
+
+import grpc
+import pytest
+
+from tests.unit.rpc.test_errors import Failure
+from venus.errors import Unavailable
+from venus.flow.stalls import Stalls
+from venus.rpc import brokers, connection, stopwatch
+from venus.rpc.brokers import PROBE_EVERY_S, Brokers
+from venus.rpc.connection import Connection
+from venus.rpc.errors import from_rpc_error, to_status
+from venus.rpc.stopwatch import BEAT_S, Pacemaker, Stopwatch
+
+
+class ByHand(Pacemaker):
+    """Beats only when it is told to; its clock stands."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.now)
+        self.now = 1000.0
+        self._stalls = Stalls(BEAT_S)
+        self._stalls.beat(self.now)
+
+    def want(self) -> None:
+        pass
+
+    def runs(self, seconds: float) -> None:
+        """Let time pass, with every beat in time."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + BEAT_S)
+            self._stalls.beat(self.now)
+
+    def stands(self, seconds: float) -> None:
+        """Let time pass without a beat."""
+        self.now += seconds
+
+
+@pytest.fixture
+def observer(monkeypatch: pytest.MonkeyPatch) -> ByHand:
+    found = ByHand()
+    monkeypatch.setattr(stopwatch, "_pacemaker", found)
+    return found
+
+
+@pytest.fixture
+def known(observer: ByHand, monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    found = Brokers(("a:1", "b:1"), monotonic=lambda: observer.now)
+    monkeypatch.setitem(brokers._known, "a:1,b:1", found)
+    return found
+
+
+class Silent(Unavailable):
+    """What a connection raises when its time is up."""
+
+    def __init__(self) -> None:
+        super().__init__("cannot be reached")
+        self.__cause__ = cast("Exception", _deadline())
+
+
+def _deadline() -> grpc.RpcError:
+    class Expired(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    return Expired()
+
+
+class Channel:
+    """What is opened; `passes` lets the time go by that it takes."""
+
+    def __init__(self, passes: Callable[[float], None] = lambda _: None, seconds: float = 0.0) -> None:
+        passes(seconds)
+
+    def close(self) -> None:
+        pass
+
+
+def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
+    watch = Stopwatch()
+    observer.runs(0.2)
+    observer.stands(3.0)
+    assert watch.awake_s() == pytest.approx(0.2 + BEAT_S, abs=0.01)
+    observer.runs(0.1)
+    assert watch.awake_s() == pytest.approx(0.3 + BEAT_S, abs=0.06)
+    assert watch.missed_s() == pytest.approx(3.0, abs=0.06)
+
+
+def test_an_answer_that_came_while_this_process_stood_still_isolates_nobody(
+    observer: ByHand, known: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.stands, 4.0))
+    Connection("a:1,b:1").close()
+    assert known.isolated() == {}
+
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.runs, 4.0))
+    Connection("a:1,b:1").close()
+    assert "a:1" in known.isolated(), "the same time, but it ran"
+
+
+def test_silence_while_this_process_stood_still_isolates_nobody_and_the_next_one_is_asked(
+    observer: ByHand, known: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(address: str, **_: object) -> Channel:
+        if str(address) == "a:1":
+            wait(2.5)
+            raise Silent
+        return Channel()
+
+    monkeypatch.setattr(connection, "open_channel", opened)
+    wait = observer.stands
+    with_stall = Connection("a:1,b:1")
+    assert (with_stall.address, known.isolated()) == ("b:1", {})
+    assert known.in_order("") == ["b:1", "a:1"]
+
+    known.passed_over("b:1")  # a:1 is the first again
+    wait = observer.runs
+    assert Connection("a:1,b:1").address == "b:1"
+    assert set(known.isolated()) == {"a:1"}
+
+
+def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, known: Brokers) -> None:
+    known.lost("a:1", "refused")
+    observer.runs(PROBE_EVERY_S)
+    assert known.patience_s("a:1") is not None
+    assert "a:1" in known.isolated(), "the probe is out"
+    known.unclear("a:1")
+    assert known.isolated() == {}
+    assert known.patience_s("a:1") is not None
+
+
+def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
+    known: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel())
+    said = from_rpc_error(
+        cast("grpc.RpcError", Failure(*to_status(Unavailable("main: 1 of 3 replicas are alive, 2 are needed"))))
+    )
+    made = Connection("a:1,b:1")
+    made.note("main", said)
+    assert (known.isolated(), known.in_order("main")) == ({}, ["b:1", "a:1"])
+
+    gone = from_rpc_error(cast("grpc.RpcError", Failure(grpc.StatusCode.UNAVAILABLE, "Connection reset", ())))
+    made.note("main", gone)
+    assert set(known.isolated()) == {"a:1"}, "nobody has said anything: it is away"
+
+
+def test_a_set_all_of_whose_brokers_refuse_is_left() -> None:
+    found = Brokers(("a:1", "b:1"), ("c:1",), monotonic=lambda: 0.0)
+    found.refused("a:1")
+    assert found.place == 0
+    found.refused("b:1")
+    assert (found.place, found.isolated()) == (1, {})
+
+
+def test_a_thread_beats_while_somebody_measures_also_in_a_process_that_was_forked() -> None:
+    maker = Pacemaker(every_s=0.01)
+    watch = Stopwatch(maker)
+    time.sleep(0.1)
+    assert watch.missed_s() < 0.1
+    assert any(thread.name == "venus-beat" for thread in threading.enumerate())
+    child = os.fork()
+    if not child:
+        Stopwatch(maker)
+        os._exit(0 if any(thread.name == "venus-beat" for thread in threading.enumerate()) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
