@@ -143,6 +143,8 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
         (error,) = leader.errors.fatal  # which ends the process of a real broker, before anybody is told
         assert isinstance(error, StorageError)
         assert "cannot be applied here (ValueError('a bit has flipped in memory'))" in str(error)
+        assert "this broker leads, so it stops and another one takes over" in str(error)
+        assert "this replica" not in str(error), "it is not told to throw its copy away before another one leads"
         assert not decided.done(), "nobody is told that it is committed"
         assert broken.committed.next_offset == 3, "nothing of what it cannot apply is shown"
 

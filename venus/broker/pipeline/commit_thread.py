@@ -26,7 +26,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.acks import Acks, Held
 from venus.broker.pipeline.group import Group
-from venus.broker.pipeline.halting import CannotApply, halt
+from venus.broker.pipeline.halting import CannotApply, halt, leaders_reason
 from venus.broker.pipeline.shared_log import SharedLog
 from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
@@ -347,7 +347,7 @@ class CommitThread:
         """
         business = stuck.business
         if self._shared.leads(business):
-            raise StorageError(f"{business.name}: {stuck}") from stuck.error
+            raise StorageError(leaders_reason(stuck)) from stuck.error
         for other in group.touched() - {business}:
             machine.reload(self._store, other)
         halt(business, stuck.index, stuck.error)

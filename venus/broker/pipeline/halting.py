@@ -1,4 +1,4 @@
-"""An entry of a replicated log that cannot be applied here stops this replica, and nothing else.
+"""An entry of a replicated log that cannot be applied here stops this replica, and nothing else; a leader ends.
 
 Every replica applies the same entries by the same steps, so this does not happen unless the versions of the brokers
 differ, or memory or a program is broken. Going on without the entry would make another business of it.
@@ -18,17 +18,30 @@ class CannotApply(Exception):
     """Carries the business whose next entry cannot be applied."""
 
     def __init__(self, business: Business, index: int, error: Exception) -> None:
-        super().__init__(reason(index, error))
+        super().__init__(_what(index, error))
         self.business, self.index, self.error = business, index, error
 
 
 def reason(index: int, error: Exception) -> str:
     """Say why a replica stops, and the way out."""
-    what = str(error) if isinstance(error, VenusError) else repr(error)
     return (
-        f"log entry {index} cannot be applied here ({what}), so this replica has stopped; do all brokers have the same "
-        "version of VENUS? If so, stop this one, remove its broker.data_dir and start it: it installs the leader's copy"
+        f"{_what(index, error)}, so this replica has stopped; do all brokers have the same version of VENUS? If so, "
+        "stop this one, remove its broker.data_dir and start it: it installs the leader's copy"
     )
+
+
+def leaders_reason(stuck: CannotApply) -> str:
+    """Say why a broker that leads ends, and the way out: nobody is told to remove what may be the only whole copy."""
+    return (
+        f"{stuck.business.name}: {_what(stuck.index, stuck.error)}, and this broker leads, so it stops and another one "
+        "takes over; do all brokers have the same version of VENUS? If so, and as soon as `venus status` at another "
+        "one names a leader, remove this one's broker.data_dir and start it: it installs the leader's copy"
+    )
+
+
+def _what(index: int, error: Exception) -> str:
+    what = str(error) if isinstance(error, VenusError) else repr(error)
+    return f"log entry {index} cannot be applied here ({what})"
 
 
 def halt(business: Business, index: int, error: Exception) -> None:
