@@ -77,7 +77,7 @@ class Brokers:
                     return name
             return ""
 
-        return wait_for(look)
+        return str(wait_for(look))
 
     def followers(self) -> list[str]:
         """Return the others that live."""
@@ -157,8 +157,21 @@ class Writer:
                 time.sleep(0.01)
 
     def stream(self, batches: int, rows: int) -> None:
-        """Commit many batches with a window in flight."""
-        producer, first = self._connected(), self.committed + 1
+        """Commit many batches with a window in flight; what a leader that was lost has not taken goes to the next."""
+        last, end = self.committed + batches, time.monotonic() + WAIT_S
+        while self.committed < last:
+            try:
+                producer = self._connected()  # which finds out what is committed
+                if self.committed < last:
+                    self._stream(producer, last - self.committed, rows)
+            except VenusError:
+                self.close()
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+
+    def _stream(self, producer: Producer, batches: int, rows: int) -> None:
+        first = self.committed + 1
         halves = [make_half(first + n, self._rows + n * rows + 1, rows) for n in range(batches)]
         decided = first - 1
         for half in halves:
