@@ -17,19 +17,24 @@ import psutil
 
 from bench.processes import Postgres, free_port
 from bench.shapes import Shape
+from bench.venus_transmission import BUSINESS
 
 WORKERS = 2
 
 
 class Home:
-    """One folder: a server, a broker that holds one table, and as many targets as are asked for."""
+    """One folder: a server, a broker that holds one table, and as many targets as are asked for.
 
-    def __init__(self, folder: Path, postgres: Postgres, shape: Shape, rows: int) -> None:
+    With `reach` these are somebody else's brokers, and the business is called as the other figures call it.
+    """
+
+    def __init__(self, folder: Path, postgres: Postgres, shape: Shape, rows: int, *, reach: str = "") -> None:
         self._folder = folder
         self.postgres = postgres
         self.shape = shape
         self.rows = rows
         self._targets: list[str] = []
+        self._reach = reach
         self._address = f"127.0.0.1:{free_port()}"
         self._log = (folder / f"{shape.name}.log").open("a")
         self._source = f"{shape.name}_{rows}"
@@ -42,10 +47,17 @@ class Home:
         self.sql(self._source, self.shape.insert(1, self.rows))
         first = self.new_target()
         self.run("install-triggers")
-        self._broker = subprocess.Popen(self.command("broker"), stdout=self._log, stderr=self._log)
-        wait_for(self._broker_answers)
+        if not self._reach:
+            self._broker = subprocess.Popen(self.command("broker"), stdout=self._log, stderr=self._log)
+            wait_for(self._broker_answers)
         answer = self.run("migrate", "--target", first, "--engine", "local")
         return self.rows / answer["first_fill_seconds"]
+
+    def load(self) -> float:
+        """Load an empty target; return the seconds that the command says."""
+        answer = self.run("migrate", "--target", self.new_target(), "--engine", "local")
+        assert answer["rows"] == self.rows
+        return float(answer["seconds"])
 
     def _broker_answers(self) -> bool:
         done = subprocess.run(self.command("status", "--json"), capture_output=True, text=True)
@@ -61,15 +73,18 @@ class Home:
 [source]
 url = "{self.postgres.url(self._source)}"
 {targets}
-[broker]
-listen = "{self._address}"
-http = ""
-data_dir = "{self._folder / f"broker-{self._source}"}"
+{self._of_broker()}
 [apply]
 load_workers = {WORKERS}
 """
         self._file.write_text(text)
         return name
+
+    def _of_broker(self) -> str:
+        if self._reach:
+            return f'[business]\nname = "{BUSINESS}"\n[broker]\naddresses = {json.dumps(self._reach.split(","))}'
+        data = self._folder / f"broker-{self._source}"
+        return f'[broker]\nlisten = "{self._address}"\nhttp = ""\ndata_dir = "{data}"'
 
     def drop(self, name: str) -> None:
         """Give the space back."""

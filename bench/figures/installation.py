@@ -1,73 +1,112 @@
-"""How fast an empty replica takes a leader's copy, beside a load of the same rows from the same leader.
+"""The yardstick of an installation: the same rows loaded into PostgreSQL by `venus migrate`, and taken by a replica.
 
-The log is trimmed before, so that the replica cannot follow it from its begin: it takes the copy, full data and all.
-The load is what the readers of `venus migrate` do, digests checked, without a target: the part that both have.
+    python -m bench.figures.installation [--rows 1000000]
+
+Three replicated brokers have a table of 4 columns, read from a PostgreSQL source. By turns, twice: a load into an empty
+target, whose seconds are those that `venus migrate` itself says (without the start of the command), and a follower
+that gets an empty disk, from when it serves until it has all rows in its full data. The log is trimmed before, so
+that the replica cannot follow it from its begin: it takes the leader's copy.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
+import statistics
+import sys
+import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
-from bench.venus_cluster import Brokers, Writer, wait_for
-from tests.support.stored import plain_rows
-from venus.rpc.snapshots import Snapshots
+from bench.figures.figure import Finding, at_least, at_most
+from bench.loading import Home
+from bench.processes import Postgres
+from bench.shapes import NARROW
+from bench.venus_cluster import MIB, Brokers, brokers, wait_for
 from venus.wire import broker_pb2
+
+ROWS = 1_000_000
+TURNS = 2
+GOAL_PERCENT = 60.0
+GOAL_MEMORY_MIB = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Seconds: `install_s` from when the broker serves until it has all rows, `in_sync_s` from then until it counts."""
+    """Seconds of each turn; `in_sync_s` from when a replica has all rows until it counts."""
 
     rows: int
-    load_s: float
-    install_s: float
-    in_sync_s: float
+    load_s: tuple[float, ...]
+    install_s: tuple[float, ...]
+    in_sync_s: tuple[float, ...]
+    peak_bytes: int
 
     @property
     def percent(self) -> float:
-        """How fast it is, of a load."""
-        return 100 * self.load_s / self.install_s
+        """How fast an installation is, of a load; medians."""
+        return 100 * statistics.median(self.load_s) / statistics.median(self.install_s)
 
     @property
     def said(self) -> str:
         """The rates, and how long it took to be in sync afterwards."""
-        rates = f"{self.rows / self.install_s:,.0f} of {self.rows / self.load_s:,.0f} rows/s"
-        return f"{rates}, in sync {self.in_sync_s:.2f} s later"
+        install, load = (self.rows / statistics.median(times) for times in (self.install_s, self.load_s))
+        return f"{install:,.0f} of {load:,.0f} rows/s, in sync {max(self.in_sync_s):.2f} s later"
 
 
-def installation(cluster: Brokers, batches: int, rows: int) -> Installation:
-    """Fill the cluster, load from it, and give a follower an empty disk."""
-    writer = Writer(cluster.reach)
-    for _ in range(batches // 100):
-        writer.stream(100, rows)
-    writer.close()
-    leader = cluster.leader()
-    wait_for(lambda: _is_trimmed(cluster.status(leader)))
-    load_s = min(_loaded(cluster), _loaded(cluster))  # the second one finds the files in memory, as the copy does
+def installation(rows: int = ROWS) -> Installation:
+    """Measure."""
+    with (
+        brokers(broker={"retain_bytes": 0}, follower_backlog_bytes=0) as cluster,
+        tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,
+        closing(_Server(Path(folder))) as server,
+    ):
+        home = Home(Path(folder), server.postgres, NARROW, rows, reach=cluster.reach)
+        home.fill()
+        cluster.wait_in_sync()
+        wait_for(lambda: _is_trimmed(cluster.status(cluster.leader())))
+        loads, installs, in_syncs = [], [], []
+        for _ in range(TURNS):
+            loads.append(home.load())
+            install_s, in_sync_s = _installed(cluster, rows)
+            installs.append(install_s)
+            in_syncs.append(in_sync_s)
+        return Installation(
+            rows=rows, load_s=tuple(loads), install_s=tuple(installs), in_sync_s=tuple(in_syncs),
+            peak_bytes=cluster.peak_rss_bytes(),
+        )  # fmt: skip
+
+
+def findings(found: Installation) -> list[Finding]:
+    """Hold it against the goals."""
+    return [
+        at_least(
+            f"an empty replica installs {found.said}, of a load into PostgreSQL", found.percent, GOAL_PERCENT, "%"
+        ),
+        at_most("largest memory of a broker meanwhile", found.peak_bytes / MIB, GOAL_MEMORY_MIB, "MiB"),
+    ]
+
+
+class _Server:
+    def __init__(self, folder: Path) -> None:
+        self.postgres = Postgres(folder)
+
+    def close(self) -> None:
+        self.postgres.stop()
+
+
+def _installed(cluster: Brokers, rows: int) -> tuple[float, float]:
+    """Give a follower an empty disk; return when it had all rows and how much later it was in sync."""
     name = cluster.followers()[0]
     cluster.kill(name)
     shutil.rmtree(cluster.data(name))
     cluster.start(name)
     began = time.monotonic()
-    wait_for(lambda: _is_whole(cluster.status(name), batches * rows), every_s=0.05)  # asking costs the replica time
+    wait_for(lambda: _is_whole(cluster.status(name), rows), every_s=0.05)  # asking costs the replica time
     whole = time.monotonic()
     cluster.wait_in_sync()
-    return Installation(rows=batches * rows, load_s=load_s, install_s=whole - began, in_sync_s=time.monotonic() - whole)
-
-
-def _loaded(cluster: Brokers) -> float:
-    """Read everything from the leader; return the seconds."""
-    rows, began = 0, time.monotonic()
-    with Snapshots(cluster.reach) as snapshots:
-        snapshot = snapshots.open("bench")
-        for split in snapshot.splits:
-            for chunk in snapshots.read_split(snapshot.snapshot_id, split):
-                rows += len(plain_rows(chunk.rows))
-        snapshots.close(snapshot.snapshot_id)
-    assert rows, "the load found nothing"
-    return time.monotonic() - began
+    return whole - began, time.monotonic() - whole
 
 
 def _is_trimmed(status: broker_pb2.BusinessStatus | None) -> bool:
@@ -81,3 +120,23 @@ def _is_whole(status: broker_pb2.BusinessStatus | None, rows: int) -> bool:
     if not status.log_start:
         raise RuntimeError("the replica has followed the log from its begin: nothing was installed")
     return True
+
+
+def main() -> int:
+    """Print the findings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    found = installation(parser.parse_args().rows)
+    for n, (load_s, install_s) in enumerate(zip(found.load_s, found.install_s, strict=True), 1):
+        print(
+            f"turn {n}: load {load_s:.2f} s, {found.rows / load_s:,.0f} rows/s; "
+            f"installation {install_s:.2f} s, {found.rows / install_s:,.0f} rows/s"
+        )
+    held = findings(found)
+    for finding in held:
+        print(f"{finding.what:110} {finding.ours:>9} goal {finding.goal:>10} {'met' if finding.met else 'MISSED'}")
+    return 0 if all(finding.met for finding in held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
