@@ -2,9 +2,11 @@
 
     python -m bench.forecast [--only sqlite postgresql mysql oracle] [--narrow 100000] [--wide 20000] [--pace]
 
-One table of 4 columns, one of 20; each is assessed, filled, loaded into an embedded PostgreSQL and rehearsed for a
-cut-over. The oracle is the stand-in (MariaDB in Oracle mode). `--pace` measures no more than the reading of a fill and
-the triggers, each in processor time where that is possible: it says the same on a busy machine.
+A table of 4 columns with few rows, the same with many, and one of 20 columns; each is assessed, filled, loaded into an
+embedded PostgreSQL and rehearsed for a cut-over. The oracle is the stand-in (MariaDB in Oracle mode). One line for
+each forecast, forecast / happened / how many times off, either way; the last line is the verdict, and the exit code is
+1 if one is off by more than 1.5. `--parts` says more of each. `--pace` measures no more than the reading of a fill
+and the triggers, each in processor time where that is possible: it says the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ from venus.model import BatchNo, BatchRecord, Epoch, Sequence
 CHANGES = 5_000
 #: The quickest of them counts.
 TRIES = 3
+#: A forecast may be off by so much, either way.
+FACTOR_MAX = 1.5
+FORECASTS = {"whole s": "fill and load", "cut-over s": "cut-over"}
 TYPES = {
     "sqlite": ("INTEGER", "VARCHAR(80)", "DECIMAL(14,2)"),
     "postgresql": ("integer", "varchar(80)", "numeric(14,2)"),
@@ -274,18 +279,47 @@ def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
+def main() -> int:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(TYPES), default=list(TYPES))
     parser.add_argument("--narrow", type=int, default=100_000)
     parser.add_argument("--wide", type=int, default=20_000)
     parser.add_argument("--pace", action="store_true")
+    parser.add_argument("--parts", action="store_true", help="print everything that was measured")
     options = parser.parse_args()
+    factors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as home, running_server(Path(home)) as server:
         for kind in options.only:
             for columns, rows in ((4, 1_000), (4, options.narrow), (20, options.wide)):
                 found = one(kind, columns, rows, server, pace_only=options.pace)
-                print(kind, columns, "columns", shown(found), flush=True)
+                if options.pace or options.parts:
+                    print(kind, columns, "columns", shown(found), flush=True)
+                if not options.pace:
+                    factors |= held_against(f"{kind} {columns} columns {rows:,} rows", found)
+    return verdict(factors) if factors else 0
+
+
+def held_against(case: str, found: dict[str, Any]) -> dict[str, float]:
+    """Print each forecast of a case beside what happened; return how many times off they were."""
+    factors = {}
+    for name, what in FORECASTS.items():
+        forecast, took = found[name]
+        factor = factors[f"{case}, {what}"] = max(forecast / took, took / forecast)
+        print(f"{case:36} {what:13} forecast {forecast:6.2f} s, took {took:6.2f} s, factor {factor:.2f}", flush=True)
+    return factors
+
+
+def verdict(factors: dict[str, float]) -> int:
+    """Print whether all are near enough; return the exit code."""
+    met = sum(factor <= FACTOR_MAX for factor in factors.values())
+    worst = max(factors, key=lambda name: factors[name])
+    said = "met" if met == len(factors) else "MISSED"
+    print(
+        f"forecasts within a factor of {FACTOR_MAX:g}: {met} of {len(factors)}, the worst {factors[worst]:.2f} "
+        f"({worst}): {said}"
+    )
+    return int(met != len(factors))
 
 
 def shown(found: dict[str, Any]) -> str:
@@ -301,4 +335,4 @@ def _figures(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
