@@ -79,7 +79,8 @@ def free_port() -> int:
 class Venus:
     """Broker, capture and apply, each in its own process, over one configuration file."""
 
-    def __init__(self, home: Path, postgres: Postgres) -> None:
+    def __init__(self, home: Path, postgres: Postgres, options: tuple[str, ...] = ()) -> None:
+        self._options = options
         self._file = home / "venus.toml"
         self._file.write_text(
             f"""
@@ -107,10 +108,17 @@ data_dir = "{home / "broker"}"
 
     def start(self, name: str, *words: str) -> None:
         """Start a process that stays."""
-        self._running[name] = subprocess.Popen(self._command(*words), stdout=self._log, stderr=self._log)
+        self._running[name] = subprocess.Popen(
+            self._command(*self._options, *words), stdout=self._log, stderr=self._log
+        )
 
     def _command(self, *words: str, file: Path | None = None) -> list[str]:
         return [sys.executable, "-m", "venus.cli", *words, "-c", str(file or self._file)]
+
+    @property
+    def log(self) -> Path:
+        """What they write."""
+        return Path(self._log.name)
 
     def pid(self, name: str) -> int:
         """Return the process id of one of them, for profilers."""

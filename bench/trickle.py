@@ -1,10 +1,11 @@
 """Small transactions, one row each: latency, and what each part of VENUS costs for one, beside logical replication.
 
-`python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer]`. An application
-commits at a fixed rate, in as many sessions as that needs. Three spells by turns: into a captured table; into one that
-PostgreSQL's own logical replication carries; into one that nobody carries, for what the application's session costs
-anyway. Latency is from the source's commit timestamp to the target's: one server stamps both. Logical replication keeps
-the source's timestamp, so its rows note when they were inserted, which is a little before their commit.
+`python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer] [--stages]`.
+An application commits at a fixed rate, in as many sessions as that needs. Three spells by turns: into a captured
+table; into one that PostgreSQL's own logical replication carries; into one that nobody carries, for what the
+application's session costs anyway. Latency is from the source's commit timestamp to the target's: one server stamps
+both. Logical replication keeps the source's timestamp, so its rows note when they were inserted, which is a little
+before their commit. `--stages` shows where VENUS's time goes (bench/stages.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench import stages
 from bench.processes import Postgres, Venus
 from bench.usage import Usage, between, look
 
@@ -105,11 +107,12 @@ class Application:
 class Bench:
     """The two databases, VENUS and its peer between them."""
 
-    def __init__(self, home: Path, rate: int) -> None:
+    def __init__(self, home: Path, rate: int, *, stages: bool = False) -> None:
         self.postgres = Postgres(home, "wal_level = logical")
         self.source = self.postgres.connect("source").cursor()
         self.target = self.postgres.connect("target").cursor()
-        self.venus = Venus(home, self.postgres)
+        self.venus = Venus(home, self.postgres, ("-v", "--log-format", "json") if stages else ())
+        self.commits: list[tuple[float, float]] = []  # at source and target, of what VENUS carried
         self.application = Application(self.postgres, rate)
 
     def start(self, tables: int) -> None:
@@ -194,6 +197,8 @@ class Bench:
                 f"SELECT id, extract(epoch FROM {at})::float8 FROM {table} WHERE id BETWEEN {keys[0]} AND {keys[-1]}"
             )
             stamps.append(dict(cursor.fetchall()))
+        if table == VENUS:
+            self.commits += [(stamps[0][key], stamps[1][key]) for key in keys]
         return sorted((stamps[1][key] - stamps[0][key]) * 1000 for key in keys)
 
     def idle(self, seconds: float) -> dict[str, Usage]:
@@ -308,16 +313,19 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure idling too")
     parser.add_argument("--tables", type=int, default=0, help="captured tables beside it that nobody writes")
     parser.add_argument("--no-peer", action="store_true", help="without logical replication")
+    parser.add_argument("--stages", action="store_true", help="where the time goes; every process then logs each cut")
     chosen = parser.parse_args()
     console = Console(width=120)
     console.print(f"load of the machine before: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home, ExitStack() as stack:
-        bench = Bench(Path(home), chosen.rate)
+        bench = Bench(Path(home), chosen.rate, stages=chosen.stages)
         stack.callback(bench.stop)
         bench.start(chosen.tables)
         if chosen.idle:
             report_idle(console, bench.idle(chosen.idle), chosen.idle)
         report(console, chosen.rate, rounds(bench, chosen.rounds, chosen.seconds, peer=not chosen.no_peer))
+        if chosen.stages:
+            stages.report(console, stages.of_transactions(stages.read(bench.venus.log), bench.commits))
 
 
 if __name__ == "__main__":

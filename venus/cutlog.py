@@ -8,7 +8,8 @@ for each stage; `[tracing]` makes spans of them (venus/tracing).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ class Stage:
     began_us: int
     ended_us: int
     facts: dict[str, int | str] = field(default_factory=dict)
+    #: What was done on the way, in order, and when each of it was done; 0 = not known.
+    steps: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -51,14 +54,24 @@ def wanted() -> bool:
     return bool(_listeners) or logger.isEnabledFor(logging.DEBUG)
 
 
+def now_us() -> int:
+    """Return the time for a step; 0 while nobody listens."""
+    return time.time_ns() // 1000 if wanted() else 0
+
+
 def ended(stage: Stage) -> None:
     """Say that a stage has ended."""
     if logger.isEnabledFor(logging.DEBUG):
         facts = ", ".join(f"{name} {value}" for name, value in stage.facts.items())
         took_ms = (stage.ended_us - stage.began_us) / 1000
+        steps = {name: at_us for name, at_us in stage.steps.items() if at_us}
+        after = "".join(f", {name} after {(at_us - stage.began_us) / 1000:.1f} ms" for name, at_us in steps.items())
         logger.debug(
-            "cut %s: %s in %.1f ms, %s", stage.id, stage.name, took_ms, facts,
-            extra={"cut": stage.id, "stage": stage.name, "took_ms": took_ms, **stage.facts},
+            "cut %s: %s in %.1f ms, %s%s", stage.id, stage.name, took_ms, facts, after,
+            extra={
+                "cut": stage.id, "stage": stage.name, "took_ms": took_ms, "ended_us": stage.ended_us, **stage.facts,
+                **{f"{name}_us": at_us for name, at_us in steps.items()},
+            },
         )  # fmt: skip
     for listener in _listeners:
         listener(stage)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from venus import cutlog
 from venus.codec.batch import Batch, decode
 from venus.errors import ProtocolError
 from venus.model import ChangeKind
@@ -37,6 +38,8 @@ class Piece:
     batch: Batch
     #: Of the offsets that it stands for, so many were applied before they were lost.
     passed: int = 0
+    #: When it came out of the stream, for the log of cuts; 0 while nobody listens to that.
+    arrived_us: int = 0
 
     @property
     def end(self) -> int:
@@ -79,6 +82,7 @@ class Cut:
 
 def piece_of(increment: broker_pb2.Increment) -> Piece:
     """Decode an increment."""
+    arrived_us = cutlog.now_us()
     batch = decode(increment.body)
     if batch.offsets != increment.count:
         raise ProtocolError(f"increment {increment.base_offset} has {batch.offsets} offsets, not {increment.count}")
@@ -89,6 +93,7 @@ def piece_of(increment: broker_pb2.Increment) -> Piece:
         digest=increment.digest,
         decided=increment.state == broker_pb2.COMMITTED,
         batch=batch,
+        arrived_us=arrived_us,
     )
 
 

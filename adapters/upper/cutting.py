@@ -70,6 +70,7 @@ class Cutter:
     def _attempt(self) -> Found:
         session = self._session
         fills = session.fills.next(FILLS_MAX)
+        steps = {"looked": cutlog.now_us()}
         try:
             cut = session.source.open_cut(fills)
         except SourceError as e:
@@ -79,10 +80,13 @@ class Cutter:
             return self._smaller(e)
         if cut is None:
             return Found.NOTHING
+        steps["opened"] = cutlog.now_us()
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
         try:
             chunks = self._ship(cut, fills, shipment)
+            steps["sent"] = cutlog.now_us()
             shipment.wait_persisted()
+            steps["persisted"] = cutlog.now_us()
             forget_below = BatchNo(session.producer.decided_through)
         except Stopped:
             self._take_back(cut, shipment)
@@ -101,8 +105,11 @@ class Cutter:
             self._take_back(cut, shipment)
             raise
         cut.commit(session.epoch, shipment.records, [chunk.after for chunk in chunks], forget_below)
-        self._committed(cut, shipment, chunks)
-        shipment.confirm()
+        steps["ended"] = cutlog.now_us()
+        try:
+            shipment.confirm()  # before all else: the targets wait for it
+        finally:
+            self._committed(cut, shipment, chunks, steps)
         return self._found
 
     def _ship(self, cut: Cut, fills: Sequence[FillState], shipment: Shipment) -> list[Chunk]:
@@ -183,7 +190,7 @@ class Cutter:
         self._reporter.state("taking a smaller cut", error=error)
         return Found.NOTHING
 
-    def _committed(self, cut: Cut, shipment: Shipment, chunks: Sequence[Chunk]) -> None:
+    def _committed(self, cut: Cut, shipment: Shipment, chunks: Sequence[Chunk], steps: dict[str, int]) -> None:
         records, session = shipment.records, self._session
         self._rereads = 0
         session.schemas.told(session.schemas.untold)
@@ -205,7 +212,7 @@ class Cutter:
             cutlog.ended(
                 cutlog.Stage(
                     name="captured", business=session.business, cut=records[0].batch_no,
-                    captured_at_us=cut.captured_at_us, began_us=cut.captured_at_us, ended_us=time.time_ns() // 1000,
-                    facts={"batches": len(records), "rows": rows},
+                    captured_at_us=cut.captured_at_us, began_us=cut.captured_at_us, ended_us=steps.pop("ended"),
+                    facts={"batches": len(records), "rows": rows}, steps=steps,
                 )
             )  # fmt: skip

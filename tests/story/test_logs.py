@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bench import stages
 from tests.support.collectors import Collected, collecting
 from tests.support.pipeline import PASSWORD, Pipeline
 from tests.support.postgres import Server
@@ -81,6 +82,10 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     assert sorted((span.name, role) for role, span in traced) == sorted((line["stage"], line["role"]) for line in way)
     assert len({span.trace_id for _, span in traced}) == 1
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in way)
+    (times,) = (t for t in stages.read(pipeline.log) if t["captured.ended"] == captured()[0]["ended_us"])
+    # what was sent may have arrived before its sender looks at the clock
+    in_order = [times[name] for _, name in stages.STAGES if name != "captured.sent"]
+    assert in_order == sorted(in_order)
     said = pipeline.log.read_text()
     assert "of the secret kind" not in said
     assert PASSWORD not in said

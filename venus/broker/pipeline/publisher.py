@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from venus import cutlog
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.machine.machine import Applied
 from venus.broker.machine.queue_index import Placed, Tail
+from venus.broker.pipeline.cut_steps import CutSteps
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import early_delivery
 from venus.broker.queue.buffer import Buffer
@@ -35,6 +35,7 @@ class Publisher:
         self._notice = notice
         self._monotonic = monotonic
         self._listeners: list[OnCommit] = []
+        self._steps = CutSteps()
 
     def on_commit(self, listener: OnCommit) -> None:
         """Call back when a business has a new end, or news ahead of it; must not block."""
@@ -48,6 +49,7 @@ class Publisher:
         for business in group.changed:
             business.committed = business.applying
             self._catalogue.keep(business)
+        self._steps.synced(group)
         for business, applied in group.applied.items():
             if applied.filled_to:
                 self._show_full_data(business, applied)
@@ -67,8 +69,7 @@ class Publisher:
         if placed:
             self._notice(business)
             self._tell(business)
-            if cutlog.wanted():
-                _log_cuts(business.name, placed)
+            self._steps.shown(business, placed)
 
     def _show_full_data(self, business: Business, applied: Applied) -> None:
         """Let the rows of a mirror's full data be written; whoever reads what is gone is told by the reader."""
@@ -93,16 +94,3 @@ class Publisher:
                 listener(business.name, business.visible_offset)
             except Exception:
                 logger.exception("a listener failed; what it was told about is committed all the same")
-
-
-def _log_cuts(business: str, placed: Iterable[Placed]) -> None:
-    """Say of each cut that ends here that it is committed."""
-    for place in placed:
-        if place.cut_end:
-            cutlog.ended(
-                cutlog.Stage(
-                    name="committed", business=business, cut=place.cut, captured_at_us=place.captured_at_us,
-                    began_us=place.captured_at_us, ended_us=place.committed_at_us,
-                    facts={"batches": place.batch_no - place.cut + 1, "next_offset": place.next_offset},
-                )
-            )  # fmt: skip

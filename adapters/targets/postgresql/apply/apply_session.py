@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 
+from venus import cutlog
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held import HeldTables
 from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
@@ -161,13 +162,13 @@ class ApplySession:
         at_once = (
             not self._loop.verdicts and sum(c.rows for c in cuts) <= 4 * self._target.settings.apply.keyed_rows_max
         )
-        took = Stopwatch()
+        took, begun_us = Stopwatch(), cutlog.now_us()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
         ):
+            say_applied(self._target.business, self._target.name, cuts, begun_us)
             self._done(cuts[-1], sum(c.rows for c in cuts), reload=False)
             self._loop.answered(took.awake_s())
-            say_applied(self._target.business, self._target.name, cuts)
             return
         while True:
             try:
@@ -185,7 +186,7 @@ class ApplySession:
                     return
                 self._judge(refused)
             else:
-                say_applied(self._target.business, self._target.name, cuts)
+                say_applied(self._target.business, self._target.name, cuts, begun_us)
                 return
 
     def _stream_cut(self) -> bool:
