@@ -80,6 +80,9 @@ def last_of_each(keys: Packed) -> Mask:
     mask = np.zeros(count, dtype=np.bool_)
     if count == 0:
         return mask
+    if count == 1:
+        mask[0] = True
+        return mask
     longest = int(keys.sizes.max())
     if longest > _WORD_BYTES_MAX:
         mask[list(dict(zip(keys.split(), range(count), strict=True)).values())] = True

@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 
+from venus.codec import few
 from venus.codec.copytext import check_nulls, read_keys, read_others
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
@@ -83,12 +84,17 @@ def _misfit(column: Seq[Value], layout: Layout, index: int) -> ProtocolError:
 
 def to_columns(record_ids: Packed, rows: Packed, layout: Layout) -> list[list[Value]]:
     """Return the values of each column in wire order. Raises ProtocolError for bytes that are no rows of it."""
-    others = read_others(rows, len(record_ids), layout)
-    return keys_to_columns(record_ids, layout) + _lists(others, layout, layout.key_count)
+    made = few.to_columns(rows, layout, layout.key_count, len(layout.tags)) if len(rows) == len(record_ids) else None
+    if made is None:
+        made = _lists(read_others(rows, len(record_ids), layout), layout, layout.key_count)
+    return keys_to_columns(record_ids, layout) + made
 
 
 def keys_to_columns(record_ids: Packed, layout: Layout) -> list[list[Value]]:
     """Return the values of each key column in key order."""
+    made = few.to_columns(record_ids, layout, 0, layout.key_count)
+    if made is not None and not any(None in column for column in made):
+        return made
     return _lists(read_keys(record_ids, layout), layout, 0)
 
 

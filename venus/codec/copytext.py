@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from venus.codec import escaping
+from venus.codec import escaping, few
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.codec.pieces import Bools, Pieces
@@ -27,6 +27,8 @@ def from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[Packed, Pa
     Raises ProtocolError, naming the line, for text that does not fit the layout, a key that is NULL, or a deleted row
     that has values.
     """
+    if (made := few.from_copy(data, layout, flagged=flagged)) is not None:
+        return made
     first = int(flagged)
     _check_utf8(data, layout.place)
     cells = escaping.unescape(_cells(data, first + len(layout.columns), layout.place), layout.place)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
+from venus.codec import few
 from venus.codec.columns import from_columns, keys_from_columns, to_columns
 from venus.codec.copytext import from_copy, keys_to_copy, to_copy
 from venus.codec.layout import Layout
@@ -19,6 +22,14 @@ LAYOUT = Layout.of(
     plain.table(plain.column("id", 1), plain.column("blob", 300, Kind.BYTES), plain.column("note", 3), key=["id"])
 )
 PIECES = [b"\\", b"\t", b"\n", b"\\N", b"\\\\x", b"a", b"0", b"f", b"\\n", b"\xc3", b"\xff", b"\0", b"t\t1\t"]
+
+
+@pytest.fixture(params=["few rows", "batches"], scope="module", autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(few, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
+        yield
 
 
 @st.composite

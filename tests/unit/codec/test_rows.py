@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.codec import plain
+from venus.codec import few
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
 from venus.codec.copytext import from_copy, keys_to_copy, messages_to_copy, to_copy
 from venus.codec.headed import pack, put_together
@@ -23,6 +25,14 @@ from venus.model import Kind, TableSchema
 Case = tuple[TableSchema, list[plain.Row]]
 
 many = settings(deadline=None, max_examples=60)
+
+
+@pytest.fixture(params=["few rows", "batches"], scope="module", autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(few, "VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
+        yield
 
 
 def packed(rows: list[plain.Row], layout: Layout) -> tuple[Packed, Packed]:
