@@ -14,6 +14,7 @@ from venus.broker.service.gate import Gate
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
+from venus.broker.service.streams import Streams
 from venus.broker.service.traffic import Traffic
 from venus.errors import Overloaded, ProtocolError, Unavailable, VenusError
 from venus.flow.braking import Brake
@@ -33,21 +34,20 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         self._gate = gate
         self.bridge = bridge
         self.service_status = service_status
-        self.streams: set[ConsumerStream] = set()
+        self.streams: Streams[ConsumerStream] = Streams()
         self.frames = SharedFrames(bridge)
         core.publisher.on_commit(lambda business, next_offset: bridge.post(self._committed, business, next_offset))
 
     def _committed(self, business: str, next_offset: int) -> None:
         self.frames.moved(business, next_offset)
-        for stream in self.streams:
-            if stream.business == business and (next_offset > stream.tail or stream.ahead):
+        for stream in self.streams.of_business(business):
+            if next_offset > stream.tail or stream.ahead:
                 stream.tail = max(stream.tail, next_offset)
                 stream.wake.set()
 
     def windows(self, business: str, group: str) -> Window | None:
         """Return the window of a consumer group, None if it has no stream; from any thread."""
-        found = (s for s in list(self.streams) if s.business == business and s.group == group and not s.transient)
-        return next((stream.window for stream in found), None)
+        return next((stream.window for stream in self.streams.of_group(business, group)), None)
 
     def end_all(self) -> None:
         """Tell every consumer that the broker stops."""
@@ -57,14 +57,13 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
     def end_business(self, business: str, error: VenusError) -> None:
         """End every stream of a business."""
         self.frames.drop(business)
-        for stream in self.streams:
-            if stream.business == business:
-                stream.end(error)
+        for stream in self.streams.of_business(business):
+            stream.end(error)
 
     def end_groups(self, business: str, error: VenusError) -> None:
         """End the streams of consumer groups: their positions are logged elsewhere now."""
-        for stream in self.streams:
-            if stream.business == business and not stream.transient:
+        for stream in self.streams.of_business(business):
+            if not stream.transient:
                 stream.end(error)
 
     async def Subscribe(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -84,15 +83,14 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 try:
                     await stream.run(first)
                 finally:
-                    self.streams.discard(stream)
+                    self.streams.remove(stream)
                     self.frames.left(stream.business)
                     self._left(stream)
 
     def _left(self, stream: ConsumerStream) -> None:
         """Note that nobody speaks for a group any more; a successor may have come before its predecessor was gone."""
-        who = (stream.business, stream.group)
-        if not stream.transient and not any((s.business, s.group) == who and not s.transient for s in self.streams):
-            self.service_status.reports.left(*who, now_us())
+        if not stream.transient and not self.streams.of_group(stream.business, stream.group):
+            self.service_status.reports.left(stream.business, stream.group, now_us())
 
     async def OpenSnapshot(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.OpenSnapshotRequest, context: Context

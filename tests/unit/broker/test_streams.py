@@ -1,0 +1,60 @@
+"""Streams of consumers are found without looking at those of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from venus.broker.service.streams import Streams
+
+
+@dataclass(eq=False)
+class Reader:
+    """A stream that counts how often somebody looks at it."""
+
+    name: str
+    of: str
+    transient: bool = False
+    looked_at: int = field(default=0, init=False)
+
+    @property
+    def business(self) -> str:
+        self.looked_at += 1
+        return self.name
+
+    @property
+    def group(self) -> str:
+        self.looked_at += 1
+        return self.of
+
+
+def test_streams_of_others_are_not_looked_at() -> None:
+    readers = [Reader(f"business {n}", f"group {m}") for n in range(20) for m in range(5)]
+    streams: Streams[Reader] = Streams()
+    for reader in readers:
+        streams.add(reader)
+    for reader in readers:
+        reader.looked_at = 0
+
+    assert [reader.of for reader in streams.of_business("business 7")] == [f"group {m}" for m in range(5)]
+    assert [reader.name for reader in streams.of_group("business 7", "group 3")] == ["business 7"]
+    assert streams.of_group("business 7", "group 9") == ()
+    streams.remove(readers[0])
+
+    assert sum(reader.looked_at for reader in readers[1:]) == 0
+    assert set(streams) == set(readers[1:])
+
+
+def test_a_successor_comes_before_its_predecessor_leaves() -> None:
+    streams: Streams[Reader] = Streams()
+    first, second, visitor = Reader("b", "g"), Reader("b", "g"), Reader("b", "g", transient=True)
+    for reader in (first, second, visitor):
+        streams.add(reader)
+
+    assert streams.of_group("b", "g") == (first, second)
+    streams.remove(first)
+    assert streams.of_group("b", "g") == (second,)
+    assert list(streams.of_business("b")) == [second, visitor]
+
+    streams.remove(visitor)
+    streams.remove(second)
+    assert (list(streams), list(streams.of_business("b")), streams.of_group("b", "g")) == ([], [], ())
