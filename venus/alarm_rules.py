@@ -90,6 +90,8 @@ RULES = (
          says="a mirror takes the full data again"),
     Rule(name="label_absent", hop=BROKER, pattern=r"^label (\S+ names .+), which the set above does not have",
          says="a label names a table or a business that is not there"),
+    Rule(name="label_short", hop=BROKER, pattern=r"^set (\S+) pulls (?:the label|everything)",
+         says="a broker set wants labels that the set above does not get"),
     Rule(name="coordinator_record", hop=BROKER, pattern=r"^a record of the coordinator cannot be used: (\S+)",
          says="a record at etcd cannot be used"),
     Rule(name="no_leader", hop=BROKER, pattern=r"^no broker leads it", says="no broker leads a business"),

@@ -154,7 +154,8 @@ def problems_of(
         yield from _level(one)
         if not loops:
             yield from _upstream(topology, one, complete=complete)
-        yield from _labels(topology, one, labels)
+        yield from _unknown_labels(one, labels)
+        yield from label_problems(one, topology.above(one), labels)
 
 
 def _names(topology: Topology) -> Iterator[str]:
@@ -210,7 +211,7 @@ def _upstream(topology: Topology, one: BrokerSet, *, complete: bool) -> Iterator
         for entry in topology.unknown(one):
             yield f"{one.written}: upstream {entry} is no set and no broker of one{nearest(entry, names)}"
     for upper in topology.above(one):
-        yield from _hop(one, upper)
+        yield from hop_problems(one, upper)
     missing = not topology.above(one) and (complete or not one.upstream)
     if missing and one.tier is not Tier.CORE and one.level > 0 and not topology.unknown(one):
         yield (
@@ -219,7 +220,7 @@ def _upstream(topology: Topology, one: BrokerSet, *, complete: bool) -> Iterator
         )
 
 
-def _hop(lower: BrokerSet, upper: BrokerSet) -> Iterator[str]:
+def hop_problems(lower: BrokerSet, upper: BrokerSet) -> Iterator[str]:
     """Yield what is wrong with one set that pulls from another."""
     if lower.tier is Tier.CORE:
         if upper.tier is not Tier.CORE:
@@ -233,14 +234,21 @@ def _hop(lower: BrokerSet, upper: BrokerSet) -> Iterator[str]:
         )
 
 
-def _labels(topology: Topology, one: BrokerSet, labels: Collection[str] | None) -> Iterator[str]:
-    uppers = topology.above(one)
+def _unknown_labels(one: BrokerSet, labels: Collection[str] | None) -> Iterator[str]:
     for label in sorted(one.labels):
         if labels is not None and label not in labels:
             yield f"{one.written} pulls the label {label}, which no business and no table has{nearest(label, labels)}"
-        elif uppers and all(upper.labels and label not in upper.labels for upper in uppers):
-            names = ", ".join(upper.name for upper in uppers)
+
+
+def label_problems(
+    one: BrokerSet, uppers: Collection[BrokerSet], labels: Collection[str] | None = None
+) -> Iterator[str]:
+    """Yield what a set wants and no set above it gets. Labels that are not among `labels` are left out."""
+    if not uppers or not all(upper.labels for upper in uppers):
+        return
+    names = ", ".join(upper.name for upper in uppers)
+    for label in sorted(one.labels):
+        if (labels is None or label in labels) and all(label not in upper.labels for upper in uppers):
             yield f"{one.written} pulls the label {label}, and {names} above does not get it: add it there"
-    if not one.labels and uppers and all(upper.labels for upper in uppers):
-        names = ", ".join(upper.name for upper in uppers)
+    if not one.labels:
         yield f"{one.written} pulls everything, and {names} above gets some labels only: name them, or let it get all"

@@ -283,6 +283,50 @@ def test_a_mirror_of_another_network_is_refused_at_the_start(start: Start) -> No
         start("access", other.address)
 
 
+def test_an_access_set_has_nobody_below(start: Start) -> None:
+    home = start("home")
+    first = start("first", home.address)
+    with pytest.raises(Refused, match="set second pulls from first, an access set: those serve consumers"):
+        start("second", first.address, level=2)
+
+
+def test_every_broker_above_is_asked_at_the_start(start: Start) -> None:
+    home, tandem = start("home"), start("tandem", "127.0.0.1:1", tier="tandem")
+    with pytest.raises(Refused, match="set tandem is at level 1, and access set access at level 1 needs one of level"):
+        start("access", home.address, tandem.address)
+
+
+def test_what_contradicts_later_is_an_alarm_and_nothing_is_pulled(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = start("home")
+    fill(home.address, 1, 1)
+    port = home.address.rpartition(":")[2]
+    home.stop()
+    access = start("access", f"127.0.0.1:{port}", level=2)
+    assert f"no broker of [cluster] upstream answers yet (127.0.0.1:{port})" in caplog.text
+    start("home", listen=f"127.0.0.1:{port}")
+
+    says = "set home is at level 0, and access set access at level 2 needs one of level 1 above it"
+    with Admin(access.address) as admin:
+        wait_for(lambda: any(says in alarm for alarm in admin.status().alarms))
+        assert not admin.status().businesses
+    assert caplog.text.count(says) == 1
+
+
+def test_a_label_that_the_set_above_does_not_get_is_said(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    labels = {"eu": ("items",), "us": ("others2",)}
+    home = start("home")
+    fill(home.address, 1, 1)
+    tandem = start("tandem", home.address, tier="tandem", labels=["eu"], known_labels=labels)
+    access = start("access", tandem.address, level=2, labels=["eu", "us"], known_labels=labels)
+    says = "set access pulls the label us, and tandem above does not get it: add it there"
+    with Admin(access.address) as admin:
+        wait_for(lambda: says in admin.status().alarms)
+    assert caplog.text.count(says) == 1
+    networks.has(access.address, 1)
+
+
 def test_two_sets_that_pull_from_each_other_say_so(start: Start, tmp_path: Path) -> None:
     first = networks.start(tmp_path / "a", "127.0.0.1:1", tier="tandem")
     port = first.address.rpartition(":")[2]

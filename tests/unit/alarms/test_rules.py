@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from venus import alarm_rules, broker, conditions
 from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
 from venus.broker.mirrors.network import alarms_of
-from venus.broker.mirrors.place import absent
+from venus.broker.mirrors.place import Place, absent, short_of
 from venus.broker.pipeline.halting import reason
 from venus.broker.replicas.losses import diverged
 from venus.broker.service.replication_status import alarms as replication_alarms
@@ -19,6 +20,9 @@ from venus.conditions import AdapterCondition, TableCondition, problems, unaccou
 from venus.replication.messages import Reinstall
 from venus.replication.records import Leadership, LossWindow, Member
 from venus.wire import broker_pb2
+
+ACCESS = Place(set="lyon", tier="access", level=2, labels=frozenset({"us"}))
+ABOVE = broker_pb2.NetworkStatus(set="europe", tier="tandem", level=1, labels=["eu"])
 
 
 def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
@@ -71,6 +75,8 @@ def test_what_replicas_say_has_a_rule() -> None:
         (["this set mirrors nothing: the sets are in a loop: a -> a"], "mirror_refused", ""),
         (alarms_of(broker_pb2.MirrorStatus(state="filling", reason="trimmed")), "mirror_filled", ""),
         (absent({"eu": ["ordres"]}, ["eu"], [], []), "label_absent", "eu names ordres"),
+        (short_of(ACCESS, ABOVE), "label_short", "lyon"),
+        (short_of(replace(ACCESS, labels=frozenset()), ABOVE), "label_short", "lyon"),
     ],
 )
 def test_what_a_mirror_says_has_a_rule(sentences: list[str], rule: str, subject: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.mirrors.lag import Lag
-from venus.broker.mirrors.place import Place, absent, path_of, refusal, wanted
+from venus.broker.mirrors.place import Place, absent, path_of, refusal, short_of, wanted
 from venus.broker.queue.only import Cut, cut_down, is_wanted
 from venus.wire import broker_pb2, change_pb2
 
@@ -16,7 +18,8 @@ HERE = Place(set="eu", tier="access", level=2)
 
 
 def above(**fields: object) -> broker_pb2.NetworkStatus:
-    return broker_pb2.NetworkStatus(**{"set": "t", "level": 1, "path": ["home", "t"], "networks": ["n"], **fields})  # type: ignore[arg-type]
+    said = {"set": "t", "tier": "tandem", "level": 1, "path": ["home", "t"], "networks": ["n"]}
+    return broker_pb2.NetworkStatus(**{**said, **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,8 @@ def above(**fields: object) -> broker_pb2.NetworkStatus:
         (above(level=2), (), "needs one of level 1 above it"),
         (above(networks=["x"]), ("n",), r"set t belongs to another network (id x), this broker's data to n"),
         (above(refused="no"), (), "set t above is refused itself: no"),
+        (above(tier="access"), (), "set eu pulls from t, an access set: those serve consumers; make it a tandem set;"),
+        (above(tier="of a later version"), (), ""),
     ],
 )
 def test_a_set_stands_below_the_level_above(
@@ -45,8 +50,22 @@ def test_a_set_stands_below_the_level_above(
 def test_core_sets_mirror_core_sets() -> None:
     here = Place(set="core-b", tier="core", level=0)
 
-    assert refusal(here, above(set="core-a", level=0, path=["core-a"]), ()) == ""
+    assert refusal(here, above(set="core-a", tier="core", level=0, path=["core-a"]), ()) == ""
     assert refusal(here, above(level=1), ()) != ""
+
+
+def test_labels_that_the_set_above_does_not_get() -> None:
+    wanting = replace(HERE, labels=frozenset({"eu", "us"}))
+
+    assert short_of(wanting, above()) == []
+    assert short_of(wanting, above(labels=["eu", "us", "asia"])) == []
+    assert short_of(wanting, above(labels=["eu"])) == [
+        "set eu pulls the label us, and t above does not get it: add it there"
+    ]
+    assert short_of(HERE, above(labels=["eu"])) == [
+        "set eu pulls everything, and t above gets some labels only: name them, or let it get all"
+    ]
+    assert short_of(wanting, above(tier="of a later version", labels=["eu"])) == []
 
 
 def test_the_path_grows_by_one() -> None:

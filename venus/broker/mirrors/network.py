@@ -39,9 +39,12 @@ class Network:
     ) -> None:
         self.settings = settings
         self._core, self._labels, self._may_pull = core, labels, may_pull
-        self._place = Place(set=settings.set_name, tier=settings.tier, level=settings.level)
+        self._place = Place(
+            set=settings.set_name, tier=settings.tier, level=settings.level, labels=frozenset(settings.labels)
+        )  # fmt: skip
         self._ids: tuple[str, ...] = ()
         self._refused = ""
+        self._short: list[str] = []  # labels that the set above does not get
         self._lock = threading.Lock()
         self._pullers: dict[str, Puller] = {}
         self._lags: dict[str, Lag] = {}
@@ -53,7 +56,7 @@ class Network:
     def start(self, own: Iterable[str], cluster: str = "") -> None:
         """Take the place; `own` are the addresses under which clients find this set, `cluster` its id. Blocking.
 
-        Raises Refused if the set above answers, and this one cannot be below it.
+        Raises Refused if a broker of the sets above answers, and this one cannot be below it.
         """
         self._own = tuple(own)
         if self._upstream is None:
@@ -62,9 +65,14 @@ class Network:
                 self._ids = (*self._ids, cluster)
             return
         self._ids = identity.read(self._core)
-        seen = self._upstream.look()
-        if seen.network is not None and (refusal := place.refusal(self._place, seen.network, self._ids)):
-            raise Refused(refusal)
+        above = self._upstream.each()
+        if not above:
+            logger.warning(
+                "no broker of [cluster] upstream answers yet (%s): what is here is served", self._upstream.reach
+            )
+        for network in above:
+            if refusal := place.refusal(self._place, network, self._ids):
+                raise Refused(refusal)
         self._upstream.start()
 
     def stop(self) -> None:
@@ -106,6 +114,11 @@ class Network:
                 logger.error("nothing is mirrored: %s", refusal)
         if refusal:
             return
+        short = place.short_of(self._place, seen.network)
+        for problem in short:
+            if problem not in self._short:
+                logger.error("%s", problem)
+        self._short = short
         if seen.network.networks and not set(seen.network.networks) <= set(self._ids):
             self._ids = identity.remember(self._core, seen.network.networks)
         now = time.monotonic()
@@ -166,9 +179,9 @@ class Network:
             where = f"set {seen.network.set}" if seen.network is not None else "the set above"
             return [f"{where} does not answer for {time.monotonic() - seen.since:,.0f} s: {seen.trouble}"]
         if seen.network is None or not self._labels:
-            return []
+            return self._short
         tables = tables_of(seen.businesses.values())
-        return place.absent(self._labels, self.settings.labels, seen.businesses, tables)
+        return self._short + place.absent(self._labels, self.settings.labels, seen.businesses, tables)
 
     def _mirror(self, entry: broker_pb2.BusinessStatus, puller: Puller, seen: Seen) -> broker_pb2.MirrorStatus:
         told, now = puller.progress.told, time.monotonic()

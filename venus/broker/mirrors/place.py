@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from venus.network.topology import BrokerSet, Tier, hop_problems, label_problems
 from venus.wire import broker_pb2
 
 BUSINESS = "business:"
@@ -17,6 +18,13 @@ class Place:
     set: str
     tier: str
     level: int
+    #: Those that are mirrored; empty = everything.
+    labels: frozenset[str] = frozenset()
+
+    @property
+    def node(self) -> BrokerSet:
+        """The same as a set of the topology."""
+        return BrokerSet(name=self.set, tier=Tier(self.tier), level=self.level, labels=self.labels)
 
 
 def refusal(here: Place, above: broker_pb2.NetworkStatus, known: Collection[str]) -> str:
@@ -37,7 +45,24 @@ def refusal(here: Place, above: broker_pb2.NetworkStatus, known: Collection[str]
             f"set {above.set} belongs to another network (id {above.networks[0]}), this broker's data to {min(known)}; "
             "correct [cluster] upstream, or give this broker an empty broker.data_dir"
         )
-    return ""
+    upper = _node_of(above)
+    wrong = next(hop_problems(here.node, upper), "") if upper is not None else ""
+    return f"{wrong}; correct [cluster] tier or upstream" if wrong else ""
+
+
+def short_of(here: Place, above: broker_pb2.NetworkStatus) -> list[str]:
+    """Return which labels are to be mirrored here, and the set above does not get."""
+    upper = _node_of(above)
+    return list(label_problems(here.node, [upper])) if upper is not None else []
+
+
+def _node_of(network: broker_pb2.NetworkStatus) -> BrokerSet | None:
+    """Return a set of the topology, None if it is of a tier that is not known here."""
+    if network.tier not in list(Tier):
+        return None
+    return BrokerSet(
+        name=network.set, tier=Tier(network.tier), level=network.level, labels=frozenset(network.labels)
+    )  # fmt: skip
 
 
 def path_of(here: Place, above: broker_pb2.NetworkStatus | None) -> list[str]:

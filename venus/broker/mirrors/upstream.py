@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from venus.errors import VenusError
+from venus.rpc.address import Address, proof_of
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 5.0
+ASKED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,21 @@ class Upstream:
         businesses = {entry.business: entry for entry in status.businesses}
         self.seen = Seen(network=network, businesses=businesses, at=now, trouble=trouble, since=now)
         return self.seen
+
+    def each(self) -> list[broker_pb2.NetworkStatus]:
+        """Ask every broker that is configured, and return what those say that answer, in the order of the addresses."""
+        addresses = self.reach.split(",")
+        with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-upstream") as pool:
+            found = list(pool.map(self._ask, addresses))
+        return [network for network in found if network is not None]
+
+    def _ask(self, address: str) -> broker_pb2.NetworkStatus | None:
+        try:
+            with Admin(Address(address, proof_of(self.reach)), timeout_s=ANSWER_S) as admin:
+                status = admin.status()
+        except VenusError:
+            return None
+        return status.network if status.HasField("network") else None
 
     def _close(self) -> None:
         if self._admin is not None:
