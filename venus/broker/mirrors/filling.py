@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 from venus.broker.machine.business import Business
+from venus.broker.mirrors.calls import Calls, NextChunk, Settle
 from venus.broker.mirrors.progress import Progress
 from venus.broker.pipeline.mirrors import Mirrors
 from venus.codec.chunk import encode_chunk
-from venus.rpc.snapshots import Snapshots
+from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2, mirror_pb2
 
 #: So many chunks are on their way to the disk.
@@ -18,16 +19,18 @@ CHUNKS_AHEAD = 8
 
 
 def fill(
-    snapshots: Snapshots, snapshot: broker_pb2.Snapshot, mirrors: Mirrors, business: Business,
-    said: mirror_pb2.MirrorBegin, progress: Progress, check: Callable[[], None],
-) -> None:  # fmt: skip
-    """Take the full data at a snapshot; `check` raises to stop it. Whatever is raised, it has to begin again."""
-    begin = mirrors.begin_full(business, said).result()
+    snapshot: broker_pb2.Snapshot, mirrors: Mirrors, business: Business, said: mirror_pb2.MirrorBegin,
+    progress: Progress,
+) -> Calls[None]:  # fmt: skip
+    """Take the full data at a snapshot. Whatever is raised, it has to begin again."""
+    begin = yield Settle(future=mirrors.begin_full(business, said))
     going: deque[Future[None]] = deque()
     rows = 0
     for split in snapshot.splits:
-        for chunk in snapshots.read_split(snapshot.snapshot_id, split):
-            check()
+        at, ended = Resume(), False
+        while not ended:
+            chunk = yield NextChunk(snapshot_id=snapshot.snapshot_id, split=split, at=at)
+            ended = chunk.end
             if not len(chunk.rows):
                 continue
             body = encode_chunk(chunk)
@@ -35,10 +38,10 @@ def fill(
             rows += len(chunk.rows)
             progress.pulled(len(body), len(chunk.rows))
             while len(going) >= CHUNKS_AHEAD:
-                going.popleft().result()
+                yield Settle(future=going.popleft())
     for future in going:
-        future.result()
-    mirrors.end_full(business, begin, rows).result()
+        yield Settle(future=future)
+    yield Settle(future=mirrors.end_full(business, begin, rows))
 
 
 def said_of(

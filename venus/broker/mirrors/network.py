@@ -12,7 +12,8 @@ from venus.broker.mirrors import identity, place
 from venus.broker.mirrors.lag import Lag
 from venus.broker.mirrors.place import Place
 from venus.broker.mirrors.progress import State
-from venus.broker.mirrors.puller import Above, Puller
+from venus.broker.mirrors.puller import Puller
+from venus.broker.mirrors.pulling import Above
 from venus.broker.mirrors.upstream import Seen, Upstream
 from venus.config import Cluster
 from venus.errors import Refused, Unavailable

@@ -1,54 +1,30 @@
-"""One business that is pulled from the set above: a consumer group there, a writer of the log here.
-
-It acknowledges above what is safe here, so the set above keeps what this one has not taken. Whatever goes wrong on the
-way ends the stream, never the broker: the next one begins at the first offset that is not here.
-"""
+"""The thread of one business that is pulled from the set above, with its connections; `pulling.py` decides."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Any
 
 from venus.broker.core import Core
-from venus.broker.machine.business import Business
-from venus.broker.mirrors.filling import fill, said_of
+from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import Progress, State
-from venus.broker.queue import places
-from venus.errors import Diverged, NotLeader, OffsetDiverged, OffsetTrimmed, Refused, Unavailable, VenusError
-from venus.rpc.snapshots import Snapshots
+from venus.broker.mirrors.pulling import Above, Pulling
+from venus.codec.chunk import Chunk
+from venus.errors import Unavailable, VenusError
+from venus.rpc.snapshots import Resume, Snapshots
 from venus.rpc.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
 
 CREDIT_BYTES = 16 << 20
-#: So many groups of batches are on their way to the disk.
-TAKES_AHEAD = 16
-WAIT_S = 0.2
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
-#: Offsets that are not for this set are passed over at most so often.
-PASS_EVERY_S = 0.2
-LEASE_S = 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Above:
-    """The set that is pulled from, and who pulls."""
-
-    reach: str
-    set: str
-    network: str
-    group: str
 
 
 class Puller:
-    """The thread of one business. `may_pull` raises NotLeader or Unavailable where another broker of the set pulls."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -59,12 +35,16 @@ class Puller:
         may_pull: Callable[[str], None],
     ) -> None:
         self.business, self.only = business, only
-        self.progress = Progress(core.clock_us)
-        self._core, self._above, self._may_pull = core, above, may_pull
-        self._again = ""  # why the full data has to be taken again
+        self._pulling = Pulling(core, business, only, self._found, may_pull, time.monotonic)
+        self._look = above
+        self._line: Line | None = None
         self._stop = threading.Event()
-        self._stream: Subscriber | None = None
         self._thread = threading.Thread(target=self._run, name=f"venus-pull-{business}", daemon=True)
+
+    @property
+    def progress(self) -> Progress:
+        """What it says of itself."""
+        return self._pulling.progress
 
     def start(self) -> None:
         """Pull from now on."""
@@ -76,127 +56,107 @@ class Puller:
         if self._thread.is_alive():
             self._thread.join()
 
+    def _found(self) -> Above:
+        above = self._look()
+        self._line = Line(above, self.business, self.only, self._stop)
+        return above
+
     def _run(self) -> None:
-        wait_s = RETRY_FIRST_S
         while not self._stop.is_set():
-            began = time.monotonic()
             try:
-                self._may_pull(self.business)
-                self._pull()
+                self._session()
             except VenusError as error:
                 self._note(error)
             except Exception as error:
                 logger.exception("%s: pulling failed; it is tried again", self.business)
+                self._pulling.ended(Unavailable())
                 self.progress.enter(State.WAITING, f"pulling failed: {error!r}")
-            wait_s = RETRY_FIRST_S if time.monotonic() - began > RETRY_MAX_S else min(2 * wait_s, RETRY_MAX_S)
-            self._stop.wait(wait_s)
+            self._stop.wait(self._pulling.wait_s)
 
     def _note(self, error: VenusError) -> None:
-        """Say why it does not go on now."""
-        if self._stop.is_set():
-            return
-        match error:
-            case OffsetTrimmed() | OffsetDiverged():
-                self._again = str(error)
-            case NotLeader():
-                self.progress.enter(State.ELSEWHERE, str(error))
-                return
-        if isinstance(error, Refused | Diverged) and not self._again:
-            state = State.REFUSED
-        elif isinstance(error, Unavailable) and self._has_full_data():
-            state = State.CUT_OFF
-        else:
-            state = State.WAITING
-        if self.progress.enter(state, str(error)):
-            logger.warning("%s: the mirror is %s: %s", self.business, state.value, error)
+        if not self._stop.is_set() and self._pulling.ended(error):
+            logger.warning("%s: the mirror is %s: %s", self.business, self.progress.told.state.value, error)
 
-    def _has_full_data(self) -> bool:
-        with suppress(VenusError):
-            mirror = self._core.catalogue.known(self.business).committed.mirror
-            return mirror is not None and mirror.end > 0
-        return False
-
-    def _check(self) -> None:
-        if self._stop.is_set():
-            raise Unavailable("the broker is stopping")
-
-    # -- pulling -----------------------------------------------------------------------------------------------
-
-    def _pull(self) -> None:
-        mirrors = self._core.mirrors
-        business = mirrors.enter(self.business)
+    def _session(self) -> None:
+        """Do what pulling asks, until it ends."""
+        session = self._pulling.session()
         try:
-            above = self._above()
-            reason = self._reason(business)
-            if reason is None:
-                self._follow(business, above)
-            else:
-                self._begin_again(business, above, reason)
+            call = next(session)
+            while True:
+                call = self._step(session, call)
         finally:
-            mirrors.leave(business)
+            session.close()
+            if self._line is not None:
+                self._line.close()
+                self._line = None
 
-    def _reason(self, business: Business) -> str | None:
-        """Return why the full data is to be taken, "" the first time, None if there is no reason."""
-        mirror = business.proposed.mirror
-        if mirror is None:
-            return ""
-        if mirror.only != self.only:
-            return "the labels have changed"
-        if not mirror.end:
-            return self._again or mirror.reason or "it was interrupted"
-        return self._again or None
+    def _step(self, session: Generator[calls.Call, Any, None], call: calls.Call) -> calls.Call:
+        assert self._line is not None, "a session begins by asking whom to pull from"
+        try:
+            answer = self._line.answer(call)
+        except Exception as error:
+            return session.throw(error)
+        return session.send(answer)
 
-    def _begin_again(self, business: Business, above: Above, reason: str) -> None:
-        """Take the full data, and follow from its cut on."""
-        progress = self.progress
-        progress.enter(State.FILLING, reason, above.reach)
-        progress.fills()
-        with Snapshots(above.reach) as snapshots:
-            snapshot = snapshots.open(self.business, splits=1, lease_s=LEASE_S, holder=above.group, only=self.only)
-            try:
-                said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
-                fill(snapshots, snapshot, self._core.mirrors, business, said, progress, self._check)
-                self._again = ""
-                self._follow(business, above, lambda: snapshots.close(snapshot.snapshot_id))
-            except BaseException:
+
+class Line:
+    """The connections of one session. Everything but letting go raises Unavailable once the broker stops."""
+
+    def __init__(self, above: Above, business: str, only: tuple[str, ...], stopping: threading.Event) -> None:
+        self._above, self._business, self._only, self._stopping = above, business, only, stopping
+        self._snapshots: Snapshots | None = None
+        self._stream: Subscriber | None = None
+        self._at: Resume | None = None  # of the split that is read
+        self._chunks: Iterator[Chunk] = iter(())
+
+    def answer(self, call: calls.Call) -> Any:
+        """Do what is asked, and wait for it."""
+        if isinstance(call, calls.CloseSnapshot):
+            return self._full_data().close(call.snapshot_id)
+        if self._stopping.is_set():
+            raise Unavailable("the broker is stopping")
+        match call:
+            case calls.OpenSnapshot():
+                return self._full_data().open(
+                    self._business, splits=1, lease_s=call.lease_s, holder=call.holder, only=self._only
+                )
+            case calls.NextChunk():
+                return self._next(call)
+            case calls.OpenStream():
+                return self._open(call)
+            case calls.Increments():
+                assert self._stream is not None, "a stream is opened first"
+                increments = self._stream.increments(call.wait_s)
+                return increments, self._stream.position
+            case calls.Acknowledge():
+                assert self._stream is not None, "a stream is opened first"
+                return self._stream.acknowledge(call.offset)
+            case calls.Settle():
+                return call.future.result()
+
+    def _full_data(self) -> Snapshots:
+        if self._snapshots is None:
+            self._snapshots = Snapshots(self._above.reach)
+        return self._snapshots
+
+    def _next(self, call: calls.NextChunk) -> Chunk:
+        if call.at is not self._at:
+            self._at = call.at
+            self._chunks = self._full_data().read_split(call.snapshot_id, call.split, call.at)
+        return next(self._chunks)
+
+    def _open(self, call: calls.OpenStream) -> str:
+        above = self._above
+        if self._stream is None:
+            self._stream = Subscriber(
+                above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only
+            )
+        self._stream.open(call.offset, call.epoch)
+        return self._stream.address
+
+    def close(self) -> None:
+        """Close what is open; what is acknowledged goes out first."""
+        for part in (self._stream, self._snapshots):
+            if part is not None:
                 with suppress(VenusError):
-                    snapshots.close(snapshot.snapshot_id)
-                raise
-
-    def _follow(self, business: Business, above: Above, opened: Callable[[], None] = lambda: None) -> None:
-        """Take what is committed above, until the stream ends. `opened` is called once the queue is kept for us."""
-        with Subscriber(above.reach, self.business, above.group, credit_bytes=CREDIT_BYTES, only=self.only) as stream:
-            self._open(stream, business)
-            opened()
-            self.progress.enter(State.FOLLOWING, "", stream.address)
-            self._take_all(stream, business)
-
-    def _open(self, stream: Subscriber, business: Business) -> None:
-        """Begin with the newest batch that is here: it shows whether the set above has the same history."""
-        newest = places.newest(self._core.store, business)
-        end = business.proposed.next_offset
-        if newest is not None and business.log_start <= newest.base_offset < end:
-            with suppress(OffsetTrimmed):
-                stream.open(newest.base_offset, business.epoch_at_end)
-                return
-        stream.open(end, business.epoch_at_end)
-
-    def _take_all(self, stream: Subscriber, business: Business) -> None:
-        going: deque[tuple[Future[int], int]] = deque()
-        taken, passed_at = business.proposed.next_offset, time.monotonic()
-        while not self._stop.is_set():
-            increments = stream.increments(0.0 if going else WAIT_S)
-            position, now = stream.position, time.monotonic()
-            if increments or (position > taken and now - passed_at > PASS_EVERY_S):
-                self.progress.pulled(sum(len(increment.body) for increment in increments))
-                future = self._core.mirrors.take(business, increments, position, sparse=bool(self.only))
-                going.append((future, increments[-1].committed_at_us if increments else 0))
-                taken, passed_at = position, now
-            while going and (len(going) >= TAKES_AHEAD or not increments or going[0][0].done()):
-                self._taken(stream, *going.popleft())
-
-    def _taken(self, stream: Subscriber, future: Future[int], committed_at_us: int) -> None:
-        """Acknowledge above what is safe here."""
-        stream.acknowledge(future.result())
-        if committed_at_us:
-            self.progress.arrived(committed_at_us)
+                    part.close()

@@ -1,0 +1,170 @@
+"""What one mirrored business asks of the set above, in which order, and what it makes of the answers. Without I/O.
+
+It acknowledges above what is safe here, so the set above keeps what this one has not taken. Whatever goes wrong on the
+way ends the session, never the broker: the next one begins at the first offset that is not here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+
+from venus.broker.core import Core
+from venus.broker.machine.business import Business
+from venus.broker.mirrors.calls import Acknowledge, Calls, CloseSnapshot, Increments, OpenSnapshot, OpenStream, Settle
+from venus.broker.mirrors.filling import fill, said_of
+from venus.broker.mirrors.progress import Progress, State
+from venus.broker.queue import places
+from venus.errors import Diverged, NotLeader, OffsetDiverged, OffsetTrimmed, Refused, Unavailable, VenusError
+
+#: So many groups of batches are on their way to the disk.
+TAKES_AHEAD = 16
+WAIT_S = 0.2
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 2.0
+#: Offsets that are not for this set are passed over at most so often.
+PASS_EVERY_S = 0.2
+LEASE_S = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Above:
+    """The set that is pulled from, and who pulls."""
+
+    reach: str
+    set: str
+    network: str
+    group: str
+
+
+class Pulling:
+    """One business; `session` is driven until it fails, `ended` takes in why, and after `wait_s` the next one begins.
+
+    `may_pull` raises NotLeader or Unavailable where another broker of the set pulls.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        business: str,
+        only: tuple[str, ...],
+        above: Callable[[], Above],
+        may_pull: Callable[[str], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.business, self.only = business, only
+        self.progress = Progress(core.clock_us)
+        self.wait_s = RETRY_FIRST_S
+        self._core, self._above, self._may_pull, self._monotonic = core, above, may_pull, monotonic
+        self._again = ""  # why the full data has to be taken again
+        self._began_at = monotonic()
+
+    def session(self) -> Calls[None]:
+        """Pull until something is wrong."""
+        self._began_at = self._monotonic()
+        self._may_pull(self.business)
+        mirrors = self._core.mirrors
+        business = mirrors.enter(self.business)
+        try:
+            above = self._above()
+            reason = self._reason(business)
+            if reason is None:
+                yield from self._follow(business)
+            else:
+                yield from self._begin_again(business, above, reason)
+        finally:
+            mirrors.leave(business)
+
+    def ended(self, error: VenusError) -> bool:
+        """Take in why a session has ended; return whether that is news."""
+        lasted_s = self._monotonic() - self._began_at
+        self.wait_s = RETRY_FIRST_S if lasted_s > RETRY_MAX_S else min(2 * self.wait_s, RETRY_MAX_S)
+        match error:
+            case OffsetTrimmed() | OffsetDiverged():
+                self._again = str(error)
+            case NotLeader():
+                self.progress.enter(State.ELSEWHERE, str(error))
+                return False
+        if isinstance(error, Refused | Diverged) and not self._again:
+            state = State.REFUSED
+        elif isinstance(error, Unavailable) and self._has_full_data():
+            state = State.CUT_OFF
+        else:
+            state = State.WAITING
+        return self.progress.enter(state, str(error))
+
+    def _has_full_data(self) -> bool:
+        with suppress(VenusError):
+            mirror = self._core.catalogue.known(self.business).committed.mirror
+            return mirror is not None and mirror.end > 0
+        return False
+
+    def _reason(self, business: Business) -> str | None:
+        """Return why the full data is to be taken, "" the first time, None if there is no reason."""
+        mirror = business.proposed.mirror
+        if mirror is None:
+            return ""
+        if mirror.only != self.only:
+            return "the labels have changed"
+        if not mirror.end:
+            return self._again or mirror.reason or "it was interrupted"
+        return self._again or None
+
+    def _begin_again(self, business: Business, above: Above, reason: str) -> Calls[None]:
+        """Take the full data, and follow from its cut on."""
+        progress = self.progress
+        progress.enter(State.FILLING, reason, above.reach)
+        progress.fills()
+        snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group)
+        try:
+            said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
+            yield from fill(snapshot, self._core.mirrors, business, said, progress)
+            self._again = ""
+            yield from self._follow(business, snapshot.snapshot_id)
+        except Exception:
+            with suppress(VenusError):
+                yield CloseSnapshot(snapshot_id=snapshot.snapshot_id)
+            raise
+
+    def _follow(self, business: Business, snapshot_id: str = "") -> Calls[None]:
+        """Take what is committed above; a snapshot is let go once the queue is kept for us."""
+        address = yield from self._open(business)
+        if snapshot_id:
+            yield CloseSnapshot(snapshot_id=snapshot_id)
+        self.progress.enter(State.FOLLOWING, "", address)
+        yield from self._take_all(business)
+
+    def _open(self, business: Business) -> Calls[str]:
+        """Begin with the newest batch that is here: it shows whether the set above has the same history."""
+        newest = places.newest(self._core.store, business)
+        end, epoch = business.proposed.next_offset, business.epoch_at_end
+        if newest is not None and business.log_start <= newest.base_offset < end:
+            with suppress(OffsetTrimmed):
+                found: str = yield OpenStream(offset=newest.base_offset, epoch=epoch)
+                return found
+        found = yield OpenStream(offset=end, epoch=epoch)
+        return found
+
+    def _take_all(self, business: Business) -> Calls[None]:
+        going: deque[tuple[Future[int], int]] = deque()
+        taken, passed_at = business.proposed.next_offset, self._monotonic()
+        while True:
+            increments, position = yield Increments(wait_s=0.0 if going else WAIT_S)
+            now = self._monotonic()
+            if increments or (position > taken and now - passed_at > PASS_EVERY_S):
+                self.progress.pulled(sum(len(increment.body) for increment in increments))
+                future = self._core.mirrors.take(business, increments, position, sparse=bool(self.only))
+                going.append((future, increments[-1].committed_at_us if increments else 0))
+                taken, passed_at = position, now
+            while going and (len(going) >= TAKES_AHEAD or not increments or going[0][0].done()):
+                yield from self._taken(*going.popleft())
+
+    def _taken(self, future: Future[int], committed_at_us: int) -> Calls[None]:
+        """Acknowledge above what is safe here."""
+        reached = yield Settle(future=future)
+        yield Acknowledge(offset=reached)
+        if committed_at_us:
+            self.progress.arrived(committed_at_us)
