@@ -10,7 +10,7 @@ from tests.support.feed import INT, TEXT, column, items, refers, settings_for, t
 from venus.adapters.targets.postgresql.naming import Placed, place, place_all
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
 from venus.adapters.targets.postgresql.schema.ddl_file import convert
-from venus.adapters.targets.postgresql.schema.evolve import step, widens
+from venus.adapters.targets.postgresql.schema.evolve import kept_columns, step, widens
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, differences
 from venus.config import Settings
 from venus.errors import Refused
@@ -219,6 +219,48 @@ def test_steps_between_versions(settings: Settings) -> None:
     assert made.remarks == ("column amount was dropped at the source and is kept here",)
     assert step(placed(old, settings), placed(replace(old, key=("label",)), settings)).refused
     assert step(placed(old, settings), placed(replace(old, name="things"), settings)).refused
+
+
+def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings) -> None:
+    old = items()
+    dropped = replace(old, version=2, columns=old.columns[:2])
+    again = replace(old, version=3, columns=(*old.columns[:2], column(4, "amount", TEXT)))
+    there = ["id", "label", "amount"]
+    aside = 'ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "amount_before_v3"'
+    added = 'ALTER TABLE "shop"."items" ADD COLUMN "amount" text'
+    kept = kept_columns([old, dropped], dropped)
+    assert kept == {"amount"}
+    made = step(placed(dropped, settings), placed(again, settings), present=there, kept=kept)
+    assert made.statements == (aside, added)
+    assert made.remarks == (
+        "column amount came again at the source; the one that was kept here is amount_before_v3 now",
+    )
+
+    at_once = step(placed(old, settings), placed(again, settings), present=there)
+    assert at_once.statements[-2:] == (aside, added)
+    without = step(placed(dropped, settings), placed(again, settings), present=there[:2], kept=kept)
+    assert without.statements == (added,), "somebody has dropped it here too"
+
+
+def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(settings: Settings) -> None:
+    old = items()
+    renamed = replace(old, version=2, columns=(old.columns[0], replace(old.columns[1], name="amount")))
+    made = step(placed(old, settings), placed(renamed, settings), present=["id", "label", "amount"])
+    assert made.statements == (
+        'ALTER TABLE "shop"."items" RENAME COLUMN "amount" TO "amount_before_v2"',
+        'ALTER TABLE "shop"."items" RENAME COLUMN "label" TO "amount"',
+    )
+
+
+def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
+    old = items()
+    more = replace(old, version=2, columns=(*old.columns, column(4, "price", TEXT)))
+    made = step(placed(old, settings), placed(more, settings), present=["id", "label", "amount", "price"])
+    assert made.statements == ()
+    assert made.refused == (
+        "the target's table shop.items has a column price of its own, and the source has added one: "
+        "rename or drop the one at the target"
+    )
 
 
 @pytest.mark.parametrize(

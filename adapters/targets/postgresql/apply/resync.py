@@ -26,9 +26,8 @@ from venus.adapters.targets.postgresql.database import (
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_full
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
 from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.schema import evolve
 from venus.adapters.targets.postgresql.schema.ddl import type_sql
-from venus.adapters.targets.postgresql.schema.following import keep_version
+from venus.adapters.targets.postgresql.schema.following import keep_version, step_to
 from venus.adapters.targets.postgresql.schema.own_types import settled
 from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.codec import schema as schemas_codec
@@ -229,15 +228,15 @@ class Resyncs:
         """Bring the table to the snapshot's schema version, which may be newer."""
         if schema.version <= state.schema_version:
             return
-        old = self._target.place(catalogue.schema(state.table_id, state.schema_version))
-        new = self._target.place(schema)
-        step = evolve.step(old, new, settled(session, new))
+        step = step_to(self._target, session, catalogue, schema, settled(session, self._target.place(schema)))
         if step.refused:
             raise TargetError(step.refused)
         for text in step.statements:
             session.run(text)
         keep_version(self._target, session, schema)
         remarks = "; ".join(step.remarks)
+        if remarks:
+            logger.warning("table %s: %s", state.source_name, remarks)
         self._target.own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
 
     def _hold(self, session: Session, state: TableState, cut: int) -> None:

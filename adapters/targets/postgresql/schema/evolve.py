@@ -6,10 +6,10 @@ else halts the table with a reason; resync or a decision of the operator goes on
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.naming import Placed, literal
+from venus.adapters.targets.postgresql.naming import Placed, fitted, literal, quoted
 from venus.adapters.targets.postgresql.schema.ddl import column_sql, counter_after, counter_before, type_sql
 from venus.adapters.targets.postgresql.schema.own_types import create_if_missing, labels_refused
 from venus.adapters.targets.postgresql.statements import statement
@@ -25,8 +25,19 @@ class Step:
     refused: str = ""
 
 
-def step(old: Placed, new: Placed, settled: Collection[str] = ()) -> Step:
-    """Return the way from one version to the next. `settled`: enums that have the new labels here already. Pure."""
+def step(
+    old: Placed,
+    new: Placed,
+    settled: Collection[str] = (),
+    *,
+    present: Collection[str] = (),
+    kept: Collection[str] = (),
+) -> Step:
+    """Return the way from one version to the next. Pure.
+
+    `settled`: enums that have the new labels here already. `present`: the columns that the table has at the target;
+    `kept`: those of them that the source has dropped, as `kept_columns` says.
+    """
     if (old.namespace, old.name) != (new.namespace, new.name):
         return Step(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
     if old.schema.key != new.schema.key:
@@ -35,20 +46,15 @@ def step(old: Placed, new: Placed, settled: Collection[str] = ()) -> Step:
     after = {c.number: c for c in new.schema.columns}
     if refused := labels_refused(old.schema, new.schema, settled):
         return Step(refused=refused)
+    gone = [column for number, column in before.items() if number not in after]
+    parts = [*(_dropped(old, column) for column in gone), _set_aside(old, new, gone, present, kept)]
+    parts += [_changed(old, new, c, after[number]) for number, c in before.items() if number in after]
+    if refused := next((part.refused for part in parts if part.refused), ""):
+        return Step(refused=refused)
     made = {own.spelled for own in old.schema.types}
     statements: list[str] = [create_if_missing(new, own) for own in new.schema.types if own.spelled not in made]
-    remarks: list[str] = []
-    for number, column in before.items():
-        if number in after:
-            changed = _changed(old, new, column, after[number])
-            if changed.refused:
-                return changed
-            statements += changed.statements
-            remarks += changed.remarks
-        else:
-            dropped = _dropped(old, column)
-            statements += dropped.statements
-            remarks += dropped.remarks
+    statements += [text for part in parts for text in part.statements]
+    remarks = [text for part in parts for text in part.remarks]
     for number, column in after.items():
         if number not in before:
             statements += [*counter_before(new, column), _added(new, column), *counter_after(new, column)]
@@ -72,6 +78,36 @@ def _parted(old: Placed, new: Placed, *, changing: bool) -> Step:
     why = f"{', '.join(gone)} has left" if gone else "its columns have changed"
     remarks.append(f"{why} at the source: what inherited from it here does so no more (ALTER TABLE ... INHERIT)")
     return Step(statements=(statement("heirs", "part", table=literal(old.sql)),), remarks=tuple(remarks))
+
+
+def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> frozenset[str]:
+    """Return the columns that earlier versions of a table had, by the names that they had last, and it has no more."""
+    names = {c.number: c.name for one in sorted(versions, key=lambda one: one.version) for c in one.columns}
+    return frozenset(names[number] for number in set(names) - {c.number for c in current.columns})
+
+
+def _set_aside(
+    old: Placed, new: Placed, gone: Iterable[Column], present: Collection[str], kept: Collection[str]
+) -> Step:
+    """Give another name to what is kept of a dropped column whose name comes again: as a column of its own.
+
+    Its values are not those of the new column, and nothing that is kept here is thrown away without a person.
+    """
+    before = {c.number: c.name for c in old.schema.columns}
+    ours = {old.fold(name) for name in (*kept, *(column.name for column in gone))}
+    steady = {old.fold(c.name) for c in old.schema.columns} - {old.fold(column.name) for column in gone}
+    statements, remarks = [], []
+    for column in new.schema.columns:
+        name = new.fold(column.name)
+        if before.get(column.number) == column.name or name in steady or name not in present:
+            continue
+        if name not in ours:
+            own = f"the target's table {old.qualified} has a column {name} of its own, and the source has added one"
+            return Step(refused=f"{own}: rename or drop the one at the target")
+        aside = fitted(f"{name}_before_v{new.schema.version}")
+        statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {quoted(name)} TO {quoted(aside)}")
+        remarks.append(f"column {name} came again at the source; the one that was kept here is {aside} now")
+    return Step(statements=tuple(statements), remarks=tuple(remarks))
 
 
 def _besides(schema: TableSchema) -> tuple[object, ...]:

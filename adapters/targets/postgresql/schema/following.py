@@ -6,6 +6,8 @@ rows are written by the new version's statements. What cannot be followed halts 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, guarded
@@ -13,6 +15,7 @@ from venus.adapters.targets.postgresql.schema import evolve
 from venus.adapters.targets.postgresql.schema.own_types import add_labels
 from venus.adapters.targets.postgresql.schema.tables import new_table
 from venus.adapters.targets.postgresql.session import Session
+from venus.adapters.targets.postgresql.statements import statement
 from venus.model import TableSchema
 
 
@@ -21,6 +24,19 @@ def keep_version(target: PostgresTarget, session: Session, schema: TableSchema) 
     if schema.types and any(t.table_id == schema.table_id for t in target.tables(session)):
         add_labels(target.place(schema), lambda: target.connect("labels"))
     target.put_schema(session, schema)
+
+
+def step_to(
+    target: PostgresTarget, session: Session, catalogue: Catalogue, schema: TableSchema, settled: Collection[str] = ()
+) -> evolve.Step:
+    """Return the way from the version that a table has at the target to this one; `settled` as `evolve.step` has it."""
+    known = catalogue.newest(schema.table_id)
+    old, new = target.place(known), target.place(schema)
+    versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
+    earlier = [one for one in versions if one.version <= known.version]
+    present = [name for (name,) in session.rows(statement("dictionary", "column_names"), {"table": old.sql})]
+    kept = evolve.kept_columns(earlier, known)
+    return evolve.step(old, new, settled, present=present, kept=kept)
 
 
 class SchemaChanges:
@@ -56,8 +72,7 @@ class SchemaChanges:
             raise RowsRefused(
                 table_id, f"a change of schema version {schema.version} came behind {known.schema_version}", []
             )
-        old = self._catalogue.schema(table_id, known.schema_version)
-        step = evolve.step(self._target.place(old), self._target.place(schema))
+        step = step_to(self._target, self._session, self._catalogue, schema)
         if step.refused:
             raise RowsRefused(table_id, step.refused, [])
         for text in step.statements:
