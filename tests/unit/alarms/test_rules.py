@@ -72,6 +72,11 @@ def test_what_replicas_say_has_a_rule() -> None:
         (["set home does not answer for 7 s: no"], "mirror_cut_off", ""),
         (alarms_of(broker_pb2.MirrorStatus(state="waiting", set="home", reason="no")), "mirror_waits", ""),
         (alarms_of(broker_pb2.MirrorStatus(state="refused", set="home", reason="no")), "mirror_refused", ""),
+        (
+            ["this set mirrors nothing new: eu has no role consumer(mirror/eu, *) at the set above"],
+            "mirror_refused",
+            "",
+        ),
         (["this set mirrors nothing: the sets are in a loop: a -> a"], "mirror_refused", ""),
         (alarms_of(broker_pb2.MirrorStatus(state="filling", reason="trimmed")), "mirror_filled", ""),
         (absent({"eu": ["ordres"]}, ["eu"], [], []), "label_absent", "eu names ordres"),

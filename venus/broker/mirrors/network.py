@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: Without an answer for so long the set above counts as cut off.
 CUT_OFF_S = 5.0
+#: In front of a set's name: the consumer group as which it pulls.
+GROUP = "mirror/"
 
 
 class Network:
@@ -51,7 +53,9 @@ class Network:
         self._lags: dict[str, Lag] = {}
         self._upstream: Upstream | None = None
         if settings.is_mirror:
-            self._upstream = Upstream(Address(",".join(settings.upstream), proof), self._looked)
+            self._upstream = Upstream(
+                Address(",".join(settings.upstream), proof), f"{GROUP}{self._place.set}", self._looked
+            )
         self._own: tuple[str, ...] = ()
 
     def start(self, own: Iterable[str], cluster: str = "") -> None:
@@ -149,7 +153,7 @@ class Network:
             raise Unavailable("the set above has not answered yet")
         return Above(
             reach=self._upstream.reach, set=network.set, network=network.networks[0] if network.networks else "",
-            group=f"mirror/{self._place.set}",
+            group=self._upstream.group,
         )  # fmt: skip
 
     # -- status ------------------------------------------------------------------------------------------------
@@ -176,6 +180,8 @@ class Network:
     def _alarms(self, seen: Seen) -> list[str]:
         if self._refused:
             return [f"this set mirrors nothing: {self._refused}"]
+        if seen.barred:
+            return [f"this set mirrors nothing new: {seen.trouble}"]
         if seen.trouble and time.monotonic() - seen.since > CUT_OFF_S:
             where = f"set {seen.network.set}" if seen.network is not None else "the set above"
             return [f"{where} does not answer for {time.monotonic() - seen.since:,.0f} s: {seen.trouble}"]

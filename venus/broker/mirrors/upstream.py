@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from venus.errors import VenusError
+from venus.errors import ConfigError, Denied, Unproven, Untrusted, VenusError
 from venus.rpc.address import Address, proof_of
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
@@ -27,13 +27,15 @@ class Seen:
     at: float = 0.0
     trouble: str = ""
     since: float = 0.0
+    #: Somebody answers there; certificates or roles stand between us.
+    barred: bool = False
 
 
 class Upstream:
-    """The thread that looks; `looked` is called in it after each look."""
+    """The thread that looks; `looked` is called in it after each look. `group` is whose roles the mirrors need."""
 
-    def __init__(self, reach: str, looked: Callable[[Seen], None]) -> None:
-        self.reach = reach
+    def __init__(self, reach: str, group: str, looked: Callable[[Seen], None]) -> None:
+        self.reach, self.group = reach, group
         self.seen = Seen()
         self._looked = looked
         self._stop = threading.Event()
@@ -68,8 +70,8 @@ class Upstream:
             self._close()
             known = self.seen
             self.seen = Seen(
-                network=known.network, businesses=known.businesses, at=known.at, trouble=str(error),
-                since=known.since if known.trouble else now,
+                network=known.network, businesses=known.businesses, at=known.at, trouble=self._said(error),
+                since=known.since if known.trouble else now, barred=isinstance(error, Denied | Untrusted | ConfigError),
             )  # fmt: skip
             return self.seen
         network = status.network if status.HasField("network") else None
@@ -92,6 +94,13 @@ class Upstream:
         except VenusError:
             return None
         return status.network if status.HasField("network") else None
+
+    def _said(self, error: VenusError) -> str:
+        """Return what stands in the way. A mirror needs one role; the call that was refused might do with others."""
+        if isinstance(error, Denied) and not isinstance(error, Unproven):
+            who = str(error).partition(" may not ")[0]
+            return f"{who} has no role consumer({self.group}, *) at the set above"
+        return str(error)
 
     def _close(self) -> None:
         if self._admin is not None:

@@ -1,0 +1,150 @@
+"""Broker sets with TLS: a mirror has a certificate and a role at the set above, or says in one line what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import networks
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, commit, take, wait_for
+from tests.support.certificates import EVERYTHING, HOSTS, Authority
+from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.config import Security
+from venus.rpc.address import Address, Proof
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+StartMirror = Callable[[Security], RunningBroker]
+
+
+@pytest.fixture
+def home(tmp_path: Path, authority: Authority) -> Iterator[RunningBroker]:
+    settings = networks.settings_of(tmp_path / "hq", ()).model_copy(update={"security": authority.security()})
+    broker = start_in_thread(settings)
+    with producer(broker, authority, 0) as found:
+        commit(found, [half(1, rows=5)])
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path, home: RunningBroker) -> Iterator[StartMirror]:
+    running: list[RunningBroker] = []
+
+    def starting(security: Security) -> RunningBroker:
+        settings = networks.settings_of(tmp_path / "eu", [home.address])
+        running.append(start_in_thread(settings.model_copy(update={"security": security})))
+        return running[-1]
+
+    yield starting
+    for broker in running:
+        broker.stop()
+
+
+def producer(broker: RunningBroker, authority: Authority, after: int) -> Producer:
+    found = Producer(authority.address(broker.address, "all", *EVERYTHING), BUSINESS, "p", window_bytes_max=1 << 20)
+    found.connect(0, after)
+    return found
+
+
+def mirror_of(address: Address) -> broker_pb2.MirrorStatus:
+    with Admin(address) as admin:
+        return next((b.mirror for b in admin.status().businesses), broker_pb2.MirrorStatus())
+
+
+def says(address: Address | str, words: str) -> None:
+    """Wait until the mirror's status has these words, as its only line, while it follows nothing."""
+
+    def said() -> bool:
+        with Admin(address) as admin:
+            status = admin.status()
+        return [alarm for alarm in status.alarms if "until" not in alarm] == [words] and not status.businesses
+
+    wait_for(said)
+
+
+@pytest.mark.parametrize("role", ["consumer(*, *)", "consumer(mirror/eu, *)"])
+def test_a_certificate_with_the_role_is_enough(
+    home: RunningBroker, authority: Authority, start: StartMirror, role: str
+) -> None:
+    authority.issue("eu", role, hosts=HOSTS)
+    mirror = start(authority.security("eu"))
+    reader = authority.address(mirror.address, "reader", "consumer(*, *)")
+
+    wait_for(lambda: mirror_of(reader).state == "following")
+    with producer(home, authority, 1) as more:
+        commit(more, [half(2, rows=5)])
+    with Subscriber(reader, BUSINESS, "main/eu", credit_bytes=1 << 20) as subscriber:
+        subscriber.open(5, 0)
+        assert sum(increment.count for increment in take(subscriber, 10)) == 5
+
+
+@pytest.mark.parametrize("roles", [(), ("broker",), ("consumer(*, main)",), ("consumer(mirror/asia, *)",)])
+def test_a_certificate_without_the_role_is_told_which_one_is_missing(
+    home: RunningBroker, authority: Authority, start: StartMirror, roles: tuple[str, ...]
+) -> None:
+    authority.issue("eu", *roles, hosts=HOSTS)
+    mirror = start(authority.security("eu"))
+    seen = authority.address(mirror.address, "ann", "operator")
+
+    if roles == ("consumer(mirror/asia, *)",):  # it may look, and not pull
+        wait_for(lambda: mirror_of(seen).state == "refused")
+        assert "role consumer(mirror/eu, main) is missing" in mirror_of(seen).reason
+    else:
+        says(seen, "this set mirrors nothing new: eu has no role consumer(mirror/eu, *) at the set above")
+
+
+def test_a_mirror_without_tls_is_told_what_to_set(home: RunningBroker, start: StartMirror) -> None:
+    mirror = start(Security())
+    says(
+        mirror.address,
+        f"this set mirrors nothing new: the broker at {home.address} speaks TLS, and security.ca is not set",
+    )
+
+
+def test_a_stranger_above_is_not_believed(home: RunningBroker, tmp_path: Path, start: StartMirror) -> None:
+    other = Authority(tmp_path / "other")
+    other.issue("eu", "consumer(*, *)", hosts=HOSTS)
+    mirror = start(other.security("eu"))
+    unsigned = f"the certificate of the broker at {home.address} is not signed by security.ca {other.ca}"
+    says(other.address(mirror.address, "ann", "operator"), f"this set mirrors nothing new: {unsigned}")
+
+
+def test_a_certificate_of_a_strange_authority_is_not_believed_above(
+    home: RunningBroker, authority: Authority, tmp_path: Path, start: StartMirror
+) -> None:
+    other = Authority(tmp_path / "other")
+    other.issue("eu", "consumer(*, *)", hosts=HOSTS)
+    both = tmp_path / "both.crt"
+    both.write_text(Path(authority.ca).read_text() + Path(other.ca).read_text())
+    mirror = start(other.security("eu", ca=str(both)))
+    ann = other.proof("ann", "operator")
+    seen = Address(mirror.address, Proof(ca=str(both), certificate=ann.certificate, key=ann.key))
+    with Admin(seen) as admin:
+        wait_for(lambda: any("this set mirrors nothing new" in alarm for alarm in admin.status().alarms))
+        (said,) = [alarm for alarm in admin.status().alarms if "mirrors nothing" in alarm]
+    certificate = other.folder / "eu.crt"
+    assert said.endswith(f"the broker at {home.address} does not believe our certificate {certificate}")
+
+
+def test_a_role_that_is_taken_away_stops_what_comes_and_what_is_there_is_served(
+    home: RunningBroker, authority: Authority, start: StartMirror
+) -> None:
+    authority.issue("eu", "consumer(mirror/eu, *)", hosts=HOSTS)
+    mirror = start(authority.security("eu"))
+    reader = authority.address(mirror.address, "reader", "consumer(*, *)", "viewer")
+    wait_for(lambda: mirror_of(reader).state == "following")
+
+    authority.issue("eu", hosts=HOSTS, replace=True)
+    mirror.stop()
+    again = start(authority.security("eu"))
+    reader = authority.address(again.address, "reader", "consumer(*, *)", "viewer")
+    with Admin(reader) as admin:
+        wait_for(lambda: any("has no role consumer(mirror/eu, *)" in alarm for alarm in admin.status().alarms))
+        assert admin.status().businesses[0].materialised_offset == 5
