@@ -23,7 +23,8 @@ FULL = Offset(-1)
 #: Of a business, and of a target.
 NAME_CHARS_MAX = 128
 ADDRESS_CHARS_MAX = 300
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/,]+):\d{1,5}")
+PORT_MAX = 65535
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/,]+):(\d{1,5})")
 
 
 class Kind(IntEnum):
@@ -232,7 +233,8 @@ class Finding:
 
 def is_address(text: str) -> bool:
     """Whether a text is HOST:PORT, with an IPv6 host in brackets."""
-    return len(text) <= ADDRESS_CHARS_MAX and _ADDRESS.fullmatch(text) is not None
+    found = _ADDRESS.fullmatch(text) if len(text) <= ADDRESS_CHARS_MAX else None
+    return found is not None and int(found[2]) <= PORT_MAX
 
 
 def is_heartbeat(namespace: str, name: str) -> bool:

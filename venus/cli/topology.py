@@ -17,7 +17,7 @@ def topology(
     ctx: typer.Context,
     addresses: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[HOST:PORT]...", help="More brokers to ask, one of each set; separated by blanks."),
+        typer.Argument(metavar="HOST:PORT", help="More brokers to ask, one of each set; separated by blanks."),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -28,14 +28,17 @@ def topology(
     is shown as the set above sees it.
     """
     from venus.cli.topology_seen import look
-    from venus.model import is_address
+    from venus.model import PORT_MAX, is_address
     from venus.network.drawing import drawn
     from venus.rpc.address import broker_of, proof_of
 
     run = Invocation.of(ctx, config, as_json)
     for address in addresses or ():
         if not is_address(address):
-            raise ConfigError(f"{address} should be HOST:PORT", hint="name brokers of more sets, separated by blanks")
+            raise ConfigError(
+                f"{address} should be HOST:PORT, with a port up to {PORT_MAX}",
+                hint="name brokers of more sets, separated by blanks",
+            )
     reach = broker_of(run.settings)
     starts = [tuple(one.split(",")) for one in reach.split(";")] + [(address,) for address in addresses or ()]
     view = look(starts, proof_of(reach))

@@ -23,6 +23,8 @@ _WANTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
 }
+#: Options with a form of their own.
+_FORMS = {"broker.further": 'should be a list of sets, like [["a:7400", "b:7400"], ["c:7400"]]'}
 
 
 def explained(error: ValidationError, file: Path | None, text: str) -> ConfigError:
@@ -56,5 +58,6 @@ def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
         if path[0] == "targets" and len(path) == 2:
             return "a target has a name: its options go into a section [targets.NAME]"
         return f"is a section, not a value: write [{'.'.join(path)}]"
-    reason = _WANTED.get(kind) or found["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    form = _FORMS.get(".".join(path)) if kind == "tuple_type" else None
+    reason = form or _WANTED.get(kind) or found["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return reason if path[-1] == "url" else f"{value!r} {reason}" if isinstance(value, str | int | float) else reason

@@ -21,7 +21,7 @@ from venus.config.sections import (
     Target,
     Tracing,
 )
-from venus.config.values import Names
+from venus.config.values import Labelled, Name
 from venus.errors import ConfigError
 from venus.suggest import nearest
 
@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     targets: dict[str, Target] = {}
     broker: Broker = Broker()
     #: What is pulled under a label: tables ("orders", "app.orders") of every business, or "business:NAME".
-    labels: dict[str, Names] = {}
+    labels: dict[Name, Labelled] = {}
     cluster: Cluster = Cluster()
     security: Security = Security()
     alarms: Alarms = Alarms()
@@ -76,10 +76,22 @@ class Settings(BaseSettings):
     @field_validator("cluster")
     @classmethod
     def _labels_exist(cls, cluster: Cluster, info: ValidationInfo) -> Cluster:
-        known = info.data.get("labels", {})
+        known = info.data.get("labels")
+        if known is None:  # they are wrong themselves, and said to be
+            return cluster
         for label in cluster.labels:
             if label not in known:
-                raise ValueError(f"label {label!r} is in no [labels]{nearest(label, known)}")
+                way_out = f'say there what it stands for: {label} = ["TABLE", ...]'
+                raise ValueError(f"label {label!r} is not in [labels]{nearest(label, known)}: {way_out}")
+        return cluster
+
+    @field_validator("cluster")
+    @classmethod
+    def _not_its_own_upstream(cls, cluster: Cluster, info: ValidationInfo) -> Cluster:
+        broker = info.data.get("broker")
+        own = (broker.address or broker.listen) if broker is not None else ""
+        if own in cluster.upstream:
+            raise ValueError(f"upstream names this broker itself, {own}: it lists brokers of the set above")
         return cluster
 
 

@@ -7,9 +7,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from venus.model import NAME_CHARS_MAX, is_address, is_name
+from venus.model import NAME_CHARS_MAX, PORT_MAX, is_address, is_name
 from venus.predicates.syntax import parse
 from venus.predicates.words import PredicateRefused
+from venus.suggest import nearest
+
+#: In front of the name of a business, in a label.
+BUSINESS = "business"
 
 
 def _name(value: str) -> str:
@@ -42,9 +46,22 @@ def _filled(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _mirrored(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Check what a label stands for: tables and businesses, each by its name."""
+    if not values:
+        raise ValueError('names nothing: list tables ("orders", "app.orders") or "business:NAME"')
+    for value in values:
+        kind, colon, name = value.partition(":")
+        if colon and (not is_name(name) if kind == BUSINESS else nearest(kind.strip().lower(), [BUSINESS])):
+            raise ValueError(f"has {value!r}: a business is written {BUSINESS}:{name.strip() or 'NAME'}")
+        if "*" in value:
+            raise ValueError(f"has {value!r}: a label lists names, and no patterns")
+    return values
+
+
 def _address(value: object) -> object:
     if isinstance(value, str) and value and not is_address(value):
-        raise ValueError("should be HOST:PORT")
+        raise ValueError(f"should be HOST:PORT, with a port up to {PORT_MAX}")
     return value
 
 
@@ -96,6 +113,7 @@ Predicates = dict[str, Annotated[str, AfterValidator(_predicate)]]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_names)]
 Address = Annotated[str, BeforeValidator(_address)]
+Labelled = Annotated[Names, AfterValidator(_mirrored)]
 Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), AfterValidator(_addresses)]
 Sets = Annotated[tuple[Annotated[Addresses, AfterValidator(_filled)], ...], BeforeValidator(_sets)]
 Remote = Annotated[str, BeforeValidator(_remote)]

@@ -81,6 +81,7 @@ def test_what_labels_choose() -> None:
     assert wanted(labels, ["eu", "us"], "main") == ("Items", "app.orders", "orders")
     assert wanted(labels, ["eu"], "crm") == ()
     assert wanted(labels, ["crm"], "main") is None
+    assert wanted({"nothing": ()}, ["nothing"], "main") is None, "a label that names nothing is not everything"
     assert absent(labels, ["eu", "us"], ["main"], ["orders", "app.orders", "items"]) == [
         "label eu names business:crm, which the set above does not have"
     ]

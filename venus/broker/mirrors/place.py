@@ -77,8 +77,9 @@ def wanted(labels: Mapping[str, Iterable[str]], chosen: Iterable[str], business:
 
     A label that names tables may have some of any business: whether it does, is seen by its tables.
     """
-    names = [name for label in chosen for name in labels[label]]
-    if not names or f"{BUSINESS}{business}" in names:
+    wanted_labels = tuple(chosen)
+    names = [name for label in wanted_labels for name in labels[label]]
+    if not wanted_labels or f"{BUSINESS}{business}" in names:
         return ()
     return tuple(sorted({name for name in names if not name.startswith(BUSINESS)})) or None
 
