@@ -6,8 +6,10 @@ metrics, health and alarms show that. All of them say the same sentences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from venus.network.topology import PULLS_AS
 
 ACTIVE = "ACTIVE"  # every change is taken over at once
 RESYNCING = "RESYNCING"  # is being made equal to the full data
@@ -100,3 +102,12 @@ def _way_out(table: TableCondition, at: str) -> str:
     if table.state == "PAUSED":
         return f"`venus resume {table.name}{at}` goes on"
     return f"`venus resync {table.name}{at}` reads it again" if table.state == "RESYNC" else ""
+
+
+def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: float, late_max_s: float) -> Iterator[str]:
+    """Yield what is wrong with a broker set below, as the set that it pulls from sees it."""
+    where = f"broker -> set {group.removeprefix(PULLS_AS)}"
+    if not connected:
+        yield f"{where}: it does not pull; the queue is kept for it: is its broker running, and the line up?"
+    if backlog_rows and late_s > late_max_s:
+        yield f"{where}: {backlog_rows:,} changes behind, the oldest {late_s:,.0f} s"

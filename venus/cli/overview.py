@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from venus.adapters.targets.views import TargetView
 from venus.cli.brokerviews import MirrorView, ReplicationView
 from venus.cli.traffic import TrafficView
-from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
+from venus.conditions import AdapterCondition, TableCondition, problems, set_problems, unaccounted_problem
+from venus.network.topology import PULLS_AS
 
 #: A healthy idle source is captured once a heartbeat; so many may be late before somebody is told.
 HEARTBEATS_LATE = 3.0
@@ -152,6 +153,7 @@ class Overview:
                 f"broker: it knows nothing of business {self.business}, which it had batches of: "
                 "its data are lost, or another broker answers at this address"
             )
+        found += [problem for below in self.sets_below for problem in below_problems(below)]
         for target in self.targets:
             if target.cut_over:
                 found += late_writes(target, self.broker)
@@ -167,6 +169,11 @@ class Overview:
         known = {target.group for target in self.targets}
         elsewhere = [p for group, told in self.broker.reported.items() if group and group not in known for p in told]
         return (*(self.broker.reported.get("", ()) if self.source.error or not self.source.asked else ()), *elsewhere)
+
+    @property
+    def sets_below(self) -> tuple[ConsumerView, ...]:
+        """The broker sets that pull from this one, as the consumer groups that they are."""
+        return tuple(c for c in self.broker.consumers if c.group.startswith(PULLS_AS))
 
     @property
     def healthy(self) -> bool:
@@ -204,6 +211,16 @@ def broker_problems(broker: BrokerView) -> list[str]:
         if half.age_s > HALF_AGE_MAX_S
     ]
     return found
+
+
+def below_problems(below: ConsumerView) -> list[str]:
+    """Say what is wrong with a broker set that pulls from this one."""
+    return list(
+        set_problems(
+            below.group, connected=below.connected, backlog_rows=below.backlog_rows, late_s=below.oldest_s,
+            late_max_s=APPLY_LAG_MAX_S,
+        )
+    )  # fmt: skip
 
 
 def capture_problems(overview: Overview) -> list[str]:

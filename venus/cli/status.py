@@ -12,13 +12,14 @@ from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.traffic import traffic_shown
 from venus.figures import bytes_shown, seconds_shown
+from venus.network.topology import PULLS_AS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.targets.views import TargetView
     from venus.cli.brokerviews import MirrorView, ReplicationView, ReplicaView
-    from venus.cli.overview import BrokerView, LeaseView, Overview, SourceView
+    from venus.cli.overview import BrokerView, ConsumerView, LeaseView, Overview, SourceView
 
 
 def status(
@@ -120,6 +121,8 @@ def shown(found: Overview) -> list[RenderableType]:
         parts += ["", *held]
     if found.broker.mirror is not None:
         parts += ["", mirror_shown(found.broker.mirror)]
+    if found.sets_below:
+        parts += ["", *(below_shown(below) for below in found.sets_below)]
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return [*parts, "", verdict(found)]
@@ -161,6 +164,15 @@ def mirror_shown(found: MirrorView) -> str:
     where = f" at {found.address}" if found.address else ""
     reason = f": {found.reason}" if found.reason else ""
     return f"mirror of {what}{way}{where}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}"
+
+
+def below_shown(below: ConsumerView) -> str:
+    """Say how far a broker set is that pulls from this one."""
+    behind = (
+        f"{below.backlog_rows:,} changes behind, {seconds_shown(below.oldest_s)}" if below.backlog_rows else "level"
+    )
+    away = "" if below.connected else "; it does not pull"
+    return f"set {below.group.removeprefix(PULLS_AS)} below: offset {below.acknowledged:,}, {behind}{away}"
 
 
 def replica_shown(replica: ReplicaView) -> str:

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 
 from venus.errors import VenusError
 from venus.network.drawing import Hop, SetView, View
-from venus.network.topology import BrokerSet, Tier, merged, problems_of
+from venus.network.topology import PULLS_AS, BrokerSet, Tier, merged, problems_of
 from venus.rpc.address import Address, Proof
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
 
-#: Of the consumer groups as which lower sets pull.
-GROUP = "mirror/"
 SETS_MAX = 200
 ASKED_AT_ONCE = 16
 
@@ -117,11 +115,11 @@ def _spoken_of(upper: BrokerSet, status: broker_pb2.BrokerStatus) -> Iterable[Se
     """Yield the sets that pull from one, as it sees them: what they have acknowledged."""
     for entry in status.businesses:
         for consumer in entry.consumers:
-            if consumer.group.startswith(GROUP):
+            if consumer.group.startswith(PULLS_AS):
                 hop = Hop(
                     business=entry.business, offset=consumer.acknowledged,
                     behind=max(0, entry.next_offset - consumer.acknowledged),
                     state="" if consumer.connected else "not connected",
                 )  # fmt: skip
-                lower = _unknown(consumer.group.removeprefix(GROUP), upper.level + 1)
+                lower = _unknown(consumer.group.removeprefix(PULLS_AS), upper.level + 1)
                 yield SetView(set=lower, asked=False, pulls_from=upper.name, businesses=(hop,))

@@ -15,6 +15,8 @@ from venus.errors import ConfigError
 from venus.suggest import nearest
 
 LEVELS_MAX = 100
+#: In front of a set's name: the consumer group as which its mirrors pull from the set above.
+PULLS_AS = "mirror/"
 
 
 class Tier(StrEnum):

@@ -43,6 +43,18 @@ def test_a_target_that_is_away_and_late() -> None:
     assert rules(status) == ["target_away", "target_late"]
 
 
+def test_a_set_below_is_no_target() -> None:
+    status, entry = business()
+    below = entry.consumers.add(group="mirror/lyon", connected=True)
+    assert rules(status) == []
+    below.connected, below.backlog_rows, below.oldest_unacknowledged_us = False, 1200, NOW_US - 61_000_000
+    assert [text for _, text in judged(status, NOW_US, LATE)] == [
+        "broker -> set lyon: it does not pull; the queue is kept for it: is its broker running, and the line up?",
+        "broker -> set lyon: 1,200 changes behind, the oldest 61 s",
+    ]
+    assert rules(status) == ["set_away", "set_late"]
+
+
 def test_who_was_paused_is_neither() -> None:
     status, entry = business()
     entry.consumers[0].backlog_rows = 1200

@@ -17,6 +17,7 @@ from venus.broker.mirrors.pulling import Above
 from venus.broker.mirrors.upstream import Seen, Upstream
 from venus.config import Cluster
 from venus.errors import Refused, Unavailable
+from venus.network.topology import PULLS_AS
 from venus.rpc.address import Address, Proof
 from venus.wire import broker_pb2
 
@@ -24,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 #: Without an answer for so long the set above counts as cut off.
 CUT_OFF_S = 5.0
-#: In front of a set's name: the consumer group as which it pulls.
-GROUP = "mirror/"
 
 
 class Network:
@@ -54,7 +53,7 @@ class Network:
         self._upstream: Upstream | None = None
         if settings.is_mirror:
             self._upstream = Upstream(
-                Address(",".join(settings.upstream), proof), f"{GROUP}{self._place.set}", self._looked
+                Address(",".join(settings.upstream), proof), f"{PULLS_AS}{self._place.set}", self._looked
             )
         self._own: tuple[str, ...] = ()
 
@@ -203,9 +202,11 @@ class Network:
         if state is State.FOLLOWING and not business.is_filled:
             state = State.FILLING
         mirror = business.committed.mirror
+        # What follows has nothing that is not above; the set above is asked once a second only.
+        above = max(lag.upstream_offset, entry.next_offset if state is State.FOLLOWING else 0)
         return broker_pb2.MirrorStatus(
             state=state, reason=reason, since_us=since_us, address=told.address,
-            set=mirror.set if mirror is not None else "", upstream_offset=lag.upstream_offset,
+            set=mirror.set if mirror is not None else "", upstream_offset=above,
             lag=lag.offsets(entry.next_offset), lag_ms=lag.ms(entry.next_offset, now), hop_ms=told.hop_ms,
             bytes=told.nbytes, rows=told.rows, rows_expected=mirror.rows if mirror is not None else 0,
             only=puller.only, fills=told.fills,

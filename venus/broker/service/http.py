@@ -37,7 +37,7 @@ PAGE_HEADERS = HEADERS | {
 PARTS = {
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
-    **dict.fromkeys(("page.js", "business.js", "charts.js", "show.js", "traffic.js"), "text/javascript"),
+    **dict.fromkeys(("page.js", "business.js", "charts.js", "network.js", "show.js", "traffic.js"), "text/javascript"),
 }
 STOP_TIMEOUT_S = 2
 #: A browser asks for a name, which may be any, and a password, which is the token.

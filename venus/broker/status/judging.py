@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from venus.conditions import set_problems
+from venus.network.topology import PULLS_AS
 from venus.wire import broker_pb2
 
 
@@ -49,6 +51,13 @@ def _capture(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> It
 
 def _targets(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> Iterator[str]:
     for consumer in entry.consumers:
+        if consumer.group.startswith(PULLS_AS):
+            yield from set_problems(
+                consumer.group, connected=consumer.connected, backlog_rows=consumer.backlog_rows,
+                late_s=(now_us - consumer.oldest_unacknowledged_us) / 1e6 if consumer.oldest_unacknowledged_us else 0.0,
+                late_max_s=late_s,
+            )  # fmt: skip
+            continue
         where = f"broker -> target {consumer.group.removeprefix(f'{entry.business}/')}"
         if consumer.HasField("reported") and consumer.reported.report.paused:
             continue  # that is an alarm of its own, and says why the rest is so

@@ -1,5 +1,6 @@
 // One business: the way of a row as a picture, its charts, its tables.
 import { chart } from "./charts.js";
+import { concernsAbove, isSet, mirrorBehind, mirrorTone, setName, setState, setTone } from "./network.js";
 import { age, ago, bytes, el, num, rate, sheet, span } from "./show.js";
 
 // States in which a table moves by itself; a state without an entry needs somebody.
@@ -36,6 +37,7 @@ export class Business {
   }
   source() {
     const b = this.b, paused = b.source && b.source.report.paused;
+    if (b.mirror) return this.above();
     if (ledElsewhere(b)) return this.elsewhere("Source", "Producer");
     const state = paused ? "paused" : b.producer ? "captured" : "nobody captures";
     return hop("Source", ...this.judged(alarm => alarm.hop === "source", state, b.producer && !paused ? "good" : "warn"), [
@@ -45,11 +47,32 @@ export class Business {
       ["Producer", b.producer || "not connected", b.producer ? "" : "warn"],
     ]);
   }
+  // Where a mirror's changes come from, in place of the source.
+  above() {
+    const m = this.b.mirror;
+    return hop("Set " + (m.set || "above"), ...this.judged(concernsAbove, m.state, mirrorTone(m)), [
+      ["Since", ago(m.since_us)],
+      ["Behind it", mirrorBehind(m), mirrorTone(m) === "bad" ? "bad" : ""],
+      Number(m.hop_ms) ? ["From the home", span(Number(m.hop_ms) / 1000)] : null,
+      m.only.length ? ["Tables", m.only.join(", ")] : null,
+      m.reason ? ["Because", m.reason, "bad"] : null,
+      ["Broker there", m.address || "none is connected", m.address ? "" : "warn"],
+    ]);
+  }
+  // A broker set that pulls from here.
+  below(c) {
+    const name = setName(c);
+    const concerns = alarm => alarm.rule.startsWith("set_") && alarm.text.includes(`set ${name}:`);
+    return hop("Set " + name, ...this.judged(concerns, setState(c), setTone(c, this.raised)), [
+      ["Has", "offset " + num(c.acknowledged)],
+      ["Backlog", num(c.backlog_rows) + (Number(c.backlog_rows) ? ", " + bytes(c.backlog_bytes) : "")],
+    ]);
+  }
   broker() {
     const b = this.b, r = b.replication, behind = BigInt(b.next_offset) - BigInt(b.materialised_offset);
     const state = !r ? "serves" : r.mode ? "leads, " + r.mode : r.leader ? "follows " + r.leader : "nobody leads";
     const plain = !r ? "good" : r.mode === "sync" || (!r.mode && r.leader) ? "good" : r.leader ? "warn" : "bad";
-    return hop(this.s.broker_id ? "Broker " + this.s.broker_id : "Broker", ...this.judged(alarm => alarm.hop === "broker", state, plain), [
+    return hop(this.s.broker_id ? "Broker " + this.s.broker_id : "Broker", ...this.judged(alarm => alarm.hop === "broker" && !concernsAbove(alarm) && !alarm.rule.startsWith("set_"), state, plain), [
       ["Next offset", num(b.next_offset)],
       ["Full data", behind > 0n ? num(behind) + " changes behind" : "up to date", behind > 0n ? "warn" : ""],
       ["Log", bytes(b.log_bytes)],
@@ -62,6 +85,7 @@ export class Business {
   }
   target(c) {
     const name = short(c.group, this.b.business);
+    if (isSet(c)) return this.below(c);
     if (ledElsewhere(this.b)) return this.elsewhere("Target " + name, "Consumer");
     const paused = c.reported && c.reported.report.paused;
     const late = Number(c.backlog_rows) && Number(c.oldest_unacknowledged_us) ? age(c.oldest_unacknowledged_us) : 0;
@@ -76,7 +100,7 @@ export class Business {
     ]);
   }
   charts() {
-    const groups = this.b.consumers.map(c => [short(c.group, this.b.business), c.group]);
+    const groups = this.b.consumers.map(c => [isSet(c) ? "set " + setName(c) : short(c.group, this.b.business), c.group]);
     const each = figure => groups.map(([name, group]) => [name, this.values(figure, group)]).filter(([, values]) => values.length);
     return [
       chart("Rows per second", this.times, [["in", this.values("in_per_s")], ...each("out_per_s")], rate),
@@ -121,7 +145,7 @@ export class Business {
       el("ul", {class: "path"},
         el("li", null, this.source()), el("li", null, this.broker()),
         el("li", null, el("div", {class: "targets"}, b.consumers.length ? b.consumers.map(c => this.target(c))
-          : ledElsewhere(b) ? this.elsewhere("Targets", "Consumers") : hop("Target", "none", "warn", [["Next", "venus migrate"]])))),
+          : ledElsewhere(b) ? this.elsewhere("Targets", "Consumers") : hop("Target", "none", b.mirror ? "soft" : "warn", [["Next", "venus migrate"]])))),
       el("div", {class: "charts"}, this.charts()),
       this.replicas(),
       b.halves.length ? sheet("Half messages without a decision", ["Batch", ">Rows", ">Bytes", ">Age", ">Reviews"],

@@ -1,6 +1,7 @@
 // The page of one broker: what is wrong first, then each business. Reads status.json every 2 s and history.json every 10 s.
 import { Business, ledElsewhere } from "./business.js";
 import { chart } from "./charts.js";
+import { isSet, network } from "./network.js";
 import { ago, bytes, clock, el, num, patchChildren, sheet, span } from "./show.js";
 import { traffic } from "./traffic.js";
 
@@ -35,7 +36,7 @@ function verdict(s, raised) {
     return el("div", {class: "verdict is-good"}, el("span", {role: "status"}, "Nothing needs you at this broker"),
       el("small", null, "alarms of what it follows stand at the page of who leads: " + leaders(led)));
   }
-  const behind = s.businesses.flatMap(b => b.consumers.map(c => Number(c.backlog_rows) ? Number(c.oldest_unacknowledged_us) : 0)).filter(us => us);
+  const behind = s.businesses.flatMap(b => b.consumers.filter(c => !isSet(c)).map(c => Number(c.backlog_rows) ? Number(c.oldest_unacknowledged_us) : 0)).filter(us => us);
   const most = behind.length ? ", the targets at most " + ago(Math.min(...behind)) + " behind" : "";
   return el("div", {class: "verdict is-good"}, el("span", {role: "status"}, "Nothing needs you"),
     el("small", null, num(s.businesses.length) + (s.businesses.length === 1 ? " business" : " businesses") + most));
@@ -76,13 +77,14 @@ function installations(found) {
 
 function show(s) {
   const raised = s.raised || [];
-  const page = [verdict(s, raised), alarmList(raised), ...s.businesses.map(found => new Business(found, s, history).render()),
+  const page = [verdict(s, raised), alarmList(raised), network(s), ...s.businesses.map(found => new Business(found, s, history).render()),
     installations(s.installations || []),
-    s.businesses.length || (s.installations || []).length ? null : el("p", {class: "none"}, "No business yet: start an upper adapter (venus sync)."), traffic(s), machine(s)];
+    s.businesses.length || (s.installations || []).length ? null : el("p", {class: "none"},
+      s.network && s.network.upstream.length ? "No business yet: the set above has not given any." : "No business yet: start an upper adapter (venus sync)."), traffic(s), machine(s)];
   patchChildren(document.getElementById("main"), page.filter(part => part));
   document.title = (raised.length ? `(${raised.length}) ` : "") + "VENUS broker" + (s.broker_id ? " " + s.broker_id : "");
   document.getElementById("who").textContent =
-    [s.cluster && `cluster ${s.cluster}`, s.broker_id && `broker ${s.broker_id}`, `version ${s.version}`].filter(Boolean).join(" · ");
+    [s.network && s.network.upstream.length && `set ${s.network.set}`, s.cluster && `cluster ${s.cluster}`, s.broker_id && `broker ${s.broker_id}`, `version ${s.version}`].filter(Boolean).join(" · ");
 }
 
 async function refresh() {

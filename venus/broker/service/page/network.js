@@ -1,0 +1,53 @@
+// Where this broker's set stands in the network: the set above, what is mirrored from it, and the sets that pull from here.
+import { ago, bytes, el, num, sheet, span } from "./show.js";
+
+const PULLS_AS = "mirror/";
+// States of a mirror in which it needs nobody.
+const WELL = {following: "good", filling: "warn", elsewhere: "soft"};
+export const isSet = consumer => consumer.group.startsWith(PULLS_AS);
+export const setName = consumer => consumer.group.slice(PULLS_AS.length);
+export const concernsAbove = alarm => alarm.rule.startsWith("mirror_");
+const late = consumer => Number(consumer.backlog_rows) && Number(consumer.oldest_unacknowledged_us) ? ago(consumer.oldest_unacknowledged_us) : "";
+
+export const mirrorTone = mirror => WELL[mirror.state] || "bad";
+export const mirrorState = mirror => (mirror.state === "filling" && Number(mirror.rows_expected)
+  ? `filling, ${num(mirror.rows)} of about ${num(mirror.rows_expected)} rows` : mirror.state) + " for " + ago(mirror.since_us);
+export const mirrorBehind = mirror => Number(mirror.lag) ? `${num(mirror.lag)} offsets, ${span(Number(mirror.lag_ms) / 1000)}`
+  : mirrorTone(mirror) === "bad" ? "level when last seen" : "level";
+// A restart is no alarm; what lasts is one, and red.
+export const setTone = (consumer, raised) => raised.some(alarm => alarm.rule.startsWith("set_") && alarm.text.includes(`set ${setName(consumer)}:`)) ? "bad"
+  : consumer.connected ? "good" : "warn";
+export const setState = consumer => consumer.connected ? (late(consumer) ? late(consumer) + " behind" : "level") : "away for " + ago(consumer.updated_at_us);
+
+function facts(status, mirrors, below) {
+  const n = status.network, above = n.path.length > 1 ? n.path[n.path.length - 2] : n.upstream.length ? "not known yet" : "";
+  const lost = n.refused || (status.raised || []).some(concernsAbove) || mirrors.some(([, m]) => mirrorTone(m) === "bad");
+  const worst = mirrors.map(([, m]) => m.state).find(state => !WELL[state]) || (lost ? "nothing comes" : "answers");
+  return el("dl", {class: "facts"}, [
+    ["This set", n.set], ["Tier", `${n.tier}, level ${num(n.level)}`],
+    n.labels.length ? ["Labels", n.labels.join(", ")] : null,
+    above ? ["Set above", `${above}: ${worst}`, lost ? "bad" : "good"] : ["Set above", "none: this is the home"],
+    n.upstream.length ? ["Its brokers", n.upstream.join(", ")] : null,
+    ["Sets below", below.length ? [...new Set(below.map(([, c]) => setName(c)))].join(", ") : "none has pulled yet"],
+  ].filter(fact => fact).map(([name, value, tone]) => el("div", null, el("dt", null, name), el("dd", {class: tone}, value))));
+}
+
+export function network(status) {
+  const n = status.network;
+  const mirrors = status.businesses.filter(b => b.mirror).map(b => [b, b.mirror]);
+  const below = status.businesses.flatMap(b => b.consumers.filter(isSet).map(c => [b, c]));
+  if (!n || !n.upstream.length && !below.length) return null;
+  return el("section", {"aria-label": "Network"},
+    el("h2", null, "Network"),
+    el("p", {class: "way"}, n.path.map((name, i) => [i ? " → " : "", el(name === n.set ? "strong" : "span", null, name)]).flat()),
+    n.refused ? el("ul", {class: "said"}, el("li", {class: "bad"}, "nothing is mirrored: " + n.refused)) : null,
+    facts(status, mirrors, below),
+    n.upstream.length ? sheet("Mirrored from the set above", ["Business", "State", ">Offset here", ">Above", ">Behind", ">From the home", ">Pulled", "Tables"],
+      mirrors.map(([b, m]) => [b.business,
+        el("span", {class: mirrorTone(m)}, mirrorState(m) + (m.reason ? ": " + m.reason : "")), num(b.next_offset), num(m.upstream_offset),
+        el("span", {class: Number(m.lag) && mirrorTone(m) === "bad" ? "bad" : ""}, mirrorBehind(m)), Number(m.hop_ms) ? span(Number(m.hop_ms) / 1000) : "–",
+        bytes(m.bytes), m.only.length ? m.only.join(", ") : "all"]), "Nothing yet.") : null,
+    below.length ? sheet("Sets that pull from here", ["Set", "Business", "State", ">Offset", ">Behind"],
+      below.map(([b, c]) => [setName(c), b.business, el("span", {class: setTone(c, status.raised || [])}, setState(c)), num(c.acknowledged),
+        Number(c.backlog_rows) ? `${num(c.backlog_rows)} changes, ${bytes(c.backlog_bytes)}` : "level"]), "") : null);
+}
