@@ -42,3 +42,8 @@ def alternatives(command: str) -> list[list[str]]:
 def read(path: Path) -> list[str]:
     """Return what a file tells people to type, each line once."""
     return list(dict.fromkeys(typed(path.read_text())))
+
+
+def section(path: Path, heading: str) -> str:
+    """Return the text below a heading of the second level."""
+    return path.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]

@@ -1,0 +1,162 @@
+"""The walk "Head office, three regions" of docs/OPERATING.md: every file and every command, as it is written there.
+
+Only addresses are others: ports that are free, and databases of this test. `&` and `%N` mean what they mean in
+a shell.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import section
+from tests.support.feed import query
+from tests.support.pipeline import Answer, Pipeline
+from tests.support.postgres import Server
+from venus.cli.demo.servers import free_ports
+from venus.cli.demo.shop import build
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+TEXT = section(Path(__file__).parents[2] / "docs" / "OPERATING.md", "Head office, three regions")
+FILES = {
+    block.split("\n", 1)[0].removeprefix("# "): block for block in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+}
+CONSOLES = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+SALES = {"customers", "orders", "order_lines"}
+TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1"
+FAIL_OVER_S = 10.0
+
+
+class Walk:
+    """A shell in the folder of the walk."""
+
+    def __init__(self, folder: Path, targets: dict[str, str]) -> None:
+        self.pipeline = Pipeline(folder=folder, source="", targets=targets)
+        ports = sorted({port for text in FILES.values() for port in re.findall(r"127\.0\.0\.1:(\d+)", text)})
+        self._ports = dict(zip(ports, free_ports(len(ports)), strict=True))
+        self._jobs: list[str] = []
+        for name, text in FILES.items():
+            for target, url in targets.items():
+                text = text.replace(f"postgresql://venus@{target}-db/shop", url)
+            (folder / name).write_text(self._spelled(text))
+        build(folder / "shop.db", customers=100, products=50, orders=300)
+
+    def _spelled(self, text: str) -> str:
+        """Return it with ports that are free."""
+        return re.sub(r"(127\.0\.0\.1):(\d+)", lambda m: f"{m[1]}:{self._ports[m[2]]}", text)
+
+    def type(self, command: str) -> Answer | None:
+        """Do what one line says."""
+        words = self._spelled(command).split()
+        if words[0] == "kill":
+            self.pipeline.kill(self._jobs[int(words[-1].removeprefix("%")) - 1])
+            return None
+        assert words.pop(0) == "venus", command
+        if words[-1] == "&":
+            name = f"{len(self._jobs) + 1} {command}"
+            self._jobs.append(name)
+            said = self.pipeline.tail().count("broker listens on")
+            self.pipeline.start(name, *words[:-1])
+            if words[0] == "broker":
+                self.pipeline.until(lambda: self.pipeline.tail().count("broker listens on") > said, command)
+            return None
+        code = {"topology": (0, 1), "status": (0, 1)}.get(words[1] if words[0] == "cluster" else words[0], (0,))
+        return self.pipeline.venus(*words, code=code)
+
+    def sells(self, number: int) -> None:
+        """Be the application at head office, which has a new customer."""
+        row = (number, "new", f"{number}@example.com", "2026-11-22 10:00:00")
+        with closing(sqlite3.connect(self.pipeline.folder / "shop.db", timeout=30)) as shop, shop:
+            shop.execute("INSERT INTO customers (id, name, email, created_at) VALUES (?, ?, ?, ?)", row)
+
+    def shop(self, statement: str) -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(self.pipeline.folder / "shop.db", timeout=30)) as shop:
+            return shop.execute(statement).fetchall()
+
+
+@pytest.fixture
+def walk(tmp_path: Path, postgres_server: Server) -> Iterator[Walk]:
+    urls = {name: postgres_server.create_database() for name in ("eu", "asia")}
+    made = Walk(tmp_path, urls)
+    yield made
+    made.pipeline.close()
+    for url in urls.values():
+        postgres_server.drop_database(url)
+
+
+def lines(block: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def shape(lines: list[str]) -> list[str]:
+    """Return a drawing without what differs from run to run."""
+    return [re.sub(r"main  .*", "main", re.sub(r"127\.0\.0\.1:\d+", "", line)).rstrip() for line in lines]
+
+
+def equal(walk: Walk, target: str, tables: set[str]) -> bool:
+    return all(
+        query(walk.pipeline.targets[target], f"SELECT count(*) FROM {table}")
+        == walk.shop(f"SELECT count(*) FROM {table}")
+        for table in tables
+    )
+
+
+def test_the_walk_goes_as_it_is_written(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    until = walk.pipeline.until
+    started, topology, targets, lost, back = (lines(block) for block in CONSOLES)
+    assert (len(FILES), len(started), len(targets)) == (5, 7, 5)
+    for command in started:
+        walk.type(command)
+
+    drawn: list[str] = []
+
+    def level() -> bool:
+        found = walk.type(topology[0])
+        assert found is not None
+        drawn[:] = found.out.splitlines()
+        return found.code == 0 and sum("level," in line for line in drawn) == 4
+
+    until(level, "every set to be level", every_s=0.5)
+    assert shape(drawn) == shape(CONSOLES[1].splitlines()[1:])
+
+    for command in targets[:-1]:
+        walk.type(command)
+    assert {name for (name,) in query(walk.pipeline.targets["eu"], TABLES)} == SALES
+    assert {name for (name,) in query(walk.pipeline.targets["asia"], TABLES)} == {"products"}
+    walk.sells(9001)
+    until(lambda: equal(walk, "eu", SALES), "the target of eu", every_s=0.2)
+    until(lambda: (walk.type(targets[-1]) or Answer(1, "", "")).code == 0, "a healthy status", every_s=0.5)
+
+    walk.type(lost[0])
+    walk.sells(9002)
+    began = time.monotonic()
+    until(lambda: equal(walk, "eu", SALES), "the target to go on at us")
+    assert time.monotonic() - began < FAIL_OVER_S
+    status, drawn_now = walk.type(lost[1]), walk.type(lost[2])
+    assert status is not None
+    assert "hq -> tandem -> us" in status.out
+    assert drawn_now is not None
+    assert drawn_now.code == 1
+    assert "no answer" in drawn_now.out
+
+    walk.type(back[0])
+    walk.sells(9003)
+    until(lambda: (walk.type(back[1]) or Answer(1, "", "")).code == 0, "eu to be back", every_s=0.5)
+    until(lambda: equal(walk, "eu", SALES), "the target of eu")
+    until(lambda: equal(walk, "asia", {"products"}), "the target of asia")
+    verified = walk.type(back[2])
+    assert verified is not None
+    assert "products" not in verified.out
+
+
+def test_every_command_of_the_walk_is_run() -> None:
+    assert len(CONSOLES) == 5
+    assert {line.split()[0] for block in CONSOLES for line in lines(block)} == {"venus", "kill"}
