@@ -8,7 +8,7 @@ is not what we thought (read it again), someone else was there (start over), or 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -116,6 +116,7 @@ class Connection:
             raise kind(text, hint="check [source] url") from error
         self._raw.autocommit = True
         self._cursor = self._raw.cursor()
+        self._texts = self._raw.cursor()
         self.run(self._settings())
 
     def _settings(self) -> str:
@@ -214,6 +215,19 @@ class Connection:
         try:
             self._cursor.copy_expert(text, into)
         except psycopg2.Error as error:
+            raise self._sorted(error) from error
+
+    def expect_types(self, oids: Iterable[int]) -> None:
+        """Let `texts` return values of these types as they are, whatever else is made of them elsewhere."""
+        as_written = psycopg2.extensions.new_type(tuple(oids), "AS_WRITTEN", lambda text, _: text)
+        psycopg2.extensions.register_type(as_written, self._texts)
+
+    def texts(self, text: str) -> list[tuple[str | None, ...]]:
+        """Execute and fetch everything as the server writes it, like COPY; small results of expected types only."""
+        try:
+            self._texts.execute(text)
+            return self._texts.fetchall()
+        except (psycopg2.Error, ValueError) as error:
             raise self._sorted(error) from error
 
     def literal(self, text: str, params: Params) -> str:

@@ -22,7 +22,7 @@ from venus.adapters.dialects.postgresql.claims import Claim
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.adapters.dialects.postgresql.stream import CopyStream, SmallCopy, sections
+from venus.adapters.dialects.postgresql.stream import CopyStream, FewRows, SmallCopy, sections
 from venus.codec.changes import TableChanges, marker
 from venus.codec.columns import keys_to_columns
 from venus.codec.layout import Layout
@@ -65,7 +65,9 @@ class PostgresCut:
         pace: FillPace,
         halts: Halts,
         forget_marks: Seq[str],
+        reads: dict[tuple[int, bool], str],
     ) -> None:
+        self._reads = reads
         self._forget_marks = forget_marks
         self._connection = connection
         self._epoch = epoch  # as the snapshot has it
@@ -107,8 +109,7 @@ class PostgresCut:
 
     def _changes(self, claim: Claim, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         small = claim.rows <= cutsql.SMALL_CLAIM_ROWS
-        text = cutsql.changes(claim.table, claim.schema, inserts_only=claim.inserts_only, taken=small)
-        with (SmallCopy if small else CopyStream)(self._connection, text) as stream:
+        with self._read(claim, small=small) as stream:
             yield from sections(
                 stream,
                 Layout.of(claim.schema),
@@ -119,6 +120,21 @@ class PostgresCut:
             )
         if not small:
             self._connection.run(cutsql.forget_log(claim.schema))
+
+    def _read(self, claim: Claim, *, small: bool) -> FewRows | SmallCopy | CopyStream:
+        """Begin to read what a table's log names; of few rows the statement is planned once in a session."""
+        which = claim.schema.table_id, claim.inserts_only
+        few = claim.rows <= cutsql.FEW_ROWS
+        if few and which in self._reads:
+            return FewRows(self._connection, self._reads[which])
+        text = cutsql.changes(claim.table, claim.schema, inserts_only=claim.inserts_only, taken=small)
+        if few and len(self._reads) < cutsql.PREPARED_MAX:
+            name = f"venus_read_{len(self._reads)}"
+            self._connection.run(f"PREPARE {name} AS {text}")
+            self._reads[which] = f"EXECUTE {name}"
+            return FewRows(self._connection, self._reads[which])
+        copied = cutsql.copied(text)
+        return SmallCopy(self._connection, copied) if small else CopyStream(self._connection, copied)
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         captured = self._captured[fill.table_id]
@@ -194,9 +210,9 @@ class PostgresCut:
         if batches:
             last = batches[-1]
             moved = {"next_sequence": last.last_sequence + 1, "last_batch": last.batch_no, "epoch": epoch}
-            parts.append(self._connection.literal(statement("registry", "advance"), moved))
-            parts.append(statement("registry", "add_batch", rows=registry.batch_rows(batches)))
-        parts.append(self._connection.literal(statement("registry", "forget_batches"), {"below": int(below)}))
+            parts.append(statement("registry", "advance", **{name: str(int(n)) for name, n in moved.items()}))
+            parts += registry.add_batches(batches)
+        parts.append(statement("registry", "forget_batches", below=str(int(below))))
         for fill in fills:
             was = self._fills[fill.table_id]
             values: dict[str, object] = {

@@ -35,6 +35,10 @@ SELECT table_id FROM venus.captured_table
 -- has_row --
 (SELECT {table_id} FROM {log} LIMIT 1)
 
+-- types --
+-- Whatever a column may have: values of few rows are taken as the server writes them, as COPY would.
+SELECT oid FROM pg_type
+
 -- small --
 -- What one of them has; the same snapshot.
 (SELECT {table_id}, count(*), bool_and(op = 'I'), coalesce(bool_or(op = 'T'), false), coalesce(bool_or(op = 'X'), false)
@@ -42,7 +46,11 @@ SELECT table_id FROM venus.captured_table
 
 -- forget_marks --
 -- Exactly those that the snapshot sees, with the log rows that they stood for.
-DELETE FROM venus.dirty WHERE table_id = ANY ('{numbers}')
+EXECUTE venus_forget_marks ('{numbers}')
+
+-- prepare_forget_marks --
+PREPARE venus_forget_marks (int[]) AS
+DELETE FROM venus.dirty WHERE table_id = ANY ($1)
 
 -- one_mark --
 -- Of a table whose changes have to wait: one says as much as thousands.
@@ -124,22 +132,23 @@ SELECT op, {keys} FROM {log}
 DELETE FROM {log}
 
 -- changes --
-COPY (
 WITH d AS ({logged}),
      g AS ({groups})
 SELECT {absent}, {key_values}{others} FROM g LEFT JOIN {table} t ON {joined}
+
+-- copied --
+COPY (
+{query}
 ) TO STDOUT
 
 -- changes_by_text --
 -- Keys that may be equal without being the same text: tombstones for the texts that are gone, then the rows.
-COPY (
 WITH d AS ({logged}),
      g AS MATERIALIZED ({groups})
 SELECT true, {key_values}{nulls} FROM g
  WHERE NOT EXISTS (SELECT FROM {table} t WHERE {joined} AND {same_text})
 UNION ALL
 SELECT false, {table_keys}{others} FROM {table} t WHERE EXISTS (SELECT FROM g WHERE {joined})
-) TO STDOUT
 
 -- fill --
 COPY (SELECT {columns} FROM {table} t {after} ORDER BY {order} LIMIT {limit}) TO STDOUT

@@ -7,6 +7,7 @@ schema, so that no search_path can put another in its place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.postgresql import names
@@ -17,6 +18,10 @@ from venus.model import TableSchema
 
 #: Claims up to this are weighed by the poll itself; more are counted.
 SMALL_CLAIM_ROWS = 1000
+#: Up to so many rows, each at most a message large, are in memory as a whole when they are read.
+FEW_ROWS = 4
+#: Statements of each kind that are prepared in a session.
+PREPARED_MAX = 64
 #: A descent to a row touches about this many pages that a pass over the table would not.
 _PAGES_PER_DESCENT = 4
 #: What a cut is opened with.
@@ -50,7 +55,8 @@ def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
     ]
 
 
-def wait(waiting: Iterable[int], *, pause_s: float, looks: int) -> str:
+@lru_cache(maxsize=64)
+def wait(waiting: frozenset[int], *, pause_s: float, looks: int) -> str:
     """Return what looks for dirty marks repeatedly, and ends at the first one that is not of a table `waiting`."""
     numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
     return statement("cut", "wait", waiting=numbers, pause_s=f"{pause_s:.6f}", looks=str(looks))
@@ -63,7 +69,10 @@ def prepared() -> list[str]:
         statement("cut", "dirty"),
         f"PREPARE venus_rewritten (oid[]) AS {statement('cut', 'rewritten') % as_parameter}",
         f"PREPARE venus_signatures (oid[]) AS {statement('dictionary', 'signatures') % as_parameter}",
+        statement("cut", "prepare_forget_marks"),
         statement("registry", "prepare_advance"),
+        statement("registry", "prepare_add_batch"),
+        statement("registry", "prepare_forget_batches"),
     ]
 
 
@@ -74,7 +83,7 @@ def plan(rows: int, pages: int) -> str:
 
 
 def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: bool) -> str:
-    """Return the COPY that reads a table's log rows, and deletes them if they are to be `taken`."""
+    """Return the query for a table's changes by its log rows, which are deleted if they are to be `taken`."""
     keys = log_keys(len(table.key))
     log = names.log_table(schema.table_id)
     others = [quoted(c.name) for c in schema.wire_columns[len(schema.key) :]]
@@ -100,6 +109,11 @@ def changes(table: Table, schema: TableSchema, *, inserts_only: bool, taken: boo
     )
     table_keys = ", ".join(f"t.{quoted(c.name)}" for c in table.key)
     return statement("cut", "changes_by_text", groups=groups, same_text=same_text, table_keys=table_keys, **parts)
+
+
+def copied(query: str) -> str:
+    """Return the COPY of a query's rows."""
+    return statement("cut", "copied", query=query)
 
 
 def forget_log(schema: TableSchema) -> str:

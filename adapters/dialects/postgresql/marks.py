@@ -53,6 +53,8 @@ class Tables:
     waiting: frozenset[int]
     #: What small cuts of these tables are opened with, prepared in the session.
     openings: dict[tuple[int, ...], str] = field(default_factory=dict)
+    #: What few rows are read with, by table and whether rows were only inserted.
+    reads: dict[tuple[int, bool], str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, captured: Iterable[Captured]) -> Tables:

@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 GIVE_WAY_MS = 200
 #: So many tables may take part in a small cut; one of more takes a few round trips, which it is large enough for.
 GUESSED_MAX = 16
-#: How many sets of tables, of how many tables each, have their opening prepared.
-PREPARED_MAX, PREPARED_TABLES_MAX = 64, 4
+#: Sets of so many tables at most have their opening prepared.
+PREPARED_TABLES_MAX = 4
 
 
 def open_cut(
@@ -69,7 +69,9 @@ def open_cut(
             return None
         _lock(connection, captured, others, fills)
         claims = sorted([*claims, *others], key=lambda claim: claim.schema.table_id)
-        return PostgresCut(connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget)
+        return PostgresCut(
+            connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget, tables.reads
+        )
     except LockTimeout as busy:
         logger.info("no cut now, the application has a table to itself: %s", busy)
         connection.rollback()
@@ -117,7 +119,7 @@ def _opened(connection: Connection, tables: Tables, oids: Mapping[int, int]) -> 
     which = tuple(oids)
     if which not in tables.openings:
         query = cutsql.opened(oids)
-        if len(which) > PREPARED_TABLES_MAX or len(tables.openings) >= PREPARED_MAX:
+        if len(which) > PREPARED_TABLES_MAX or len(tables.openings) >= cutsql.PREPARED_MAX:
             return query
         name = f"venus_open_{len(tables.openings)}"
         connection.run(f"PREPARE {name} AS {query}")

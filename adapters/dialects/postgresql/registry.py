@@ -199,11 +199,12 @@ def batches(connection: Connection, numbers: Seq[BatchNo]) -> dict[BatchNo, Batc
     }
 
 
-def batch_rows(batches: Iterable[BatchRecord]) -> str:
-    """Return the VALUES of batch rows; numbers and hexadecimal digits only."""
-    return ", ".join(
-        f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in batches
-    )
+def add_batches(batches: Seq[BatchRecord]) -> list[str]:
+    """Return what adds rows to the batch table; numbers and hexadecimal digits only."""
+    rows = [f"({b.batch_no}, {b.epoch}, {b.first_sequence}, {b.last_sequence}, '{b.digest:016x}')" for b in batches]
+    if len(rows) == 1:
+        return [statement("registry", "add_one_batch", row=rows[0])]
+    return [statement("registry", "add_batch", rows=", ".join(rows))]
 
 
 def backlog(connection: Connection, captured: Iterable[Captured]) -> dict[int, tuple[int, int]]:

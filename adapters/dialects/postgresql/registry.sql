@@ -84,7 +84,7 @@ PREPARE venus_advance (bigint, bigint, bigint) AS
 UPDATE venus.checkpoint SET next_sequence = $1, last_batch = $2 WHERE id = 1 AND epoch = $3
 
 -- advance --
-EXECUTE venus_advance (%(next_sequence)s, %(last_batch)s, %(epoch)s)
+EXECUTE venus_advance ({next_sequence}, {last_batch}, {epoch})
 
 -- epoch --
 SELECT epoch FROM venus.checkpoint WHERE id = 1
@@ -92,8 +92,19 @@ SELECT epoch FROM venus.checkpoint WHERE id = 1
 -- add_batch --
 INSERT INTO venus.batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES {rows}
 
+-- prepare_add_batch --
+PREPARE venus_add_batch (bigint, bigint, bigint, bigint, text) AS
+INSERT INTO venus.batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES ($1, $2, $3, $4, $5)
+
+-- add_one_batch --
+EXECUTE venus_add_batch {row}
+
+-- prepare_forget_batches --
+PREPARE venus_forget_batches (bigint) AS
+DELETE FROM venus.batch WHERE batch_no < $1
+
 -- forget_batches --
-DELETE FROM venus.batch WHERE batch_no < %(below)s
+EXECUTE venus_forget_batches ({below})
 
 -- store_fill --
 -- Unless somebody has restarted it since its state was read.

@@ -262,4 +262,5 @@ class PostgresSource:
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
         self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared()]))
+        self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
         self._loaded, self._look_at = True, float("-inf")

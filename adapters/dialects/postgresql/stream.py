@@ -10,7 +10,7 @@ import fcntl
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
@@ -31,6 +31,8 @@ _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _SPOOL_BYTES = 8 << 20
 _NEWLINE = ord("\n")
+_NULL = "\\N"
+_ESCAPES = str.maketrans({v: f"\\{k}" for k, v in zip("btnvfr\\", "\b\t\n\v\f\r\\", strict=True)})
 #: What a row weighs beside its bytes, as TableChanges.nbytes counts it.
 _ROW_OVERHEAD = 9
 _SECTION_OVERHEAD = 32
@@ -100,6 +102,26 @@ class SmallCopy(_Rows):
         self._spool.close()
 
 
+class FewRows(_Rows):
+    """What EXECUTE returns, as COPY would write it: COPY is parsed and planned each time, which takes longer."""
+
+    def __init__(self, connection: Connection, text: str) -> None:
+        self._data = copy_text(connection.texts(text))
+
+    def _read(self) -> bytes:
+        data, self._data = self._data, b""
+        return data
+
+    def close(self) -> None:
+        pass
+
+
+def copy_text(rows: Iterable[Iterable[str | None]]) -> bytes:
+    """Return rows as COPY writes them."""
+    lines = ("\t".join(_NULL if v is None else v.translate(_ESCAPES) for v in row) for row in rows)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
 class CopyStream(_Rows):
     """A running COPY of any size."""
 
@@ -139,7 +161,13 @@ class CopyStream(_Rows):
 
 
 def sections(
-    stream: CopyStream | SmallCopy, layout: Layout, *, flagged: bool, inserts_only: bool, rows_max: int, bytes_max: int
+    stream: CopyStream | SmallCopy | FewRows,
+    layout: Layout,
+    *,
+    flagged: bool,
+    inserts_only: bool,
+    rows_max: int,
+    bytes_max: int,
 ) -> Iterator[TableChanges]:
     """Yield the rows of a COPY as sections within the limits; a larger row travels alone. Raises UnfitRow."""
     for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
