@@ -3,6 +3,9 @@
 Deficit round robin: in each turn a business may take `quantum` units more. What costs nothing (a decision, a review,
 an entry from a leader) and is first in its line goes at once. So a business that floods the broker delays the others
 by a turn, not by its backlog, and never their decisions.
+
+What is taken at once is answered at once, so a small business would wait for the large ones that go with it. Now and
+then the small ones therefore go alone (`small`): every second time at most, so the large ones lose little.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ T = TypeVar("T")
 class _Line(Generic[T]):
     items: deque[tuple[int, T]] = field(default_factory=deque)
     deficit: int = 0
+    cost: int = 0  # of all items
 
 
 @dataclass(slots=True)
@@ -37,6 +41,8 @@ class FairQueue(Generic[T]):
         self._urgent: deque[T] = deque()
         self._sections: deque[_Section[T]] = deque([_Section()])
         self._count = 0
+        self._lately: dict[Hashable, int] = {}  # what each has put, halved each time that all were taken from
+        self._were_alone = False
 
     def __len__(self) -> int:
         return self._count
@@ -56,6 +62,9 @@ class FairQueue(Generic[T]):
         if line is None:
             line = section.lines[key] = _Line()
         line.items.append((cost, item))
+        line.cost += cost
+        if cost:
+            self._lately[key] = self._lately.get(key, 0) + cost
         self._count += 1
 
     def put_first(self, item: T) -> None:
@@ -70,11 +79,42 @@ class FairQueue(Generic[T]):
         self._sections.append(barrier)
         self._count += 1
 
-    def take(self, cost_max: int, count_max: int) -> list[T]:
-        """Remove what comes next; the last item may exceed `cost_max`."""
+    def take(self, cost_max: int, count_max: int, *, small: int = 0) -> list[T]:
+        """Remove what comes next; the last item may exceed `cost_max`.
+
+        Whoever has put no more than `small` lately goes without the others, unless it was so the last time.
+        """
         taken: list[T] = []
         while self._urgent and len(taken) < count_max:
             taken.append(self._urgent.popleft())
+        alone = self._small_ones(small) if small and not self._were_alone else []
+        self._were_alone = bool(alone)
+        if alone:
+            self._whole(alone, taken, count_max)
+        else:
+            self._in_order(taken, cost_max, count_max)
+            self._lately = {key: cost // 2 for key, cost in self._lately.items() if cost > 1}
+        self._count -= len(taken)
+        return taken
+
+    def _small_ones(self, small: int) -> list[Hashable]:
+        """Return who is small, if somebody else is not."""
+        lines = self._sections[0].lines
+        found = [key for key, line in lines.items() if line.cost <= small and self._lately.get(key, 0) <= small]
+        return found if len(found) < len(lines) else []
+
+    def _whole(self, keys: list[Hashable], taken: list[T], count_max: int) -> None:
+        lines = self._sections[0].lines
+        for key in keys:
+            line = lines[key]
+            while line.items and len(taken) < count_max:
+                price, item = line.items.popleft()
+                line.cost -= price
+                taken.append(item)
+            if not line.items:
+                del lines[key]
+
+    def _in_order(self, taken: list[T], cost_max: int, count_max: int) -> None:
         cost = 0
         while len(taken) < count_max and cost < cost_max:
             lines = self._sections[0].lines
@@ -85,8 +125,6 @@ class FairQueue(Generic[T]):
                 self._sections.popleft()
             else:
                 break
-        self._count -= len(taken)
-        return taken
 
     def drain(self) -> list[T]:
         """Remove everything, in no promised order."""
@@ -117,6 +155,7 @@ class FairQueue(Generic[T]):
                     break
                 line.items.popleft()
                 line.deficit -= price
+                line.cost -= price
                 cost += price
                 taken.append(item)
             if line.items:

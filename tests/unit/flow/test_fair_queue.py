@@ -12,19 +12,19 @@ from venus.flow.fair_queue import FairQueue
 ITEMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=100)
 
 
-@given(ITEMS, st.integers(1, 500), st.integers(1, 20))
+@given(ITEMS, st.integers(1, 500), st.integers(1, 20), st.integers(0, 300))
 def test_every_business_gets_its_own_order_and_everything_comes_out(
-    items: list[tuple[int, int]], cost_max: int, count_max: int
+    items: list[tuple[int, int]], cost_max: int, count_max: int, small: int
 ) -> None:
     queue: FairQueue[tuple[int, int]] = FairQueue(100)
     for number, (key, cost) in enumerate(items):
         queue.put(key, cost, (key, number))
     out: list[tuple[int, int]] = []
     while len(queue):
-        taken = queue.take(cost_max, count_max)
+        taken = queue.take(cost_max, count_max, small=small)
         assert 0 < len(taken) <= count_max
         costs = [items[number][1] for _, number in taken if items[number][1]]
-        assert sum(costs[:-1]) < cost_max
+        assert sum(costs[:-1]) < max(cost_max, 5 * small + 1)
         out += taken
     by_key = defaultdict(list)
     for key, number in out:
@@ -39,6 +39,42 @@ def test_a_small_business_waits_for_one_turn_of_a_flood() -> None:
         queue.put("flood", 50, "f")
     queue.put("small", 50, "s")
     assert queue.take(200, 100) == ["f", "f", "s", "f"]
+
+
+def test_a_small_business_goes_without_the_flood_every_second_time_at_most() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    for _ in range(1000):
+        queue.put("flood", 50, "f")
+    queue.put("small", 10, "half")
+    queue.put("small", 0, "decision")
+    assert queue.take(200, 100, small=20) == ["half", "decision"]
+    queue.put("small", 10, "half")
+    assert queue.take(200, 100, small=20) == ["f", "f", "half", "f", "f"], "the flood has its turn as well"
+    queue.put("small", 0, "decision")
+    assert queue.take(200, 100, small=20) == ["decision"]
+
+
+def test_a_flood_of_which_little_waits_just_now_is_no_small_business() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    for _ in range(10):
+        queue.put("flood", 50, "f")
+    assert len(queue.take(1000, 100, small=20)) == 10, "nobody else is there"
+    queue.put("flood", 0, "its decision")
+    queue.put("other", 500, "o")
+    assert queue.take(1000, 100, small=20) == ["its decision", "o"]
+    for _ in range(10):
+        queue.put("other", 500, "o")
+        assert queue.take(1000, 100, small=20) == ["o"]
+    queue.put("flood", 0, "the next")
+    queue.put("other", 500, "o")
+    assert queue.take(1000, 100, small=20) == ["the next"], "its flood is long ago"
+
+
+def test_while_all_are_small_they_go_together() -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    queue.put("a", 10, "a")
+    queue.put("b", 10, "b")
+    assert queue.take(1000, 100, small=20) == ["a", "b"]
 
 
 def test_a_decision_does_not_wait_for_anothers_half_messages() -> None:

@@ -32,6 +32,7 @@ from venus.broker.queue.buffer import Buffer
 from venus.broker.store.rocks import Store
 from venus.errors import SlowRequest, StorageError, StoreFull, Unavailable, VenusError
 from venus.flow.fair_queue import FairQueue
+from venus.flow.group_size import GroupSize
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,11 @@ T = TypeVar("T")
 #: How many bytes of half messages go into one group.
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
-#: The same while several businesses write: a small one waits for the group before its own.
-SHARED_GROUP_BYTES_MAX = 2 << 20
+#: The same while several businesses write: a small one waits for the group before its own. How much in between is
+#: measured (flow/group_size.py).
+SHARED_GROUP_BYTES = (256 << 10, 2 << 20)
+#: Businesses that have sent no more than this lately go without the larger ones, every second time at most.
+SMALL_BYTES = 64 << 10
 TURN_BYTES = 512 << 10
 #: Businesses that were there this long ago still count as several.
 SHARED_FOR_S = 1.0
@@ -114,6 +118,7 @@ class CommitThread:
         self._ready = threading.Condition()
         self._waiting: FairQueue[_Command[Any]] = FairQueue(TURN_BYTES)
         self._shared_at = -SHARED_FOR_S
+        self._group_size = GroupSize(*SHARED_GROUP_BYTES)
         #: When the thread last looked at its queue, and how long the half messages of its last group had waited.
         self.turned_at = monotonic()
         self.waited_s = 0.0
@@ -227,12 +232,18 @@ class CommitThread:
                 return
             commands = self._in_time([c for c in commands if c.future.set_running_or_notify_cancel()])
             try:
-                self.step(commands)
+                self._timed_step(commands)
             except BaseException as error:
                 self.fail(error)
                 for command in commands:
                     _reject(command, error)
                 return
+
+    def _timed_step(self, commands: Sequence[_Command[Any]]) -> None:
+        began, synced_s = self._monotonic(), self._store.syncs.total_s
+        self.step(commands)
+        sync_s = self._store.syncs.total_s - synced_s
+        self._group_size.took(sum(c.nbytes for c in commands), self._monotonic() - began - sync_s, sync_s)
 
     def _take(self) -> list[_Command[Any]] | None:
         with self._ready:
@@ -246,7 +257,9 @@ class CommitThread:
             if self._waiting.lines > 1:
                 self._shared_at = self.turned_at
             shared = self.turned_at - self._shared_at < SHARED_FOR_S
-            return self._waiting.take(SHARED_GROUP_BYTES_MAX if shared else GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
+            if not shared:
+                return self._waiting.take(GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
+            return self._waiting.take(self._group_size.size, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
 
     def _in_time(self, commands: list[_Command[Any]]) -> list[_Command[Any]]:
         """Refuse half messages that have waited too long: nothing of them is on disk, and the others shall not wait."""

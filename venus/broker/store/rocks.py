@@ -35,7 +35,8 @@ _CHECKPOINT_CACHE_BYTES = 8 << 20
 #: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
 _RUN_ROWS_MAX = 64
 _SMALL_BYTES = 4 << 10
-_COUNTED_AT_ONCE = 4096
+#: Keys and values that are walked or written in one call of C: the interpreter's lock is held meanwhile.
+_AT_ONCE = 512
 
 _AGAIN = "start the broker again"
 
@@ -67,7 +68,10 @@ class Batch:
 
     def put_many(self, family: str, many_keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Set many keys; the loop runs in C."""
-        deque(map(self._raw.put, many_keys, values, repeat(self._families[family])), maxlen=0)
+        put, handle = self._raw.put, repeat(self._families[family])
+        for at in range(0, len(many_keys), _AT_ONCE):
+            end = at + _AT_ONCE
+            deque(map(put, many_keys[at:end], values[at:end], handle), maxlen=0)
 
     def delete(self, family: str, key: bytes) -> None:
         """Remove one key."""
@@ -184,10 +188,16 @@ class Store:
             raise _wrapped(self.path, error, "compact") from error
 
     def checkpoint(self, path: Path) -> None:
-        """Make a consistent copy of everything, of hard links; open it with `read_only=True`."""
+        """Make a consistent copy of everything, of hard links; open it with `read_only=True`.
+
+        What is in memory is written to files first: the interpreter's lock is free meanwhile, and it is not while a
+        checkpoint does the same (0.2 s for 16 MiB, in which the whole broker stood still).
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         maker = Checkpoint(self._db)
         try:
+            for view in self._views.values():
+                view.flush(True)
             maker.create_checkpoint(str(path))
             seal.put(path)
         except Exception as error:
@@ -308,7 +318,7 @@ class Store:
         counted = 0
         marks: list[bytes] = []
         last = b""
-        while run := list(islice(found, _COUNTED_AT_ONCE)):
+        while run := list(islice(found, _AT_ONCE)):
             last = run[-1]
             inside = bisect_left(run, stop) if stop and last >= stop else len(run)
             marks += run[-counted % every : inside : every]

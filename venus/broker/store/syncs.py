@@ -13,6 +13,8 @@ class Syncs:
     def __init__(self) -> None:
         self._ended: deque[tuple[float, float]] = deque(maxlen=KEPT)  # when, and how long it took
         self._began: float | None = None
+        #: What the fsyncs since the broker's start took together.
+        self.total_s = 0.0
 
     def begin(self, now: float) -> None:
         """Note that an fsync begins."""
@@ -22,6 +24,7 @@ class Syncs:
         """Note that it has ended."""
         if self._began is not None:
             self._ended.append((now, now - self._began))
+            self.total_s += now - self._began
             self._began = None
 
     def running_s(self, now: float) -> float:

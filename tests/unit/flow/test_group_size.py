@@ -1,0 +1,42 @@
+"""A group has as much as takes as long as its fsync."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from venus.flow.group_size import GroupSize
+
+KIB = 1 << 10
+
+
+def learned(sync_s: float, byte_s: float, fixed_s: float = 0.0) -> int:
+    size = GroupSize(256 * KIB, 2048 * KIB)
+    for _ in range(200):
+        size.took(size.size, fixed_s + size.size * byte_s, sync_s)
+    return size.size
+
+
+def test_it_becomes_what_takes_as_long_as_the_fsync() -> None:
+    assert abs(learned(sync_s=0.008, byte_s=0.008 / (1024 * KIB)) - 1024 * KIB) < 16 * KIB
+
+
+def test_a_fast_disk_has_small_groups_and_a_slow_one_large_ones() -> None:
+    byte_s = 0.004 / (1024 * KIB)
+    assert learned(sync_s=0.0001, byte_s=byte_s) <= 257 * KIB
+    assert learned(sync_s=0.05, byte_s=byte_s) >= 2047 * KIB
+
+
+def test_a_group_that_was_hardly_full_tells_nothing() -> None:
+    size = GroupSize(256 * KIB, 2048 * KIB)
+    size.took(100, 1.0, 0.001)
+    size.took(2048 * KIB, 0.0, 0.0)
+    assert size.size == 2048 * KIB
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 24), st.floats(0, 10), st.floats(0, 10))))
+def test_it_stays_within_its_bounds(groups: list[tuple[int, float, float]]) -> None:
+    size = GroupSize(256 * KIB, 2048 * KIB)
+    for nbytes, work_s, sync_s in groups:
+        size.took(nbytes, work_s, sync_s)
+        assert 256 * KIB <= size.size <= 2048 * KIB
