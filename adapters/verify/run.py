@@ -29,7 +29,9 @@ from venus.adapters.verify.tasks import Ends, Place, close_opened
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
+from venus.network.labels import is_wanted
 from venus.rpc.address import broker_of
+from venus.rpc.admin import Admin
 
 __all__ = ["Options", "VerificationFailed", "verify"]
 
@@ -55,6 +57,9 @@ class _Run:
     runner_for: RunnerFor
     report: Report
     notes: list[str] = field(default_factory=list)
+    #: The tables that the broker set here mirrors, as its labels name them; empty = all.
+    mirrored: tuple[str, ...] = ()
+    left_out: list[TableSchema] = field(default_factory=list)
 
     def run(self) -> Result:
         began, options = time.monotonic(), self.options
@@ -63,6 +68,7 @@ class _Run:
             started_at=datetime.now(UTC).isoformat(timespec="seconds"), sample=options.sample, where=options.where,
         )  # fmt: skip
         registered, result.leg = self._registered()
+        registered = self._leave_out(registered)
         if options.where and result.leg != "ends":
             raise ConfigError(
                 f"--where is a condition in SQL, and --leg {result.leg} compares with the full data, which has none",
@@ -110,6 +116,23 @@ class _Run:
         found = [self._one(table_id, registered, at_target) for table_id in table_ids]
         return [c for c in found if self._wanted(c.subject.schema, [f.subject.schema for f in found])]
 
+    def _leave_out(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
+        """Return the registry without what the broker set here does not mirror, and note that."""
+        with Admin(broker_of(self.settings)) as admin:
+            self.mirrored = admin.mirrored(self.settings.business.name)
+        if not self.mirrored:
+            return registered
+        self.left_out = [t.schema for t in (registered or {}).values() if not self._is_mirrored(t.schema)]
+        names = ", ".join(sorted(schema.qualified for schema in self.left_out))
+        mirrors = f"the broker set here mirrors {', '.join(self.mirrored)} only"
+        self.notes.append(f"{mirrors}, so not compared: {names}" if names else mirrors)
+        if registered is None:
+            return None
+        return {number: table for number, table in registered.items() if self._is_mirrored(table.schema)}
+
+    def _is_mirrored(self, schema: TableSchema) -> bool:
+        return not self.mirrored or is_wanted(self.mirrored, schema.namespace, schema.name)
+
     def _at_target(self) -> dict[int, LoadedTable]:
         """Return each table's version at the target, and what stands in the way there."""
         target = open_target(self.settings, self.options.target)
@@ -129,7 +152,9 @@ class _Run:
         loaded = at_target.get(table_id) if at_target is not None else None
         schema = known.schema if known else loaded.schema  # type: ignore[union-attr]
         obstacle = loaded.obstacle if loaded else ""
-        if registered is not None and known is None:
+        if not self._is_mirrored(schema):
+            obstacle = "the broker set here does not mirror it any more: add it to a label, or drop it at the target"
+        elif registered is not None and known is None:
             obstacle = "it is not captured at the source any more"
         elif at_target is not None and loaded is None:
             obstacle = "the target does not have it yet: it comes with its first change"
@@ -148,6 +173,10 @@ class _Run:
         patterns = self.options.tables
         for pattern in patterns:
             if not any(_named(s, pattern) for s in every):
+                if any(_named(s, pattern) for s in self.left_out):
+                    raise ConfigError(
+                        f"{pattern!r} is not mirrored by the broker set here", hint="compare it where it is mirrored"
+                    )
                 known = ", ".join(sorted(s.qualified for s in every)[:12])
                 raise ConfigError(f"no table is named {pattern!r}", hint=f"compared can be: {known}")
         return not patterns or any(_named(schema, pattern) for pattern in patterns)

@@ -59,7 +59,16 @@ def migrate(
     read_s = time.monotonic() - started
     with run.out.progress("loading") as steps, choosing(settings, engine, run.out.say) as choice:
         report = load(opened, steps, choice)
-    return answer(run, filled, read_s, report, choice.name)
+    return answer(run, filled, read_s, report, choice.name, mirrored(settings))
+
+
+def mirrored(settings: Settings) -> tuple[str, ...]:
+    """Return the tables that the broker's set mirrors, as its labels name them; () = all."""
+    from venus.rpc.address import broker_of
+    from venus.rpc.admin import Admin
+
+    with Admin(broker_of(settings)) as admin:
+        return admin.mirrored(settings.business.name)
 
 
 def engine_for(target: Target, engine: str) -> str:
@@ -160,8 +169,9 @@ def load(target: Target, steps: Steps, choice: Choice) -> LoadReport:
 
 
 def answer(
-    run: Invocation, filled: dict[str, int] | None, read_s: float, report: LoadReport, engine: str = "local"
-) -> int:
+    run: Invocation, filled: dict[str, int] | None, read_s: float, report: LoadReport, engine: str = "local",
+    only: tuple[str, ...] = (),
+) -> int:  # fmt: skip
     """Say what was loaded. Rows that the target refused are differences."""
     rows = sum(report.rows.values())
     document = {
@@ -176,6 +186,7 @@ def answer(
         "refused": report.parked,
         "warnings": report.warnings,
         "left_out": report.left_out,
+        "mirrored_only": only,
         "source_asked": filled is not None,
         "first_fill": filled or {},
         "first_fill_seconds": read_s,
@@ -189,6 +200,8 @@ def answer(
     if report.left_out:
         look = f"venus migrate --target {report.target} --ddl-only"
         shown.append(f"{len(report.left_out)} things of the source are not carried over: `{look}` lists them")
+    if only:
+        shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
     if filled:
         shown.append(f"first fill: {sum(filled.values()):,} rows read from the source in {read_s:.1f} s")
     shown.append(f"target {report.target}: {rows:,} rows in {report.seconds:.1f} s, at offset {report.offset:,}")

@@ -37,6 +37,11 @@ class Admin:
         request = broker_pb2.StatusRequest(business=business)
         return self._ask(business, "Status", request, broker_pb2.BrokerStatus)
 
+    def mirrored(self, business: str) -> tuple[str, ...]:
+        """Return the tables of a business that the broker's set mirrors, as its labels name them; () = all."""
+        found = [entry for entry in self.status(business).businesses if entry.business == business]
+        return tuple(name for entry in found if entry.HasField("mirror") for name in entry.mirror.only)
+
     def decide(self, business: str, batch_no: int, verdict: Verdict) -> broker_pb2.Decided:
         """Decide half messages in the producer's place; it is fenced and reads the outcome when it comes back."""
         request = broker_pb2.DecideRequest(

@@ -11,7 +11,8 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.mirrors.lag import Lag
 from venus.broker.mirrors.place import Place, absent, path_of, refusal, short_of, wanted
-from venus.broker.queue.only import Cut, cut_down, is_wanted
+from venus.broker.queue.only import Cut, cut_down
+from venus.network.labels import is_wanted
 from venus.wire import broker_pb2, change_pb2
 
 HERE = Place(set="eu", tier="access", level=2)

@@ -14,7 +14,7 @@ import xxhash
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
-from venus.model import is_heartbeat
+from venus.network.labels import is_wanted
 from venus.wire import change_pb2
 
 #: No table has this id: nothing of a business is wanted, which is something else than everything.
@@ -25,12 +25,6 @@ CACHE_BYTES_MAX = 8 << 20
 Body = tuple[int, bytes]  # digest, body
 #: Business, index in its log, digest: an unclean election may give an index to another batch.
 _Key = tuple[int, int, int, frozenset[int]]
-
-
-def is_wanted(names: Iterable[str], namespace: str, table: str) -> bool:
-    """Whether a table is one of those; VENUS's own heartbeat always is, as lag is measured by it."""
-    known = (table.lower(), f"{namespace}.{table}".lower())
-    return is_heartbeat(namespace, table) or any(name.lower() in known for name in names)
 
 
 class Choice:

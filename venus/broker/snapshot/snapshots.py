@@ -21,7 +21,6 @@ from venus.broker.machine import mirror, queue_index
 from venus.broker.machine.business import Business, Materialised
 from venus.broker.machine.records import decode_materialised, decode_schema
 from venus.broker.queue.filled import check, unfilled
-from venus.broker.queue.only import is_wanted
 from venus.broker.snapshot import splits
 from venus.broker.snapshot.checkpoints import Checkpoints
 from venus.broker.snapshot.chunks import Chunks
@@ -31,6 +30,7 @@ from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.codec.chunk import Sealed, Totals
 from venus.errors import Overloaded, ProtocolError, Refused, Unavailable
+from venus.network.labels import is_wanted
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)

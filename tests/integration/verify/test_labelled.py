@@ -1,0 +1,166 @@
+"""Below a broker set that mirrors some tables: loads and comparisons have these, and name the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import lakes, networks
+from tests.support.brokers import business_status
+from tests.support.feed import INT, column
+from tests.support.feed import table as table_of
+from tests.support.whole_way import Loop, WholeWay, found, run_at, whole_way
+from venus.adapters.running import LocalRunner, Runner
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.upper.capture import first_fill
+from venus.adapters.verify.findings import Result, Verdict
+from venus.adapters.verify.run import Options, verify
+from venus.broker.service.process import RunningBroker
+from venus.config import Broker, Lake, Settings, Target
+from venus.errors import ConfigError
+from venus.spark.runner import SparkRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+ROWS = 500
+LEFT_OUT = "the broker set here mirrors item only, so not compared: public.other"
+
+
+@dataclass
+class Region:
+    """A home with capture, and a set below it that mirrors one of two tables."""
+
+    way: WholeWay
+    set: RunningBroker
+    settings: Settings
+
+    def level(self) -> None:
+        """Wait until the target has everything that there is."""
+
+        def reached() -> bool:
+            if self.way.log_rows():
+                return False
+            offset = business_status(self.way.broker.address).next_offset
+            position = progress(self.settings, "main").position
+            return position is not None and position.offset >= offset
+
+        self.way.until(reached, "the region's target")
+
+    def compare(self, runner: Runner | None = None, **options: object) -> Result:
+        chosen = Options(**{"target": "main", "slice_rows": 200, **options})  # type: ignore[arg-type]
+        return verify(self.settings, chosen, runner_for=lambda _: runner or LocalRunner())
+
+    def load(self, runner: Runner | None = None) -> dict[str, int]:
+        return full_sync(self.settings, "main", runner=runner).rows
+
+
+@pytest.fixture
+def region(tmp_path: Path, database: str, second_database: str) -> Iterator[Region]:
+    for name in ("item", "other"):
+        run_at(
+            database, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, {ROWS}) n",
+        )  # fmt: skip
+    with whole_way(tmp_path, database, second_database) as way:
+        way.install()
+        first_fill(way.settings, threading.Event())
+        way.start("capture")
+        labels = {"eu": ("item",)}
+        below = networks.start(tmp_path / "eu", way.broker.address, labels=["eu"], known_labels=labels)
+        try:
+            networks.has(below.address, business_status(way.broker.address).next_offset)
+            yield Region(way, below, way.settings.model_copy(update={"broker": Broker(addresses=(below.address,))}))
+        finally:
+            below.stop()
+
+
+def planted(result: Result) -> None:
+    """Look at the result of two planted differences."""
+    assert found(result) == {("item", ("7",), "missing", "apply"), ("item", ("499",), "different", "apply")}
+    assert [t.table for t in result.tables] == ["public.item"]
+    assert result.undecided == []
+
+
+def plant(region: Region) -> None:
+    run_at(region.way.target, "DELETE FROM item WHERE id = 7", "UPDATE item SET v = 'x' WHERE id = 499")
+
+
+def test_a_comparison_names_what_the_labels_leave_out(region: Region) -> None:
+    assert region.load() == {"public.item": ROWS}
+    for leg in ("auto", "source", "all"):
+        result = region.compare(leg=leg)
+        assert (result.verdict, result.notes) == (Verdict.SAME, [LEFT_OUT]), leg
+        assert {t.table for t in result.tables} == {"public.item"}
+    away = region.compare(leg="target")
+    assert (away.verdict, away.notes) == (Verdict.SAME, ["the broker set here mirrors item only"])
+
+    plant(region)
+    planted(region.compare())
+    planted(region.compare(leg="target"))
+    with pytest.raises(ConfigError, match="'oth\\*' is not mirrored by the broker set here"):
+        region.compare(tables=("oth*",))
+
+
+def test_what_follows_is_the_same_too(region: Region) -> None:
+    region.load()
+    following = Loop(lambda stop: run_apply(region.settings, "main", stop))
+    try:
+        run_at(
+            region.way.source, "UPDATE item SET v = 'new' WHERE id % 3 = 0", "UPDATE other SET v = 'new'",
+            "DELETE FROM item WHERE id < 20", "TRUNCATE other",
+        )  # fmt: skip
+        region.level()
+        result = region.compare(leg="all")
+        assert (result.verdict, result.notes) == (Verdict.SAME, [LEFT_OUT])
+    finally:
+        following.end()
+
+
+def test_a_table_that_the_labels_name_no_more_is_not_called_the_same(region: Region, tmp_path: Path) -> None:
+    region.load()
+    region.set.stop()
+    labels = {"eu": ("item",), "more": ("other",)}
+    again = networks.start(tmp_path / "eu", region.way.broker.address, labels=["more"], known_labels=labels)
+    try:
+        region.way.until(lambda: networks.says(again.address, "following").only == ["other"], "the other table")
+        region.settings = region.settings.model_copy(update={"broker": Broker(addresses=(again.address,))})
+        reasons = {undecided.table: undecided.reason for undecided in region.compare().undecided}
+        assert reasons.keys() == {"public.item", "public.other"}
+        assert reasons["public.item"].startswith("the broker set here does not mirror it any more")
+    finally:
+        again.stop()
+
+
+@pytest.mark.spark
+def test_by_spark_too(region: Region, spark_session: SparkSession) -> None:
+    runner = SparkRunner(spark_session.sparkContext)
+    assert region.load(runner) == {"public.item": ROWS}
+    assert run_at(region.way.target, "SELECT to_regclass('other')") == [(None,)]
+    result = region.compare(runner)
+    assert (result.verdict, result.rows, result.notes) == (Verdict.SAME, ROWS, [LEFT_OUT])
+    plant(region)
+    planted(region.compare(runner))
+
+
+def test_a_folder_of_parquet_files_has_what_the_labels_bring(region: Region, tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    lake = Target.model_validate({"url": f"parquet://{root}"})
+    settings = region.settings.model_copy(update={"targets": {"lake": lake}, "lake": Lake(**lakes.QUICK)})
+    assert lakes.load(settings) == {"public.item": ROWS}
+    (table_id,) = lakes.manifest_of(settings).tables
+    schema = table_of(table_id, "item", column(1, "id", INT), column(2, "v"))
+    with lakes.following(settings):
+        run_at(region.way.source, "UPDATE other SET v = 'new'", "DELETE FROM item WHERE id <= 100")
+        region.way.until(lambda: not region.way.log_rows(), "capture")
+        lakes.is_at(settings, business_status(region.way.broker.address).next_offset)
+    assert len(lakes.newest_rows(settings, schema)) == ROWS - 100
+    assert sorted(path.name for path in (root / "current").iterdir()) == ["public.item"]
