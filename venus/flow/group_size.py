@@ -1,4 +1,4 @@
-"""How much goes into one group of the disk while several want to write: as much as takes as long as its fsync. Pure.
+"""How much goes into one group of the disk while several want to write: as much as takes as long as its fsync.
 
 More would make whoever waits wait longer, and the disk hardly faster; less would spend most of the time on fsyncs. So
 the groups are small on a fast disk and large on a slow one.
