@@ -172,6 +172,7 @@ def one(kind: str, columns: int, rows: int, server: Server, *, pace_only: bool) 
         folder.mkdir()
         pipeline = Pipeline(folder=folder, source=at.url, targets={"main": server.create_database()})
         pipeline.environ = at.environ
+        pipeline.new_interpreters = True  # as a user starts a command: what has to be imported costs time
         pipeline.configure()
         try:
             return measured(pipeline, at, server)
@@ -262,10 +263,14 @@ def measured(pipeline: Pipeline, at: Place, server: Server) -> dict[str, Any]:
     disk = size_of(pipeline.folder / "data")
     pipeline.start("sync", "sync", "--target", "main")
     pipeline.caught_up("main")
-    busy, started = processors(pipeline, server), time.monotonic()
-    pipeline.ask("cutover", "--target", "main", "--rehearse")
-    cutover_s = time.monotonic() - started
-    cutover_cpu_s = processors(pipeline, server) - busy
+    while True:
+        busy, started = processors(pipeline, server), time.monotonic()
+        rehearsed = pipeline.ask("cutover", "--target", "main", "--rehearse", code=(0, 3))
+        cutover_s = time.monotonic() - started
+        cutover_cpu_s = processors(pipeline, server) - busy
+        if not rehearsed["blocks"]:
+            break
+        pipeline.caught_up("main")  # a heartbeat came at the wrong moment, on a busy machine
     read_s, load_s = loaded["first_fill_seconds"], loaded["seconds"]
     return {
         "rows": loaded["rows"], "speed": found["speed"],

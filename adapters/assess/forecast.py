@@ -19,6 +19,8 @@ FIXED_S = 2.5
 TABLE_S = 0.006
 #: Writing a row to a PostgreSQL target, with its key: a row, each value, each KiB.
 LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US = 0.8, 0.15, 2.0
+#: From so many rows on a load starts processes (running.POOL_ROWS_MIN), which takes so long, on two cores.
+POOL_ROWS, POOL_S = 50_000, 1.2
 #: Reading and hashing a row on all three sides in a cut-over: a row, each value, each KiB.
 COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 8.0, 1.2, 10.0
 CUTOVER_FIXED_S = 3.0
@@ -122,7 +124,8 @@ _TELLING_ROWS = 1_000
 def of_source(tables: Iterable[TableForecast], rows: int, speed: float) -> Forecast:
     """Add the tables up."""
     known = list(tables)
-    read_s, load_s = sum(t.read_s for t in known), sum(t.load_s for t in known)
+    pool_s = POOL_S * speed if rows >= POOL_ROWS else 0.0
+    read_s, load_s = sum(t.read_s for t in known), pool_s + sum(t.load_s for t in known)
     fixed_s = (FIXED_S + TABLE_S * len(known)) * speed
     compare_s = sum(t.compare_s for t in known)
     forecast = Forecast(
@@ -160,7 +163,8 @@ def _with_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> F
         ),
         Line(
             what="loading one target", value=f.load_s, unit="s",
-            formula=f"sum of rows x ({LOAD_ROW_US:g} + {LOAD_VALUE_US:g} x columns + {LOAD_KIB_US:g} x KiB) us x speed",
+            formula=f"sum of rows x ({LOAD_ROW_US:g} + {LOAD_VALUE_US:g} x columns + {LOAD_KIB_US:g} x KiB) us x speed,"
+            f" and {POOL_S:g} s x speed for its processes if there are {POOL_ROWS:,} rows or more",
         ),
         Line(
             what="cut-over, the application at rest", value=f.cutover_s, unit="s",

@@ -14,6 +14,8 @@ from venus.adapters.assess.forecast import (
     LOAD_KIB_US,
     LOAD_ROW_US,
     LOAD_VALUE_US,
+    POOL_ROWS,
+    POOL_S,
     QUIET_S,
     ROW_BYTES_ASSUMED,
     TABLE_S,
@@ -21,6 +23,7 @@ from venus.adapters.assess.forecast import (
     of_table,
 )
 from venus.adapters.dialects.surveying import Pace, Sample, Size
+from venus.adapters.running import POOL_ROWS_MIN
 
 PACE = Pace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
 SIZE = Size(
@@ -107,7 +110,17 @@ def test_the_whole_is_its_tables_and_a_start() -> None:
     assert one is not None
     found = of_source([one, one], 2_000_000, 2.0)
 
-    assert found.fill_s == pytest.approx(2 * (one.read_s + one.load_s) + 2 * (FIXED_S + 2 * TABLE_S))
+    assert found.fill_s == pytest.approx(2 * (one.read_s + one.load_s) + 2 * (FIXED_S + 2 * TABLE_S + POOL_S))
     assert found.cutover_s == pytest.approx(QUIET_S + 2 * CUTOVER_FIXED_S + 2 * one.compare_s)
     assert found.changes_per_s == 20.0
     assert all(line.formula for line in found.lines)
+
+
+def test_from_so_many_rows_on_a_load_starts_processes() -> None:
+    found = of_table(SIZE, 10, 12, PACE, 1.0)
+    assert found is not None
+    few, many = of_source([found], POOL_ROWS - 1, 2.0), of_source([found], POOL_ROWS, 2.0)
+
+    assert POOL_ROWS == POOL_ROWS_MIN
+    assert many.load_s - few.load_s == pytest.approx(2 * POOL_S)
+    assert many.fill_s - few.fill_s == pytest.approx(2 * POOL_S)
