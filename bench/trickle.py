@@ -254,7 +254,11 @@ def rounds(bench: Bench, count: int, seconds: float, *, peer: bool) -> dict[str,
 
 def report(console: Console, rate: int, found: dict[str, list[Spell]]) -> None:
     """Print the medians."""
-    table = Table(title=f"{rate} one-row transactions/s, medians of {len(found[VENUS])} spells")
+    shared = statistics.median(s.rate * s.seconds / max(1, s.cuts) for s in found[VENUS])
+    table = Table(
+        title=f"{rate} one-row transactions/s, {shared:.1f} of them a cut, medians of {len(found[VENUS])} spells",
+        min_width=80,
+    )
     for heading in ("", "p50 ms", "p99 ms", "max ms", "tx/s"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, label in ((VENUS, "VENUS"), (PEER, "logical replication")):
