@@ -1,7 +1,7 @@
 r"""Few rows, value by value: for a handful of them the fixed cost of the calls on whole batches is nearly all there is.
 
-A transaction of one row waits for this in three processes. What is not perfectly ordinary (an escape, a key that is
-NULL, damage) is left to the code for batches, which also says what is wrong; so each function here may return None.
+A transaction of one row waits for this in capture and in apply. What is not perfectly ordinary (an escape, a key that
+is NULL, damage) is left to the code for batches, which also says what is wrong; so each function here may return None.
 """
 
 from __future__ import annotations
