@@ -89,12 +89,10 @@ def to_columns(messages: Packed, layout: Layout, first: int, stop: int) -> list[
             begin = at + 1
             at = begin + data[begin - 1]
             value = data[begin:at]
-            if at > end:
-                return None
             try:
                 column.append(value if binary else value.decode())
             except UnicodeDecodeError:
                 return None
-        if at != end:
+        if at != end:  # before it, or beyond it: a value was cut short
             return None
     return columns if at == len(data) else None

@@ -161,6 +161,15 @@ def test_the_error_names_the_row(row: bytes, message: str) -> None:
         to_columns(keys, rows, LAYOUT)
 
 
+def test_rows_whose_border_has_moved_are_refused() -> None:
+    keys = Packed.of([plain.encode_row([str(n)], [1]) for n in range(2)])
+    data = plain.encode_row(["n"], [3]) + plain.encode_row(["abc"], [3])
+    assert to_columns(keys, Packed(data, np.array([3, 5], dtype=np.uint32)), LAYOUT)[2] == ["n", "abc"]
+
+    with pytest.raises(ProtocolError, match=r"shop\.orders version 1: row 1"):  # its bytes are right, all together
+        to_columns(keys, Packed(data, np.array([6, 2], dtype=np.uint32)), LAYOUT)
+
+
 def test_a_record_id_without_its_key_is_refused() -> None:
     with pytest.raises(ProtocolError, match="key column id is NULL in row 2"):
         keys_to_copy(Packed.of([b"\x0a\x011", b""]), LAYOUT)
