@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -59,7 +60,7 @@ def view_of(answers: Iterable[Answer]) -> View:
     """Put answers together: sets that answered, sets that did not, and those of which only others have spoken."""
     told = [(_set_of(one.status.network, one.addresses), one.status) for one in answers if one.status is not None]
     topology, problems = merged(found for found, _ in told)
-    problems += problems_of(topology.sets, complete=False)
+    problems += [*_namesakes(told), *problems_of(topology.sets, complete=False)]
     views: dict[str, SetView] = {}
     for found, status in told:
         whole = topology.named(found.name) or found
@@ -80,6 +81,19 @@ def view_of(answers: Iterable[Answer]) -> View:
             name = ", ".join(answer.addresses)
             views[name] = SetView(set=_unknown(name, 0), asked=False, trouble=f"no answer: {answer.error}")
     return View(tuple(views.values()), tuple(dict.fromkeys(problems)))
+
+
+def _namesakes(told: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+    """Yield a sentence for each name that several sets have: they would take turns as one consumer of the set above."""
+    homes: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for found, status in told:
+        # The brokers of a cluster are one set; a broker without one may be asked at several addresses.
+        who = status.cluster or str(status.started_at_us)
+        homes[found.name].setdefault(who, ", ".join(found.addresses))
+    for name, places in homes.items():
+        if len(places) > 1:
+            where = " and at ".join(places.values())
+            yield f"several sets are called {name}: at {where}; give each a [cluster] set of its own"
 
 
 def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> BrokerSet:

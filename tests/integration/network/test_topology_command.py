@@ -98,6 +98,23 @@ def test_a_set_that_is_cut_off_is_named_and_the_exit_code_says_so(
     wait_for(seen)
 
 
+def test_two_sets_of_one_name_are_told(
+    network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lyon, file = network["lyon"].address, config(tmp_path, network["lyon"].address)
+    port = lyon.rpartition(":")[2]
+    assert run(["cluster", "topology", f"localhost:{port}", "-c", file]) == 0, "one broker by two names"
+    capsys.readouterr()
+
+    other = start(tmp_path / "other", network["europe"].address, tier="access", level=2, set_name="lyon")
+    try:
+        assert run(["cluster", "topology", other.address, "-c", file]) == 1
+        said = f"! several sets are called lyon: at {lyon} and at {other.address}; give each a [cluster] set of its own"
+        assert said in " ".join(capsys.readouterr().out.split())
+    finally:
+        other.stop()
+
+
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = config(tmp_path, "127.0.0.1:1")
     assert run(["cluster", "topology", "-c", file]) == 75
