@@ -198,3 +198,18 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
         "mirror of home -> eu: cut off for 12 s; it had everything then; 2.0 KiB pulled: nobody answers"
     )
     assert "it has everything" in mirror_shown(replace(view, state="following"))
+
+
+def test_a_set_that_pulls_from_here_is_shown_and_missed_as_a_set() -> None:
+    lyon = replace(CONSUMER, group="mirror/lyon", acknowledged=990)
+    below = replace(HEALTHY, broker=replace(BROKER, consumers=(CONSUMER, lyon)))
+    assert below.healthy
+    assert "set lyon below: offset 990, level" in shown(below)
+
+    away = replace(lyon, connected=False, backlog_rows=551, oldest_s=75.0)
+    missed = replace(HEALTHY, broker=replace(BROKER, consumers=(CONSUMER, away)))
+    assert missed.problems == (
+        "broker -> set lyon: it does not pull; the queue is kept for it: is its broker running, and the line up?",
+        "broker -> set lyon: 551 changes behind, the oldest 75 s",
+    )
+    assert "set lyon below: offset 990, 551 changes behind, 75 s; it does not pull" in shown(missed)
