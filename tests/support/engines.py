@@ -27,6 +27,9 @@ from venus.wire import broker_pb2, change_pb2
 
 BUSINESS = "main"
 WAIT_S = 60.0
+#: Where the clock of an engine stands, and the epoch of the first producer there.
+STARTS_AT_S = 1_800_000_000.0
+FIRST_EPOCH = int(STARTS_AT_S * 1000) + 1
 MATERIALISE = "venus-materialise"
 Changes = Sequence[tuple[bytes, bytes | None]]
 
@@ -35,7 +38,7 @@ class Clock:
     """Wall and monotonic time of an engine."""
 
     def __init__(self) -> None:
-        self.now_s = 1_800_000_000.0
+        self.now_s = STARTS_AT_S
         self.wall_ahead_s = 0.0
 
     def clock_us(self) -> int:

@@ -69,6 +69,8 @@ class Core:
         self._shared = shared or Alone()
         self._free_bytes = free_bytes
         self._started_at_us = clock_us()
+        #: The ids of the network of broker sets that this store belongs to, as far as they are known.
+        self.networks: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Open the store, replay the log, start the threads. Raises Corruption, StorageError."""
@@ -174,9 +176,9 @@ class Core:
         self.mirrors = Mirrors(self.catalogue, self.commits, self.store, self.space, clock_us=self.clock_us)
         self.subscriptions = Subscriptions(
             self.catalogue, self.commits, groups, self.store, self.buffer, guard,
-            knows_end=self._knows_end,
+            knows_end=self._knows_end, networks=lambda: self.networks,
         )  # fmt: skip
-        self.full_data = FullData(self.catalogue, self.snapshots, guard)
+        self.full_data = FullData(self.catalogue, self.snapshots, guard, networks=lambda: self.networks)
         self.forget_business = Forgetting(
             self.catalogue, self.commits, self.materialiser, self.snapshots, self.store, guard
         )

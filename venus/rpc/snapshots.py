@@ -47,9 +47,12 @@ class Resume:
     totals: Totals = field(default_factory=Totals)
 
     def take(self, chunk: Chunk) -> None:
-        """Count a chunk that is handed out."""
+        """Count a chunk that is handed out. Raises ProtocolError if it ends a range that has other rows."""
         self.after = chunk.last or self.after
         self.totals.add(chunk.rows)
+        if chunk.end and chunk.totals != self.totals:
+            said = chunk.totals.rows if chunk.totals else 0
+            raise ProtocolError(f"a split of {said} rows arrived with {self.totals.rows}, or with other ones")
 
 
 class _Away(Unavailable):
@@ -178,9 +181,6 @@ class Snapshots:
                     raise DigestMismatch("a chunk of the full data arrived damaged; nothing of it was used")
                 chunk = decode_chunk(body)
                 at.take(chunk)
-                if chunk.end and chunk.totals != at.totals:
-                    said = chunk.totals.rows if chunk.totals else 0
-                    raise ProtocolError(f"a split of {said} rows arrived with {at.totals.rows}, or with other ones")
                 yield chunk
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error

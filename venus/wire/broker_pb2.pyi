@@ -808,6 +808,7 @@ class Opened(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
     """of the queue now"""
     log_start: _builtins.int
@@ -818,6 +819,10 @@ class Opened(_message.Message):
     def snapshot(self) -> Global___Snapshot:
         """only for offset -1"""
 
+    @_builtins.property
+    def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """ids of the network that this broker belongs to, as far as they are known"""
+
     def __init__(
         self,
         *,
@@ -826,10 +831,11 @@ class Opened(_message.Message):
         epoch: _builtins.int = ...,
         snapshot: Global___Snapshot | None = ...,
         kept: _builtins.int | None = ...,
+        networks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "kept", b"kept", "log_start", b"log_start", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "kept", b"kept", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
@@ -928,6 +934,7 @@ class Snapshot(_message.Message):
     SPLITS_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
     LAST_BATCH_FIELD_NUMBER: _builtins.int
+    NETWORKS_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     offset: _builtins.int
@@ -943,6 +950,10 @@ class Snapshot(_message.Message):
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_change_pb2.TableSchema]: ...
     @_builtins.property
     def splits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Split]: ...
+    @_builtins.property
+    def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """ids of the network that this broker belongs to, as far as they are known"""
+
     def __init__(
         self,
         *,
@@ -954,11 +965,12 @@ class Snapshot(_message.Message):
         splits: _abc.Iterable[Global___Split] | None = ...,
         lease_s: _builtins.int = ...,
         last_batch: _builtins.int = ...,
+        networks: _abc.Iterable[_builtins.str] | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "lease_s", b"lease_s", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "lease_s", b"lease_s", "networks", b"networks", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,7 +62,7 @@ def produce(producer: engines.Producer, say: Callable[..., None]) -> None:
     message = producer.next_half(changes)
     producer.send(message)
     say("half", number)
-    if number == 2 and producer.epoch == 1:
+    if number == 2 and producer.epoch == engines.FIRST_EPOCH:
         say("rollback", number)
         producer.decide(message, Verdict.ROLLBACK)
         message = engines.half(number, before + 1, changes, cut_end=False)

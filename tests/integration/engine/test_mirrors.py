@@ -198,13 +198,42 @@ def test_a_consumer_that_is_ahead_waits_and_one_that_diverged_does_not(home: Cor
     filled(mirror)
 
     with pytest.raises(Unavailable, match="offset 7 has not come to this mirror yet, it has those below 5"):
-        mirror.subscriptions.check_position(BUSINESS, 7, 1)
-    producer = Producer(home, source_last_batch=1)
-    producer.commit(rows(1, 1))
+        mirror.subscriptions.check_position(BUSINESS, 7, producer.epoch)
+    later = Producer(home, source_last_batch=1)
+    later.commit(rows(1, 1))
     mirrored.follow(home, mirror)
-    with pytest.raises(OffsetDiverged, match="offset 9 in epoch 1, which ended at 5 here"):
-        mirror.subscriptions.check_position(BUSINESS, 9, 1)
-    assert mirror.subscriptions.check_position(BUSINESS, 6, 2).next_offset == 6
+    with pytest.raises(OffsetDiverged, match=f"offset 9 in epoch {producer.epoch}, which ended at 5 here"):
+        mirror.subscriptions.check_position(BUSINESS, 9, producer.epoch)
+    assert mirror.subscriptions.check_position(BUSINESS, 6, later.epoch).next_offset == 6
+
+
+def test_a_mirror_of_a_history_that_the_home_has_left_says_so(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 5))
+    mirrored.fill(home, mirror)
+    producer.commit(rows(1, 5))
+    mirrored.follow(home, mirror)
+    filled(mirror)
+
+    later = producer.epoch + 1
+    assert mirror.subscriptions.check_position(BUSINESS, 10, later).next_offset == 10
+    with pytest.raises(Unavailable, match="it has a history that the home has left"):
+        mirror.subscriptions.check_position(BUSINESS, 9, later)
+
+
+def test_who_is_at_the_cut_of_a_mirror_in_an_older_epoch_has_diverged(home: Core, mirror: Core) -> None:
+    before = Producer(home)
+    before.commit(rows(1, 5))
+    later = Producer(home, source_last_batch=1)
+    later.commit(rows(1, 5))
+    mirrored.fill(home, mirror)
+    filled(mirror)
+
+    assert mirror.subscriptions.check_position(BUSINESS, 10, later.epoch).next_offset == 10
+    later.commit(rows(1, 5))
+    mirrored.follow(home, mirror)
+    with pytest.raises(OffsetDiverged, match=f"offset 10 in epoch {before.epoch}"):
+        mirror.subscriptions.check_position(BUSINESS, 10, before.epoch)
 
 
 def test_offsets_that_are_not_for_this_set_are_passed_over(home: Core, mirror: Core) -> None:
@@ -259,6 +288,7 @@ def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: P
     before = make(tmp_path / "before")
     mirrored.fill(before, mirror)
     producer = Producer(before, source_last_batch=1)
+    lost = producer.epoch
     producer.commit(rows(10, 5))
     producer.commit(rows(20, 5))
     mirrored.take(mirror, queue(before, 5)[:1])
@@ -268,13 +298,13 @@ def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: P
         business = mirrored.business_of(elected)
         elected.commits.submit(lambda group: begin_term(group, business, 2, "b", 1, doubted=[2])).result(30)
         with pytest.raises(Unavailable, match="offset 10 may be lost"):
-            elected.subscriptions.check_position(BUSINESS, 10, 2)
+            elected.subscriptions.check_position(BUSINESS, 10, lost)
         producer = Producer(elected, source_last_batch=3)
         said = broker_pb2.Committed(epoch=producer.epoch, last_batch=3, next_sequence=16)
         answer = elected.producers.pass_over(BUSINESS, said).result(30)
         producer.batch_no, producer.sequence = answer.batch_no, 15
         producer.commit(rows(30, 5))
-        assert elected.subscriptions.check_position(BUSINESS, 10, 2).next_offset == 22
+        assert elected.subscriptions.check_position(BUSINESS, 10, lost).next_offset == 22
 
         mirrored.take(mirror, queue(elected, 10))
 

@@ -18,7 +18,7 @@ from venus.errors import Diverged, OffsetDiverged, ProtocolError, Unavailable
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
-EPOCH_BEFORE = 7  # of producers that this broker never saw
+EPOCH_BEFORE = engines.FIRST_EPOCH + 6  # of producers that this broker never saw
 
 
 def doubting(core: Core, *terms: int) -> Business:

@@ -239,15 +239,15 @@ def test_the_filter_passes_over_other_tables_but_closes_their_cuts(engine: Core)
 
 
 def test_a_consumer_of_another_history_is_told(engine: Core) -> None:
-    producer = Producer(engine)
-    producer.commit(engines.rows(0, 4))
-    producer = Producer(engine)
-    producer.commit(engines.rows(0, 4))
+    first = Producer(engine)
+    first.commit(engines.rows(0, 4))
+    second = Producer(engine)
+    second.commit(engines.rows(0, 4))
 
-    assert engine.subscriptions.check_position(BUSINESS, 4, 1).epoch == 2
-    assert engine.subscriptions.check_position(BUSINESS, 8, 2).next_offset == 8
+    assert engine.subscriptions.check_position(BUSINESS, 4, first.epoch).epoch == second.epoch
+    assert engine.subscriptions.check_position(BUSINESS, 8, second.epoch).next_offset == 8
     with pytest.raises(OffsetDiverged):
-        engine.subscriptions.check_position(BUSINESS, 5, 1)  # epoch 1 ended at 4
+        engine.subscriptions.check_position(BUSINESS, 5, first.epoch)  # which ended at 4
     with pytest.raises(OffsetDiverged):
         engine.subscriptions.check_position(BUSINESS, 9, 2)
     with pytest.raises(OffsetDiverged):

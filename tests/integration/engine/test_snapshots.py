@@ -191,7 +191,7 @@ def test_each_row_comes_with_its_schema_version_and_its_sequence(engine: Core) -
     found = {rows.schema_version: rows.stored.sequences.tolist() for rows in chunk.sections}
     assert found == {1: [1, 2], 2: [5, 6, 7, 8]}
     assert [schema.version for schema in snapshot.schemas] == [1, 2]
-    assert (snapshot.offset, snapshot.sequence, snapshot.epoch) == (8, 8, 1)
+    assert (snapshot.offset, snapshot.sequence, snapshot.epoch) == (8, 8, producer.epoch)
 
 
 def test_truncated_and_swept_rows_are_left_out(engine: Core) -> None:

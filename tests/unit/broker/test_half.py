@@ -112,8 +112,13 @@ def test_sequences_never_go_back() -> None:
 
 
 def test_the_epoch_rises_above_both_sides() -> None:
-    assert half.next_epoch(with_halves(), 0) == EPOCH + 1
-    assert half.next_epoch(with_halves(), 9) == 10
+    assert half.next_epoch(with_halves(), 0, 0) == EPOCH + 1
+    assert half.next_epoch(with_halves(), 9, 0) == 10
+
+
+def test_the_epoch_rises_above_the_time_so_that_no_lost_history_had_it() -> None:
+    assert half.next_epoch(with_halves(), 9, 1_700_000_000_123_456) == 1_700_000_000_124
+    assert half.next_epoch(with_halves(), 1_700_000_000_200, 1_700_000_000_123_456) == 1_700_000_000_201
 
 
 def test_a_source_that_is_ahead_is_refused() -> None:

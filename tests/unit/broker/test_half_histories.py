@@ -217,7 +217,7 @@ class Broker:
         except VenusError:
             self.diverged = True
             return None
-        self.state = half.raise_epoch(self.state, half.next_epoch(self.state, source_epoch), producer)
+        self.state = half.raise_epoch(self.state, half.next_epoch(self.state, source_epoch, 0), producer)
         return self.state.epoch, list(self.state.halves), self.state.last_batch
 
     def take(self, frame: tuple[Any, ...]) -> tuple[Any, ...]:

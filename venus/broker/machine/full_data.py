@@ -29,7 +29,8 @@ def begin(business: Business, body: bytes, batch: Batch) -> None:
         records.save_table(batch, number, table_id, figures)
     business.log_start = said.offset
     business.nbytes_trimmed = business.nbytes
-    business.epochs = ((said.epoch, said.offset),) if said.epoch else ()
+    # the last change below the cut is of this epoch: who is at the cut in an older one had another history
+    business.epochs = ((said.epoch, max(said.offset, 1) - 1),) if said.epoch else ()
     business.marks = []
 
 

@@ -246,9 +246,13 @@ def check_epoch(state: State, source_epoch: int) -> None:
         raise ProtocolError(f"the source's epoch is {source_epoch}: it must be from 0 to {max(state.epoch, EPOCH_MAX)}")
 
 
-def next_epoch(state: State, source_epoch: int) -> int:
-    """Return the epoch of a new producer."""
-    return max(state.epoch, source_epoch) + 1
+def next_epoch(state: State, source_epoch: int, at_us: int) -> int:
+    """Return the epoch of a new producer: above all before it, and above the time in milliseconds.
+
+    A home that was set back to a backup, or a business that was forgotten and made again, thereby goes on in an epoch
+    that its lost history never had, so that whoever has something of that is told.
+    """
+    return max(state.epoch, source_epoch, at_us // 1000) + 1
 
 
 def raise_epoch(state: State, epoch: int, producer: str) -> State:

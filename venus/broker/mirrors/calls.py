@@ -41,7 +41,7 @@ class CloseSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStream:
-    """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: the broker's address."""
+    """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: address and networks."""
 
     offset: int
     epoch: int

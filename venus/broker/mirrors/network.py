@@ -38,9 +38,12 @@ class Network:
         *,
         proof: Proof,
         may_pull: Callable[[str], None] = lambda _business: None,
+        monotonic: Callable[[], float] = time.monotonic,
+        puller: type[Puller] = Puller,
     ) -> None:
         self.settings = settings
         self._core, self._labels, self._may_pull = core, labels, may_pull
+        self._monotonic, self._puller = monotonic, puller
         self._place = Place(
             set=settings.set_name, tier=settings.tier, level=settings.level, labels=frozenset(settings.labels)
         )  # fmt: skip
@@ -64,11 +67,9 @@ class Network:
         """
         self._own = tuple(own)
         if self._upstream is None:
-            self._ids = identity.of_home(self._core)
-            if cluster:
-                self._ids = (*self._ids, cluster)
+            self.belongs_to((*identity.of_home(self._core), *([cluster] if cluster else [])))
             return
-        self._ids = identity.read(self._core)
+        self.belongs_to(identity.read(self._core))
         above = self._upstream.each()
         if not above:
             logger.warning(
@@ -78,6 +79,10 @@ class Network:
             if refusal := place.refusal(self._place, network, self._ids):
                 raise Refused(refusal)
         self._upstream.start()
+
+    def belongs_to(self, ids: tuple[str, ...]) -> None:
+        """Know the ids of the network; every answer to who pulls or reads here has them."""
+        self._ids = self._core.networks = ids
 
     def stop(self) -> None:
         """End every thread."""
@@ -124,8 +129,8 @@ class Network:
                 logger.error("%s", problem)
         self._short = short
         if seen.network.networks and not set(seen.network.networks) <= set(self._ids):
-            self._ids = identity.remember(self._core, seen.network.networks)
-        now = time.monotonic()
+            self.belongs_to(identity.remember(self._core, seen.network.networks))
+        now = self._monotonic()
         for name, entry in seen.businesses.items():
             self._lags.setdefault(name, Lag()).seen(entry.next_offset, now)
             self._pull(name, entry)
@@ -137,7 +142,7 @@ class Network:
             return
         if only and not tables_of([entry]) & {table.lower() for table in only}:
             return
-        puller = Puller(self._core, name, only, self._above, self._may_pull)
+        puller = self._puller(self._core, name, only, self._above, self._may_pull)
         with self._lock:
             self._pullers[name] = puller
         puller.start()
@@ -152,7 +157,7 @@ class Network:
             raise Unavailable("the set above has not answered yet")
         return Above(
             reach=self._upstream.reach, set=network.set, network=network.networks[0] if network.networks else "",
-            group=self._upstream.group,
+            group=self._upstream.group, own=self._ids,
         )  # fmt: skip
 
     # -- status ------------------------------------------------------------------------------------------------
@@ -181,16 +186,16 @@ class Network:
             return [f"this set mirrors nothing: {self._refused}"]
         if seen.barred:
             return [f"this set mirrors nothing new: {seen.trouble}"]
-        if seen.trouble and time.monotonic() - seen.since > CUT_OFF_S:
+        if seen.trouble and self._monotonic() - seen.since > CUT_OFF_S:
             where = f"set {seen.network.set}" if seen.network is not None else "the set above"
-            return [f"{where} does not answer for {time.monotonic() - seen.since:,.0f} s: {seen.trouble}"]
+            return [f"{where} does not answer for {self._monotonic() - seen.since:,.0f} s: {seen.trouble}"]
         if seen.network is None or not self._labels:
             return self._short
         tables = tables_of(seen.businesses.values())
         return self._short + place.absent(self._labels, self.settings.labels, seen.businesses, tables)
 
     def _mirror(self, entry: broker_pb2.BusinessStatus, puller: Puller, seen: Seen) -> broker_pb2.MirrorStatus:
-        told, now = puller.progress.told, time.monotonic()
+        told, now = puller.progress.told, self._monotonic()
         lag = self._lags.get(entry.business) or Lag()
         state, reason, since_us = told.state, told.reason, told.since_us
         if state is State.FOLLOWING and seen.trouble and now - seen.since > CUT_OFF_S:

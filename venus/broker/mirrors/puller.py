@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -145,14 +145,14 @@ class Line:
             self._chunks = self._full_data().read_split(call.snapshot_id, call.split, call.at)
         return next(self._chunks)
 
-    def _open(self, call: calls.OpenStream) -> str:
+    def _open(self, call: calls.OpenStream) -> tuple[str, Collection[str]]:
         above = self._above
         if self._stream is None:
             self._stream = Subscriber(
                 above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only
             )
-        self._stream.open(call.offset, call.epoch)
-        return self._stream.address
+        opened = self._stream.open(call.offset, call.epoch)
+        return self._stream.address, opened.networks
 
     def close(self) -> None:
         """Close what is open; what is acknowledged goes out first."""

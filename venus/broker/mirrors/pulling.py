@@ -7,7 +7,7 @@ way ends the session, never the broker: the next one begins at the first offset 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ class Above:
     set: str
     network: str
     group: str
+    own: tuple[str, ...] = ()  # the ids of the network that this store belongs to
 
 
 class Pulling:
@@ -72,7 +73,7 @@ class Pulling:
             above = self._above()
             reason = self._reason(business)
             if reason is None:
-                yield from self._follow(business)
+                yield from self._follow(business, above)
             else:
                 yield from self._begin_again(business, above, reason)
         finally:
@@ -120,30 +121,41 @@ class Pulling:
         progress.fills()
         snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group)
         try:
+            self._check_network(above, snapshot.networks)
             said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
             yield from fill(snapshot, self._core.mirrors, business, said, progress)
             self._again = ""
-            yield from self._follow(business, snapshot.snapshot_id)
+            yield from self._follow(business, above, snapshot.snapshot_id)
         except Exception:
             with suppress(VenusError):
                 yield CloseSnapshot(snapshot_id=snapshot.snapshot_id)
             raise
 
-    def _follow(self, business: Business, snapshot_id: str = "") -> Calls[None]:
+    def _check_network(self, above: Above, networks: Collection[str]) -> None:
+        """Refuse what comes from another network: another broker may answer now than the one that was looked at."""
+        if networks and above.own and not set(networks) & set(above.own):
+            self._again = ""  # whatever it said of positions is of no account
+            raise Refused(
+                f"who answers at {above.reach} belongs to another network (id {min(networks)}), this broker's data to "
+                f"{min(above.own)}; correct [cluster] upstream, or give this broker an empty broker.data_dir"
+            )
+
+    def _follow(self, business: Business, above: Above, snapshot_id: str = "") -> Calls[None]:
         """Take what is committed above; a snapshot is let go once the queue is kept for us."""
-        address = yield from self._open(business)
+        address, networks = yield from self._open(business)
+        self._check_network(above, networks)
         if snapshot_id:
             yield CloseSnapshot(snapshot_id=snapshot_id)
         self.progress.enter(State.FOLLOWING, "", address)
         yield from self._take_all(business)
 
-    def _open(self, business: Business) -> Calls[str]:
+    def _open(self, business: Business) -> Calls[tuple[str, Collection[str]]]:
         """Begin with the newest batch that is here: it shows whether the set above has the same history."""
         newest = places.newest(self._core.store, business)
         end, epoch = business.proposed.next_offset, business.epoch_at_end
         if newest is not None and business.log_start <= newest.base_offset < end:
             with suppress(OffsetTrimmed):
-                found: str = yield OpenStream(offset=newest.base_offset, epoch=epoch)
+                found: tuple[str, Collection[str]] = yield OpenStream(offset=newest.base_offset, epoch=epoch)
                 return found
         found = yield OpenStream(offset=end, epoch=epoch)
         return found

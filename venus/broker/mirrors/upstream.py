@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from venus.errors import ConfigError, Denied, Unproven, Untrusted, VenusError
 from venus.rpc.address import Address, proof_of
@@ -65,19 +65,25 @@ class Upstream:
         try:
             if self._admin is None:
                 self._admin = Admin(self.reach, timeout_s=ANSWER_S)
-            status = self._admin.status()
+            return self.said(self._admin.status(), now)
         except VenusError as error:
             self._close()
-            known = self.seen
-            self.seen = Seen(
-                network=known.network, businesses=known.businesses, at=known.at, trouble=self._said(error),
-                since=known.since if known.trouble else now, barred=isinstance(error, Denied | Untrusted | ConfigError),
-            )  # fmt: skip
-            return self.seen
+            return self.silent(error, now)
+
+    def said(self, status: broker_pb2.BrokerStatus, now: float) -> Seen:
+        """Note what a broker above has said at `now`."""
         network = status.network if status.HasField("network") else None
         trouble = "" if network is not None else "the broker above does not know networks: it is older"
         businesses = {entry.business: entry for entry in status.businesses}
         self.seen = Seen(network=network, businesses=businesses, at=now, trouble=trouble, since=now)
+        return self.seen
+
+    def silent(self, error: VenusError, now: float) -> Seen:
+        """Note that no broker above has answered; what was said last still counts."""
+        known = self.seen
+        barred = isinstance(error, Denied | Untrusted | ConfigError)
+        since = known.since if known.trouble else now
+        self.seen = replace(known, trouble=self._said(error), since=since, barred=barred)
         return self.seen
 
     def each(self) -> list[broker_pb2.NetworkStatus]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.failstop import Guard
@@ -14,15 +14,20 @@ from venus.wire import broker_pb2
 class FullData:
     """Thread-safe; answers in the caller's thread."""
 
-    def __init__(self, catalogue: Catalogue, snapshots: Snapshots, guard: Guard) -> None:
+    def __init__(
+        self, catalogue: Catalogue, snapshots: Snapshots, guard: Guard, networks: Callable[[], Sequence[str]]
+    ) -> None:
         self._catalogue = catalogue
         self._snapshots = snapshots
         self._guard = guard
+        self._networks = networks
 
     def open(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Cut the full data at the end of a source transaction; holds everything that is visible now."""
         with self._guard():
-            return self._snapshots.open(self._catalogue.filled(request.business), request)
+            snapshot = self._snapshots.open(self._catalogue.filled(request.business), request)
+        snapshot.networks.extend(self._networks())
+        return snapshot
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
         """Read a key range of a snapshot. Raises SnapshotExpired; a damaged file raises, it never ends early."""

@@ -60,7 +60,7 @@ def init(
     _refuse_at_mirror(business)
     half.check_epoch(business.proposed, source_epoch)
     half.check_producer(business.proposed, source_last_batch)
-    epoch = half.next_epoch(business.proposed, source_epoch)
+    epoch = half.next_epoch(business.proposed, source_epoch, at_us)
     if business.is_new:  # its epoch is logged with its first half message; streams do not outlive this process
         raised = half.raise_epoch(business.proposed, epoch, producer)
         business.proposed = business.applying = business.committed = raised
@@ -151,7 +151,7 @@ def operator_decide(
         )
     if verdict is Verdict.UNKNOWN:
         raise ProtocolError("an operator says commit or rollback")
-    epoch = half.next_epoch(business.proposed, 0)
+    epoch = half.next_epoch(business.proposed, 0, at_us)
     _raise_epoch(group, business, epoch, "operator", at_us)
     business.count("operator_decisions")
     return decide(group, business, epoch, batch_no, found.digest, verdict, at_us)

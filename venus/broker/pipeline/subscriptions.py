@@ -23,7 +23,7 @@ class Subscriptions:
 
     def __init__(
         self, catalogue: Catalogue, commits: CommitThread, groups: ConsumerGroups, store: Store, buffer: Buffer,
-        guard: Guard, knows_end: Callable[[Business], bool],
+        guard: Guard, knows_end: Callable[[Business], bool], networks: Callable[[], Sequence[str]],
     ) -> None:  # fmt: skip
         self._catalogue = catalogue
         self._commits = commits
@@ -32,6 +32,7 @@ class Subscriptions:
         self._buffer = buffer
         self._guard = guard
         self._knows_end = knows_end
+        self._networks = networks
         self._cut = Cut()
 
     def read(
@@ -64,7 +65,9 @@ class Subscriptions:
         """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
         found = self._catalogue.known(business)
         knows_end = self._knows_end(found)  # asked first: what becomes safe later is not beyond the end
-        return reader.check(found, offset, epoch, knows_end=knows_end)
+        opened = reader.check(found, offset, epoch, knows_end=knows_end)
+        opened.networks.extend(self._networks())
+        return opened
 
     def attach(
         self, business: str, group: str, offset: int, *, kept: int | None = None, transient: bool = False

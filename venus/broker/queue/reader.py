@@ -37,6 +37,7 @@ def check(business: Business, offset: int, epoch: int, *, knows_end: bool = True
     filled.check(business)
     if business.committed.mirror is not None:  # one that is behind may know already what has diverged
         _check_epoch(business, offset, epoch)
+        _check_newer(business, offset, epoch)
     elif offset > business.visible_offset and not knows_end:
         raise Unavailable(
             f"{business.name}: offset {offset} is not here yet, {business.visible_offset} is the next one",
@@ -56,6 +57,22 @@ def _check_epoch(business: Business, offset: int, epoch: int) -> None:
         raise OffsetDiverged(
             f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, which ended at {end} here",
             hint=_FULL_HINT,
+        )
+
+
+def _check_newer(business: Business, offset: int, epoch: int) -> None:
+    """Raise Unavailable if a mirror has gone past an offset without the epoch in which a consumer reached it.
+
+    Epochs never fall along the queue, so what is here is a history that the home has left; the puller will find out.
+    A set that mirrors a part has batches of fewer epochs, and so may what an election has lost.
+    """
+    state = business.committed
+    part = state.mirror is not None and state.mirror.only
+    if not part and not state.losses and epoch > business.epoch_at_end and offset < business.visible_offset:
+        raise Unavailable(
+            f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, and this mirror went past it in "
+            f"epoch {business.epoch_at_end}: it has a history that the home has left",
+            hint="another set may have the home's; this one takes the full data again once the set above tells it",
         )
 
 
