@@ -38,7 +38,7 @@ def rows(home: Core, mirror: Core, business: Business, index: int, snapshot: bro
     for split in snapshot.splits:
         request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=1 << 14)
         for chunk in home.full_data.read_split(request):
-            mirror.mirrors.full_rows(business, index, chunk.body).result(WAIT_S)
+            mirror.mirrors.full_rows(business, index, sent, chunk.body).result(WAIT_S)
             sent += 1
     return sent
 

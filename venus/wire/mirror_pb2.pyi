@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from venus.wire import broker_pb2 as _broker_pb2
 from venus.wire import change_pb2 as _change_pb2
 import builtins as _builtins
 import sys
@@ -35,6 +36,8 @@ class MirrorBegin(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    SPLITS_FIELD_NUMBER: _builtins.int
     set: _builtins.str
     """the set above"""
     network: _builtins.str
@@ -49,12 +52,18 @@ class MirrorBegin(_message.Message):
     """about"""
     reason: _builtins.str
     """why it is taken again; empty = the first time"""
+    snapshot_id: _builtins.str
+    """of the set above; an interrupted fill goes on in it"""
     @_builtins.property
     def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the tables that are mirrored, by name; empty = all"""
 
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[_change_pb2.TableSchema]: ...
+    @_builtins.property
+    def splits(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.Split]:
+        """its key ranges, in the order in which they are taken"""
+
     def __init__(
         self,
         *,
@@ -68,10 +77,12 @@ class MirrorBegin(_message.Message):
         rows: _builtins.int = ...,
         reason: _builtins.str = ...,
         schemas: _abc.Iterable[_change_pb2.TableSchema] | None = ...,
+        snapshot_id: _builtins.str = ...,
+        splits: _abc.Iterable[_broker_pb2.Split] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "network", b"network", "offset", b"offset", "only", b"only", "reason", b"reason", "rows", b"rows", "schemas", b"schemas", "sequence", b"sequence", "set", b"set"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "network", b"network", "offset", b"offset", "only", b"only", "reason", b"reason", "rows", b"rows", "schemas", b"schemas", "sequence", b"sequence", "set", b"set", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

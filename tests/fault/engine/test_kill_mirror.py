@@ -96,8 +96,8 @@ def take_full(engine: Core, found: Full, reason: str = "") -> None:
     said.reason = said.reason or reason
     business = mirrored.business_of(engine)
     index = engine.mirrors.begin_full(business, said).result(engines.WAIT_S)
-    for body in found.chunks:
-        engine.mirrors.full_rows(business, index, body).result(engines.WAIT_S)
+    for number, body in enumerate(found.chunks):
+        engine.mirrors.full_rows(business, index, number, body).result(engines.WAIT_S)
     engine.mirrors.end_full(business, index, 0).result(engines.WAIT_S)
 
 

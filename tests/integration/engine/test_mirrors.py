@@ -169,7 +169,7 @@ def test_full_data_from_behind_its_cut_is_refused(home: Core, mirror: Core) -> N
     home.full_data.close(later.snapshot_id)
 
     with pytest.raises(IllegalTransition, match="begun again"):
-        mirror.mirrors.full_rows(business, index + 1, b"").result(30)
+        mirror.mirrors.full_rows(business, index + 1, 0, b"").result(30)
 
 
 def test_it_takes_the_full_data_again_and_what_vanished_is_gone(home: Core, mirror: Core) -> None:

@@ -23,6 +23,14 @@ class Mirror:
     sequence: int = 0  # of the last change below the cut
     rows: int = 0  # of the full data, about
     reason: str = ""  # why the full data was taken again
+    snapshot: str = ""  # the one above that is read; empty = none that could be gone on with
+    #: How far it is read: chunks and rows in all, splits that are whole, and of the next one what is here of it.
+    chunks: int = 0
+    rows_done: int = 0
+    split: int = 0
+    after: str = ""  # the last record_id, in hex
+    split_rows: int = 0
+    split_digest: int = 0
 
     def filled(self, index: int) -> bool:
         """Whether the full data is whole, once its entries up to a log index have become rows."""

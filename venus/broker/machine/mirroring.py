@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from venus.broker.machine.half import Half, State
 from venus.broker.machine.mirror import Mirror
+from venus.codec.chunk import Chunk, Totals
 from venus.wire import mirror_pb2
 
 
@@ -13,7 +14,7 @@ def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
     """Return the state at the cut; nothing of what was there before stays."""
     mirror = Mirror(
         set=said.set, network=said.network, only=tuple(said.only), begin=index, offset=said.offset,
-        sequence=said.sequence, rows=said.rows, reason=said.reason,
+        sequence=said.sequence, rows=said.rows, reason=said.reason, snapshot=said.snapshot_id,
     )  # fmt: skip
     return State(
         epoch=said.epoch, last_batch=said.last_batch, last_sequence=said.sequence, next_offset=said.offset,
@@ -21,10 +22,25 @@ def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
     )  # fmt: skip
 
 
+def rows(state: State, chunk: Chunk) -> State:
+    """Note how far the full data is here."""
+    mirror = state.mirror
+    assert mirror is not None, "rows come of full data that has begun"
+    so_far = Totals(mirror.split_rows, mirror.split_digest)
+    so_far.add(chunk.rows)
+    after = replace(mirror, chunks=mirror.chunks + 1, rows_done=mirror.rows_done + len(chunk.rows))
+    if chunk.end:
+        after = replace(after, split=mirror.split + 1, after="", split_rows=0, split_digest=0)
+    else:
+        last = chunk.last.hex() or mirror.after
+        after = replace(after, after=last, split_rows=so_far.rows, split_digest=so_far.digest)
+    return replace(state, mirror=after)
+
+
 def end(state: State, index: int) -> State:
     """Note that every row of the full data is in the log."""
     assert state.mirror is not None, "full data ends that has begun"
-    return replace(state, mirror=replace(state.mirror, end=index))
+    return replace(state, mirror=replace(state.mirror, end=index, snapshot=""))
 
 
 def mirrored(state: State, epoch: int, batch: Half) -> tuple[State, tuple[tuple[int, Half], ...]]:

@@ -12,6 +12,7 @@ from venus.broker.log.entry import Entry, EntryKind
 from venus.broker.machine import half, mirroring, passing_over
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.half import Half, State
+from venus.codec.chunk import decode_chunk
 from venus.model import Verdict
 from venus.wire import mirror_pb2
 
@@ -71,7 +72,7 @@ def _mirror_step(state: State, index: int, entry: Entry, content: Envelope | Non
             return Step(before=state, after=mirroring.home(state, entry.epoch))
         case _:
             assert entry.kind is EntryKind.FULL_ROWS, "every kind has a step"
-            return Step(before=state, after=state)
+            return Step(before=state, after=mirroring.rows(state, decode_chunk(entry.body)))
 
 
 def _half(index: int, entry: Entry, content: Envelope) -> Half:

@@ -24,6 +24,13 @@ class OpenSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RenewSnapshot:
+    """Ask whether a snapshot is still there, and keep it. Answer: broker_pb2.Snapshot; SnapshotExpired = it is not."""
+
+    snapshot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NextChunk:
     """Read on in a split. Answer: codec.chunk.Chunk; the last one says so. `at` is one object for each split."""
 
@@ -68,7 +75,7 @@ class Settle:
     future: Future[Any]
 
 
-Call = OpenSnapshot | NextChunk | CloseSnapshot | OpenStream | Increments | Acknowledge | Settle
+Call = OpenSnapshot | RenewSnapshot | NextChunk | CloseSnapshot | OpenStream | Increments | Acknowledge | Settle
 T = TypeVar("T")
 #: Code that asks by yielding, and returns a T.
 Calls = Generator[Call, Any, T]

@@ -10,7 +10,8 @@ from venus.broker.machine.business import Business
 from venus.broker.mirrors.calls import Calls, NextChunk, Settle
 from venus.broker.mirrors.progress import Progress
 from venus.broker.pipeline.mirrors import Mirrors
-from venus.codec.chunk import encode_chunk
+from venus.broker.store.rocks import Store
+from venus.codec.chunk import Totals, encode_chunk
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2, mirror_pb2
 
@@ -18,30 +19,33 @@ from venus.wire import broker_pb2, mirror_pb2
 CHUNKS_AHEAD = 8
 
 
-def fill(
-    snapshot: broker_pb2.Snapshot, mirrors: Mirrors, business: Business, said: mirror_pb2.MirrorBegin,
-    progress: Progress,
-) -> Calls[None]:  # fmt: skip
-    """Take the full data at a snapshot. Whatever is raised, it has to begin again."""
-    begin = yield Settle(future=mirrors.begin_full(business, said))
+def fill(splits: Sequence[broker_pb2.Split], mirrors: Mirrors, business: Business, progress: Progress) -> Calls[None]:
+    """Take what is missing of the full data that has begun; where it is, the log says."""
+    mirror = business.proposed.mirror
+    assert mirror is not None, "full data goes on that has begun"
+    begin, number, rows = mirror.begin, mirror.chunks, mirror.rows_done
+    at = Resume(bytes.fromhex(mirror.after), Totals(mirror.split_rows, mirror.split_digest))
     going: deque[Future[None]] = deque()
-    rows = 0
-    for split in snapshot.splits:
-        at, ended = Resume(), False
+    for split in splits[mirror.split :]:
+        ended = False
         while not ended:
-            chunk = yield NextChunk(snapshot_id=snapshot.snapshot_id, split=split, at=at)
-            ended = chunk.end
-            if not len(chunk.rows):
-                continue
+            chunk = yield NextChunk(snapshot_id=mirror.snapshot, split=split, at=at)
             body = encode_chunk(chunk)
-            going.append(mirrors.full_rows(business, begin, body))
-            rows += len(chunk.rows)
+            going.append(mirrors.full_rows(business, begin, number, body))
+            ended, number, rows = chunk.end, number + 1, rows + len(chunk.rows)
             progress.pulled(len(body), len(chunk.rows))
             while len(going) >= CHUNKS_AHEAD:
                 yield Settle(future=going.popleft())
+        at = Resume()
     for future in going:
         yield Settle(future=future)
     yield Settle(future=mirrors.end_full(business, begin, rows))
+
+
+def splits_of(store: Store, business: Business, begin: int) -> Sequence[broker_pb2.Split]:
+    """Return the key ranges of the full data that began with a log entry."""
+    _, entry = next(iter(business.log.entries(store, begin, begin + 1)))
+    return mirror_pb2.MirrorBegin.FromString(entry.body).splits
 
 
 def said_of(
@@ -59,4 +63,6 @@ def said_of(
         rows=sum(split.rows_estimate for split in snapshot.splits),
         reason=reason,
         schemas=snapshot.schemas,
+        snapshot_id=snapshot.snapshot_id,
+        splits=snapshot.splits,
     )

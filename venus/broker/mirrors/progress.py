@@ -60,6 +60,11 @@ class Progress:
         with self._lock:
             self._told = replace(self._told, fills=self._told.fills + 1, rows=0)
 
+    def goes_on(self, rows: int) -> None:
+        """Note that full data that was interrupted goes on, behind so many rows."""
+        with self._lock:
+            self._told = replace(self._told, rows=rows)
+
     def pulled(self, nbytes: int, rows: int = 0) -> None:
         """Count what has come."""
         with self._lock:

@@ -120,6 +120,8 @@ class Line:
                 return self._full_data().open(
                     self._business, splits=1, lease_s=call.lease_s, holder=call.holder, only=self._only
                 )
+            case calls.RenewSnapshot():
+                return self._full_data().renew(call.snapshot_id)
             case calls.NextChunk():
                 return self._next(call)
             case calls.OpenStream():

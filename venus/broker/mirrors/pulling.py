@@ -7,18 +7,40 @@ way ends the session, never the broker: the next one begins at the first offset 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
-from venus.broker.mirrors.calls import Acknowledge, Calls, CloseSnapshot, Increments, OpenSnapshot, OpenStream, Settle
-from venus.broker.mirrors.filling import fill, said_of
+from venus.broker.machine.mirror import Mirror
+from venus.broker.mirrors.calls import (
+    Acknowledge,
+    Calls,
+    CloseSnapshot,
+    Increments,
+    OpenSnapshot,
+    OpenStream,
+    RenewSnapshot,
+    Settle,
+)
+from venus.broker.mirrors.filling import fill, said_of, splits_of
 from venus.broker.mirrors.progress import Progress, State
 from venus.broker.queue import places
-from venus.errors import Diverged, NotLeader, OffsetDiverged, OffsetTrimmed, Refused, Unavailable, VenusError
+from venus.errors import (
+    Diverged,
+    IllegalTransition,
+    NotLeader,
+    OffsetDiverged,
+    OffsetTrimmed,
+    ProtocolError,
+    Refused,
+    SnapshotExpired,
+    Unavailable,
+    VenusError,
+)
+from venus.wire import broker_pb2
 
 #: So many groups of batches are on their way to the disk.
 TAKES_AHEAD = 16
@@ -71,9 +93,12 @@ class Pulling:
         business = mirrors.enter(self.business)
         try:
             above = self._above()
-            reason = self._reason(business)
+            mirror = business.proposed.mirror
+            reason = self._reason(mirror)
             if reason is None:
                 yield from self._follow(business, above)
+            elif mirror is not None and (yield from self._is_kept(mirror)):
+                yield from self._go_on(business, above, mirror)
             else:
                 yield from self._begin_again(business, above, reason)
         finally:
@@ -103,9 +128,8 @@ class Pulling:
             return mirror is not None and mirror.end > 0
         return False
 
-    def _reason(self, business: Business) -> str | None:
+    def _reason(self, mirror: Mirror | None) -> str | None:
         """Return why the full data is to be taken, "" the first time, None if there is no reason."""
-        mirror = business.proposed.mirror
         if mirror is None:
             return ""
         if mirror.only != self.only:
@@ -114,22 +138,56 @@ class Pulling:
             return self._again or mirror.reason or "it was interrupted"
         return self._again or None
 
+    def _is_kept(self, mirror: Mirror) -> Calls[bool]:
+        """Say whether full data that was interrupted can go on; let a snapshot go that is of no use any more."""
+        if mirror.end or not mirror.snapshot:
+            return False
+        if mirror.only != self.only or self._again:
+            with suppress(VenusError):
+                yield CloseSnapshot(snapshot_id=mirror.snapshot)
+            return False
+        try:
+            found = yield RenewSnapshot(snapshot_id=mirror.snapshot)
+        except VenusError as error:
+            if error.retryable:
+                raise
+            return False
+        return bool((found.offset, found.sequence) == (mirror.offset, mirror.sequence))
+
+    def _go_on(self, business: Business, above: Above, mirror: Mirror) -> Calls[None]:
+        """Take the rest of the full data that was interrupted."""
+        self.progress.enter(State.FILLING, mirror.reason, above.reach)
+        self.progress.goes_on(mirror.rows_done)
+        splits = splits_of(self._core.store, business, mirror.begin)
+        yield from self._take_full(business, above, splits, mirror.snapshot)
+
     def _begin_again(self, business: Business, above: Above, reason: str) -> Calls[None]:
         """Take the full data, and follow from its cut on."""
-        progress = self.progress
-        progress.enter(State.FILLING, reason, above.reach)
-        progress.fills()
+        self.progress.enter(State.FILLING, reason, above.reach)
+        self.progress.fills()
         snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group)
         try:
             self._check_network(above, snapshot.networks)
             said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
-            yield from fill(snapshot, self._core.mirrors, business, said, progress)
-            self._again = ""
-            yield from self._follow(business, above, snapshot.snapshot_id)
+            yield Settle(future=self._core.mirrors.begin_full(business, said))
         except Exception:
             with suppress(VenusError):
                 yield CloseSnapshot(snapshot_id=snapshot.snapshot_id)
             raise
+        self._again = ""
+        yield from self._take_full(business, above, snapshot.splits, snapshot.snapshot_id)
+
+    def _take_full(
+        self, business: Business, above: Above, splits: Sequence[broker_pb2.Split], snapshot_id: str
+    ) -> Calls[None]:
+        """Take rows to the end, then follow. A lost line can be gone on with; rows that are wrong cannot."""
+        try:
+            yield from fill(splits, self._core.mirrors, business, self.progress)
+        except (ProtocolError, SnapshotExpired) as error:
+            if not isinstance(error, IllegalTransition):
+                self._again = str(error)
+            raise
+        yield from self._follow(business, above, snapshot_id)
 
     def _check_network(self, above: Above, networks: Collection[str]) -> None:
         """Refuse what comes from another network: another broker may answer now than the one that was looked at."""

@@ -14,6 +14,7 @@ from venus.broker.machine import described, half
 from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import Envelope, envelope, open_mirrored
 from venus.broker.machine.half import State
+from venus.broker.machine.mirror import Mirror
 from venus.broker.pipeline.group import Group
 from venus.broker.queue import places
 from venus.broker.store.rocks import Store
@@ -52,9 +53,16 @@ def begin_full(group: Group, business: Business, said: mirror_pb2.MirrorBegin, a
     group.append(business, entry)
 
 
-def full_rows(group: Group, business: Business, begin: int, body: bytes, at_us: int, space: Space) -> None:
-    """Take rows of the full data that began with the entry `begin`. Raises ProtocolError, IllegalTransition."""
-    _filling(business, begin)
+def full_rows(group: Group, business: Business, begin: int, number: int, body: bytes, at_us: int, space: Space) -> None:
+    """Take the next chunk of the full data that began with the entry `begin`; the first one has the number 0.
+
+    Raises ProtocolError, IllegalTransition.
+    """
+    mirror = _filling(business, begin)
+    if mirror.chunks != number:
+        raise IllegalTransition(
+            f"{business.name}: chunk {number} of the full data came, {mirror.chunks} is the next one"
+        )
     chunk = decode_chunk(body)
     if len(chunk.rows) and int(chunk.rows.sequences.max()) > business.proposed.last_sequence:
         raise ProtocolError(f"{business.name}: the full data has a row of table {chunk.table_id} from behind its cut")
@@ -209,10 +217,11 @@ def _newest(business: Business, store: Store) -> tuple[int, bool, int]:
     return (place.cut, place.cut_end, place.captured_at_us) if place is not None else (0, True, 0)
 
 
-def _filling(business: Business, begin: int) -> None:
+def _filling(business: Business, begin: int) -> Mirror:
     mirror = business.proposed.mirror
     if mirror is None or mirror.end or mirror.begin != begin:
         raise IllegalTransition(f"{business.name}: the full data was begun again meanwhile")
+    return mirror
 
 
 def _is_blank(business: Business) -> bool:

@@ -45,11 +45,11 @@ class Mirrors:
 
         return self._commits.submit(work, business=business)
 
-    def full_rows(self, business: Business, begin: int, body: bytes) -> Future[None]:
-        """Take a chunk of the full data."""
+    def full_rows(self, business: Business, begin: int, number: int, body: bytes) -> Future[None]:
+        """Take a chunk of the full data: the one of this number, from 0 on."""
 
         def work(group: Group) -> None:
-            mirror_commands.full_rows(group, business, begin, body, self._clock_us(), self._space)
+            mirror_commands.full_rows(group, business, begin, number, body, self._clock_us(), self._space)
 
         return self._commits.submit(work, business=business)
 

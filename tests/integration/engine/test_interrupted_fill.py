@@ -1,0 +1,151 @@
+"""A mirror whose full data was interrupted goes on where it was, also after a restart of either side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import mirrored
+from tests.support.engines import BUSINESS, WAIT_S, Producer, full_data, make, rows, wait_until
+from venus.broker.core import Core
+from venus.broker.mirrors import calls
+from venus.broker.mirrors.progress import State
+from venus.broker.mirrors.pulling import Above, Pulling
+from venus.codec.chunk import Chunk, decode_chunk
+from venus.errors import IllegalTransition, SnapshotExpired, Unavailable
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+ROWS = 2000
+CHUNK_BYTES = 1 << 14
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Core]:
+    engine = make(tmp_path / "home")
+    producer = Producer(engine)
+    producer.commit(rows(0, ROWS, b"x" * 60))
+    producer.commit(rows(0, ROWS, b"y" * 60), table_id=2)
+    yield engine
+    engine.stop()
+
+
+class Line:
+    """What a home answers; it is lost at a chunk."""
+
+    def __init__(self, home: Core, lost_at: int | None = None) -> None:
+        self._home, self._lost_at = home, lost_at
+        self.chunks = 0
+        self.asked: list[calls.Call] = []
+        self._reading: tuple[Any, Iterator[Chunk]] = (None, iter(()))
+
+    def answer(self, call: calls.Call) -> Any:
+        self.asked.append(call)
+        full = self._home.full_data
+        match call:
+            case calls.OpenSnapshot():
+                return full.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1, lease_s=60))
+            case calls.RenewSnapshot():
+                return full.renew(call.snapshot_id)
+            case calls.CloseSnapshot():
+                return full.close(call.snapshot_id)
+            case calls.NextChunk():
+                return self._next(call)
+            case calls.Settle():
+                return call.future.result(WAIT_S)
+            case calls.OpenStream():
+                raise Unavailable("it is whole")
+
+    def _next(self, call: calls.NextChunk) -> Chunk:
+        if self.chunks == self._lost_at:
+            raise Unavailable("the line is lost")
+        self.chunks += 1
+        if self._reading[0] is not call.at:
+            request = broker_pb2.ReadSplitRequest(
+                snapshot_id=call.snapshot_id, split=call.split, after=call.at.after, chunk_bytes=CHUNK_BYTES
+            )
+            found = self._home.full_data.read_split(request)
+            self._reading = call.at, (decode_chunk(sealed.body) for sealed in found)
+        chunk = next(self._reading[1])
+        call.at.take(chunk)
+        return chunk
+
+
+def drive(session: calls.Calls[None], line: Line) -> None:
+    """Do what a session asks until it ends."""
+    call = next(session)
+    while True:
+        try:
+            answer = line.answer(call)
+        except (Unavailable, SnapshotExpired) as error:
+            call = session.throw(error)
+        else:
+            call = session.send(answer)
+
+
+def pull(mirror: Core, line: Line) -> Pulling:
+    """Do one session; it ends when the line is lost, or all rows are here."""
+    above = Above(reach="home:1", set="home", network="n", group="mirror/test")
+    times = count()
+    pulling = Pulling(mirror, BUSINESS, (), lambda: above, lambda _: None, lambda: float(next(times)))
+    with pytest.raises(Unavailable) as ended:
+        drive(pulling.session(), line)
+    pulling.ended(ended.value)
+    return pulling
+
+
+def whole(home: Core, mirror: Core) -> None:
+    wait_until(lambda: mirrored.business_of(mirror).is_filled)
+    assert full_data(mirror) == full_data(home)
+
+
+@pytest.mark.parametrize("lost_at", [0, 1, 7, 15])
+def test_it_goes_on_behind_the_last_chunk_that_is_here(tmp_path: Path, home: Core, lost_at: int) -> None:
+    wanted = Line(home)
+    once = make(tmp_path / "once")
+    pull(once, wanted)
+    whole(home, once)
+    once.stop()
+    assert wanted.chunks > 15
+
+    mirror = make(tmp_path / "mirror")
+    assert pull(mirror, Line(home, lost_at)).progress.told.state is State.WAITING
+    mirror.stop()
+    mirror = make(tmp_path / "mirror")
+    line = Line(home)
+    pulling = pull(mirror, line)
+
+    assert isinstance(line.asked[0], calls.RenewSnapshot)
+    assert line.chunks == wanted.chunks - lost_at
+    assert (pulling.progress.told.fills, pulling.progress.told.rows) == (0, 2 * ROWS)
+    whole(home, mirror)
+    mirror.stop()
+
+
+def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home: Core) -> None:
+    mirror = make(tmp_path / "mirror")
+    pull(mirror, Line(home, 5))
+    held = mirrored.business_of(mirror).committed.mirror
+    assert held is not None
+    home.full_data.close(held.snapshot)
+
+    line = Line(home)
+    assert pull(mirror, line).progress.told.fills == 1
+    assert isinstance(line.asked[1], calls.OpenSnapshot)
+    whole(home, mirror)
+    mirror.stop()
+
+
+def test_a_chunk_that_comes_twice_is_refused(tmp_path: Path, home: Core) -> None:
+    mirror = make(tmp_path / "mirror")
+    pull(mirror, Line(home, 5))
+    business = mirrored.business_of(mirror)
+    held = business.committed.mirror
+    assert held is not None
+    with pytest.raises(IllegalTransition, match="chunk 4 of the full data came, 5 is the next one"):
+        mirror.mirrors.full_rows(business, held.begin, 4, b"").result(WAIT_S)
+    mirror.stop()
