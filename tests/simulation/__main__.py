@@ -5,16 +5,32 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
 
 from tests.simulation.judge import Violation
+from tests.simulation.loop import Loop
 from tests.simulation.world import World
+
+
+class History(Protocol):
+    """A world of some kind, made from a seed."""
+
+    loop: Loop
+    slowest_s: float
+
+    def run(self) -> None:
+        """Run it. Raises Violation."""
+
+
+Kind = Callable[..., History]
 
 
 def _say(line: object) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _replay(world: type[World], seed: int) -> int:
+def _replay(world: Kind, seed: int) -> int:
     try:
         world(seed, _say).run()
     except Violation as violation:
@@ -23,7 +39,7 @@ def _replay(world: type[World], seed: int) -> int:
     return 0
 
 
-def _all(kind: type[World], first: int, last: int) -> int:
+def _all(kind: Kind, first: int, last: int) -> int:
     counts: Counter[str] = Counter()
     seeds: Counter[str] = Counter()
     found: dict[str, list[int]] = {}
@@ -52,7 +68,7 @@ def _all(kind: type[World], first: int, last: int) -> int:
     return int(bool(found))
 
 
-def main(kind: type[World], numbers: list[int]) -> int:
+def main(kind: Kind, numbers: list[int]) -> int:
     """Replay one history of a kind of world, or run many; return the exit status."""
     return _replay(kind, numbers[0]) if len(numbers) == 1 else _all(kind, *numbers)
 

@@ -46,10 +46,12 @@ class Patient(Future[Any]):
 class SimulatedCore(Core):
     """A core on a disk in memory. `work` and `materialise` do what its two threads do in one round."""
 
-    def __init__(self, host: BrokerHost, disk: MemoryDisk, shared: ReplicatedLogs) -> None:
+    def __init__(
+        self, host: BrokerHost, disk: MemoryDisk, shared: ReplicatedLogs | None, settings: Broker = SETTINGS
+    ) -> None:
         super().__init__(
             Path("/simulated"),
-            SETTINGS,
+            settings,
             clock_us=host.clock_us,
             monotonic=lambda: host.loop.now,
             on_fatal=host.fails,

@@ -13,6 +13,7 @@ from venus.wire import change_pb2
 
 Rows = dict[bytes, bytes]
 TABLE = 1
+NAMES = {1: "items", 2: "others"}
 KEYS = 8
 
 
@@ -27,6 +28,9 @@ class Cut:
 
 class Source:
     """It outlives every adapter."""
+
+    #: Every table that there is.
+    tables: tuple[int, ...] = (TABLE,)
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -84,7 +88,7 @@ class Source:
         parts = [touched[i : i + 3] for i in range(0, len(touched), 3)] or [[]]
         bodies, records, sequence = [], [], first_sequence
         for i, part in enumerate(parts):
-            markers = int(truncated >= 0 and i == 0)
+            markers = len(self.tables) if truncated >= 0 and i == 0 else 0
             message = change_pb2.BatchBody(
                 batch_no=first_batch + i,
                 first_sequence=sequence,
@@ -93,7 +97,8 @@ class Source:
                 cut_end=i + 1 == len(parts),
             )
             if described and i == 0:
-                message.schemas.add(table_id=TABLE, version=1, namespace="shop", name="items")
+                for table in self.tables:
+                    message.schemas.add(table_id=table, version=1, namespace="shop", name=NAMES[table])
             self._fill(message, part, truncates=bool(markers))
             bodies.append(message.SerializeToString())
             record = BatchRecord(
@@ -109,20 +114,26 @@ class Source:
 
     def _fill(self, message: change_pb2.BatchBody, keys: list[bytes], *, truncates: bool) -> None:
         if truncates:
-            message.tables.add(table_id=TABLE, schema_version=1, kind=change_pb2.TableChanges.TRUNCATE, count=1)
-        if not keys:
-            return
-        rows = [self.rows.get(key) for key in keys]
-        message.tables.add(
-            table_id=TABLE,
-            schema_version=1,
-            count=len(keys),
-            record_ids=b"".join(keys),
-            record_id_sizes=b"".join(len(key).to_bytes(4, "little") for key in keys),
-            rows=b"".join(row or b"" for row in rows),
-            row_sizes=b"".join(len(row or b"").to_bytes(4, "little") for row in rows),
-            is_deleted=bytes(row is None for row in rows),
-        )
+            for table in self.tables:
+                message.tables.add(table_id=table, schema_version=1, kind=change_pb2.TableChanges.TRUNCATE, count=1)
+        for table in self.tables:
+            touched = [key for key in keys if self.table_of(key) == table]
+            rows = [self.rows.get(key) for key in touched]
+            if touched:
+                message.tables.add(
+                    table_id=table,
+                    schema_version=1,
+                    count=len(touched),
+                    record_ids=b"".join(touched),
+                    record_id_sizes=b"".join(len(key).to_bytes(4, "little") for key in touched),
+                    rows=b"".join(row or b"" for row in rows),
+                    row_sizes=b"".join(len(row or b"").to_bytes(4, "little") for row in rows),
+                    is_deleted=bytes(row is None for row in rows),
+                )
+
+    def table_of(self, _key: bytes) -> int:
+        """Return the table in which a key is."""
+        return TABLE
 
     def commit(self, epoch: int, cut: Cut) -> None:
         """Run the local transaction. Raises Fenced."""

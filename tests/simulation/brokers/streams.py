@@ -17,9 +17,10 @@ Taken = Callable[..., None]
 
 
 class Stream:
-    """One connection of a client to a process of a broker. The client is "!": partitions of clients are its breaks."""
+    """One connection of a client to a process of a broker. Clients are "!": partitions of them are its breaks."""
 
-    def __init__(self, host: BrokerHost, taken: Taken, ended: Callable[[VenusError], None]) -> None:
+    def __init__(self, host: BrokerHost, taken: Taken, ended: Callable[[VenusError], None], client: str = "!") -> None:
+        self._client = client
         self.host, self.life = host, host.life
         self.open = True
         self.on_end: Callable[[], None] = lambda: None  # at the broker
@@ -44,7 +45,7 @@ class Stream:
     def _send(self, to_broker: bool, deliver: Callable[[], None]) -> None:
         if not self.open:
             return
-        ends = ("!", self.host.name) if to_broker else (self.host.name, "!")
+        ends = (self._client, self.host.name) if to_broker else (self.host.name, self._client)
         if not self._network.passes(*ends):
             self.breaks()
             return

@@ -1,0 +1,114 @@
+"""What a set's service does for its streams, for readers of some tables too, and for single requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.simulation.brokers.clients import Clients, Reading
+from tests.simulation.brokers.disk import BUSINESS
+from tests.simulation.brokers.streams import Stream
+from venus.broker.queue.only import Choice
+from venus.codec.chunk import Sealed
+from venus.errors import Unavailable, VenusError
+from venus.wire import broker_pb2
+
+FRAME_BYTES = 300
+
+
+class TierReading(Reading):
+    """How far a stream has come, and which tables it wants."""
+
+    def __init__(self, group: str, token: int, offset: int, only: tuple[str, ...]) -> None:
+        super().__init__(group, token, offset)
+        self.only = Choice(only) if only else None
+
+
+class TierClients(Clients):
+    """The streams and requests of one process; it is alone in its set, so it leads."""
+
+    def _let_in(self) -> None:
+        """Let everybody in."""
+
+    def subscribe(self, stream: Stream, group: str, offset: int, epoch: int, only: tuple[str, ...]) -> None:
+        """Begin a stream from an offset on."""
+        core = self._host.core
+        try:
+            opened = core.subscriptions.check_position(BUSINESS, offset, epoch)
+            token = core.subscriptions.attach(BUSINESS, group, offset)
+        except VenusError as error:
+            stream.end(error)
+            return
+        stream.on_end = lambda: self._consumer_left(stream)
+        self.consumers[stream] = TierReading(group, token, offset, only)
+        if not stream.open:
+            stream._left()
+            return
+        stream.down("opened", opened)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Send what is committed to those who do not have it."""
+        for stream, reading in list(self.consumers.items()):
+            if not stream.open or reading.unheard > 2:
+                continue
+            only = reading.only if isinstance(reading, TierReading) else None
+            try:
+                found = self._host.core.subscriptions.read(BUSINESS, reading.offset, FRAME_BYTES, (), only)
+            except VenusError as error:
+                stream.end(error)
+                continue
+            if found.next_offset > reading.offset:
+                reading.offset = found.next_offset
+                reading.unheard += bool(found.increments)
+                stream.down("increments", found.increments, found.next_offset)
+
+    def open_snapshot(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
+        """Make a snapshot; its thread waits meanwhile. Raises what the product raises."""
+        if self._making:
+            raise Unavailable("another snapshot is being made")
+        self._making = True
+        try:
+            return self._host.core.full_data.open(request)
+        except TimeoutError as error:
+            raise Unavailable("it takes too long") from error
+        finally:
+            self._making = False
+
+    def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:
+        """Read a split."""
+        return self._host.core.full_data.read_split(request)
+
+
+def request(
+    client: Any, upper: Any, ask: Callable[[Any], Any], answered: Callable[[Any, VenusError | None], None]
+) -> None:
+    """Ask another set something; `answered` gets the answer or the error, in the process of the client, once."""
+    loop, network, life = client.loop, client.world.network, client.life
+    done = False
+
+    def finish(answer: Any, error: VenusError | None) -> None:
+        nonlocal done
+        if not done:
+            done = True
+            client.run(life, answered, (answer, error))
+
+    def arrived() -> None:
+        if not upper.up:
+            return
+        upper.run(upper.life, at_upper, ())
+
+    def at_upper() -> None:
+        answer, error = None, None
+        try:
+            answer = ask(upper)
+        except VenusError as raised:
+            error = raised
+        if network.passes(upper.name, client.name):
+            loop.after(network.delay(), finish, answer, error)
+
+    if network.passes(client.name, upper.name):
+        loop.after(network.delay(), arrived)
+    loop.after(4.0 + loop.random.random(), finish, None, Unavailable("no answer"))
+    if not upper.up:
+        loop.after(0.1 * loop.random.random(), finish, None, Unavailable("the connection is refused"))

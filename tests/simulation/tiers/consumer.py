@@ -1,0 +1,143 @@
+"""A target below access sets: it goes on at another set at the same offset, and dies now and then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from tests.simulation.brokers.source import Rows
+from tests.simulation.brokers.streams import Stream
+from tests.simulation.judge import Violation
+from tests.simulation.tiers.source import apply, table_of
+from venus.errors import OffsetDiverged, OffsetTrimmed, VenusError
+from venus.model import FULL
+from venus.network.directory import Preference
+from venus.wire import broker_pb2, change_pb2
+
+if TYPE_CHECKING:
+    from tests.simulation.tiers.host import TierHost
+    from tests.simulation.tiers.judge import Timeline
+    from tests.simulation.tiers.world import TierWorld
+
+TICK_S = 0.2
+BACK_AFTER_S = 2.0
+
+
+class Consumer:
+    """A group with its target; one transaction for each batch. Which set it asks is the product's choice."""
+
+    def __init__(self, world: TierWorld, group: str, sets: tuple[str, ...], tables: frozenset[int]) -> None:
+        self._world, self.group, self.tables = world, group, tables
+        self._loop, self._random = world.loop, world.loop.random
+        self._sets = Preference(sets, back_after_s=BACK_AFTER_S)
+        # the target
+        self.rows: Rows = {}
+        self.offset: int = FULL
+        self.epoch = self.sequence = 0
+        self._may_be: list[Timeline] = []
+        # the process
+        self._stream: Stream | None = None
+        self._heard_at = 0.0
+        self._later_at = self._random.random() * 3.0
+        self._tick()
+
+    def stop(self, seconds: float) -> None:
+        """End the process; another one begins where the target is."""
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
+        self._later_at = self._loop.now + seconds
+
+    def forked(self, timeline: Timeline) -> None:
+        """Take note of another history: who has nothing but its past may go on in it."""
+        if timeline.source.shown(self.sequence, self.tables) == self.rows:
+            self._may_be.append(timeline)
+
+    def _tick(self) -> None:
+        self._loop.after(TICK_S * (0.5 + self._random.random()), self._tick)
+        now = self._loop.now
+        for name in self._sets.due(now):
+            self._sets.looked(name, now, healthy=self._world.hosts[name].up)
+        if self._sets.go_back(now):
+            self._loop.counts["a consumer went back to a nearer set"] += 1
+            self.stop(0.0)
+        if self._stream is None and now >= self._later_at:
+            self._connect()
+        elif self._stream is not None and now - self._heard_at > 3.0:
+            self._sets.failed(self._sets.in_use)
+            self.stop(0.0)
+
+    def _connect(self) -> None:
+        host = self._world.hosts[self._sets.in_use]
+        self._heard_at = self._loop.now
+        if not host.up:
+            self._sets.failed(host.name)
+            return
+        stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, host, error))  # type: ignore[arg-type]
+        stream.up(host.clients.open, stream, self.group, self.offset, self.epoch, False)
+
+    def _ended(self, stream: Stream, host: TierHost, error: VenusError) -> None:
+        if stream is not self._stream:
+            return
+        self.stop(0.5 * self._random.random())
+        match error:
+            case OffsetTrimmed() | OffsetDiverged():
+                self._loop.counts[f"a consumer started over: {type(error).__name__}"] += 1
+                if isinstance(error, OffsetDiverged) and len(self._world.timelines) == 1:
+                    raise Violation("what a consumer has applied is never taken back", str(error))
+                self.offset, self.epoch = FULL, 0
+            case _:
+                self._loop.counts["a consumer lost its set"] += 1
+                self._sets.failed(host.name)
+
+    def _taken(self, word: str, *what: Any) -> None:
+        if self._stream is None:
+            return
+        self._heard_at = self._loop.now
+        if word == "opened":
+            self._opened(*what)
+        else:
+            self._increments(what[0], what[1])
+
+    def _opened(self, _: Any, snapshot: broker_pb2.Snapshot | None, rows: Rows | None) -> None:
+        if snapshot is None or rows is None:
+            return
+        self._loop.counts["full data read"] += 1
+        self._may_be = list(self._world.timelines)
+        rows = {key: row for key, row in rows.items() if table_of(key) in self.tables}
+        self.rows, self.offset, self.epoch, self.sequence = rows, snapshot.offset, snapshot.epoch, snapshot.sequence
+        self._agrees("the full data of a set is the fold of one history")
+
+    def _agrees(self, invariant: str) -> None:
+        """Raise Violation unless the rows are those of one history, the same as before."""
+        may_be = [line for line in self._may_be if line.source.shown(self.sequence, self.tables) == self.rows]
+        if not may_be:
+            raise Violation(invariant, f"{self.group} at Sequence {self.sequence}: {self.rows}")
+        self._may_be = may_be
+
+    def _increments(self, increments: list[broker_pb2.Increment], position: int) -> None:
+        for increment in increments:
+            if xxhash.xxh3_64_intdigest(increment.body) != increment.digest:
+                raise Violation("damage is never served", f"{self.group} at {increment.base_offset}")
+            body = change_pb2.BatchBody.FromString(increment.body)
+            if increment.base_offset != self.offset:
+                raise Violation("offsets are dense", f"{self.group}: {increment.base_offset} follows {self.offset}")
+            self.offset, self.epoch = increment.base_offset + increment.count, increment.epoch
+            if body.left_out:
+                continue
+            if body.first_sequence <= self.sequence:
+                raise Violation("no change comes twice", f"{self.group} gets Sequence {body.first_sequence}")
+            apply(self.rows, body)
+            self.rows = {key: row for key, row in self.rows.items() if table_of(key) in self.tables}
+            self.sequence = body.first_sequence + body.count - 1
+            self._loop.counts["batch applied"] += 1
+            self._loop.say(f"{self.group} applies {increment.base_offset} of epoch {increment.epoch}")
+            self._agrees("a target has one history, each change once and in order")
+        self.offset = max(self.offset, position)
+        if self._random.random() < 0.05:
+            self._loop.counts["a consumer died before it acknowledged"] += 1
+            self.stop(self._random.random())
+        elif self._stream is not None:
+            self._sets.served(self._stream.host.name)
+            self._stream.up(self._stream.host.clients.acknowledge, self._stream, self.offset)

@@ -1,0 +1,237 @@
+"""What goes wrong with sets in tiers: processes, power, lines, absences, other histories, other networks, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.brokers.memory_store import Families, Family, MemoryDisk
+from venus.broker.store import keys
+
+if TYPE_CHECKING:
+    from tests.simulation.tiers.host import TierHost
+    from tests.simulation.tiers.world import TierWorld
+
+
+def plan(world: TierWorld, until: float) -> None:
+    """Let faults of some kinds happen until a time."""
+    random = world.loop.random
+    kinds = random.sample(KINDS, random.randint(2, len(KINDS)))
+    pause = random.choice((0.5, 1.0, 2.0))
+    at = world.loop.now
+    while at < until:
+        world.loop.at(at, _happen, world, random.choice(kinds), until)
+        at += random.expovariate(1 / pause)
+
+
+def _happen(world: TierWorld, fault: Callable[[TierWorld, float], None], until: float) -> None:
+    random = world.loop.random
+    seconds = min(until - world.loop.now, random.choice((0.3, 1.5, 4.0, 9.0)) * (0.5 + random.random()))
+    world.loop.counts[f"fault: {fault.__name__.replace('_', ' ')}"] += 1
+    if world.loop.traces:
+        world.loop.say(f"fault {fault.__name__} {seconds:.2f} s")
+    fault(world, seconds)
+
+
+def some(world: TierWorld) -> TierHost:
+    """Return a set."""
+    return world.loop.random.choice(list(world.hosts.values()))
+
+
+def start_after(world: TierWorld, host: TierHost, seconds: float) -> None:
+    """Start a set again that is down."""
+
+    def start() -> None:
+        if not host.up and world.foreign is None:
+            host.start()
+
+    world.loop.after(seconds, start)
+
+
+def crash(world: TierWorld, seconds: float) -> None:
+    """End a process."""
+    host = some(world)
+    if host.up and world.foreign is None:
+        host.end()
+        start_after(world, host, seconds)
+
+
+def power_loss(world: TierWorld, seconds: float) -> None:
+    """End a machine."""
+    host = some(world)
+    if host.up and world.foreign is None:
+        host.end()
+        lost = host.disk.memory.lose_power(world.loop.random)
+        world.loop.counts[f"power loss that took {lost}"] += 1
+        start_after(world, host, seconds)
+
+
+def interrupted_fills(world: TierWorld, _: float) -> None:
+    """Have the next fills interrupted, each at one of its chunks."""
+    world.interruptions += [world.loop.random.randint(0, 3) for _ in range(4)]
+
+
+def at_chunk(world: TierWorld, lower: TierHost, upper: TierHost) -> None:
+    """Interrupt a fill that asks for a chunk, if it is time: here, above, or between the two."""
+    if not world.interruptions or world.foreign is not None:
+        return
+    world.interruptions[-1] -= 1
+    if world.interruptions[-1] >= 0:
+        return
+    world.interruptions.pop()
+    random = world.loop.random
+    world.loop.counts["interrupted while it was filled"] += 1
+    victim = random.choice((lower, lower, upper, None))
+    if victim is None:
+        _cut(world, {(lower.name, upper.name), (upper.name, lower.name)}, 0.5 + random.random())
+        return
+    victim.end()
+    if random.random() < 0.5:
+        victim.disk.memory.lose_power(random)
+    start_after(world, victim, random.random())
+
+
+def cut_line(world: TierWorld, seconds: float) -> None:
+    """Cut a set from one above, in one direction or in both."""
+    lower = world.loop.random.choice([host for host in world.hosts.values() if host.upstream])
+    upper = world.loop.random.choice(lower.upstream)
+    _cut(world, {(lower.name, upper), (upper, lower.name)}, seconds)
+
+
+def cut_clients(world: TierWorld, seconds: float) -> None:
+    """Cut targets and producers from a set."""
+    host = some(world).name
+    _cut(world, {("!", host), (host, "!")}, seconds)
+
+
+def _cut(world: TierWorld, links: set[tuple[str, str]], seconds: float) -> None:
+    chosen = world.loop.random.choice((links, {min(links)}, {max(links)}))
+    world.network.cut |= chosen
+    world.loop.after(seconds, lambda: world.network.cut.difference_update(chosen))
+
+
+def pause(world: TierWorld, seconds: float) -> None:
+    """Let a process stand still."""
+    host = some(world)
+    host.paused_until = max(host.paused_until, world.loop.now + seconds)
+
+
+def slow_disk(world: TierWorld, seconds: float) -> None:
+    """Let every sync of a machine take long."""
+    disk = some(world).disk
+    disk.lag_s = 0.1 * world.loop.random.random()
+
+    def quick() -> None:
+        disk.lag_s = 0.0
+
+    world.loop.after(seconds, quick)
+
+
+def dead_producer(world: TierWorld, _: float) -> None:
+    """Kill the upper adapter."""
+    world.end_producers()
+
+
+def dead_consumer(world: TierWorld, seconds: float) -> None:
+    """Kill an under adapter."""
+    world.loop.random.choice(world.consumers).stop(seconds)
+
+
+def backup(world: TierWorld, _: float) -> None:
+    """Keep what the home is now, and its source."""
+    if world.home.up and world.foreign is None:
+        world.backup = (world.home.core.memory.frozen(), world.timeline.source.fork(), world.timeline)
+
+
+def restore(world: TierWorld, _: float) -> None:
+    """Set the home and its source back to the backup: another history with the same past follows."""
+    if world.backup is None or world.foreign is not None:
+        return
+    families, source, timeline = world.backup
+    home = world.home
+    home.end()
+    home.replace_disk(on_disk(families))
+    end = home.disk.content
+    world.loop.say(f"the home is restored: {end}")
+    home.start()
+    business = home.business
+    offset = business.committed.next_offset if business is not None else 0
+    world.begin_timeline(timeline.fork(source.fork(), offset))
+    world.loop.counts["the home was restored"] += 1
+
+
+def forgotten(world: TierWorld, _: float) -> None:
+    """Have the business forgotten at the home, and made again by a source that begins anew."""
+    if world.foreign is not None or not world.home.up:
+        return
+    home = world.home
+    network = home.core.store.get(keys.STATE, keys.NETWORK)
+    assert network is not None
+    home.end()
+    fresh: Families = {name: Family() for name in keys.FAMILIES}
+    fresh[keys.STATE].put(keys.NETWORK, network)
+    home.replace_disk(on_disk(fresh))
+    home.start()
+    world.begin_timeline(world.new_timeline())
+    world.loop.counts["the business was forgotten and made again"] += 1
+
+
+def other_network(world: TierWorld, seconds: float) -> None:
+    """Have the home of another network at the home's address for a while."""
+    if world.foreign is not None or not world.home.up:
+        return
+    home, before = world.home, world.timeline
+    home.end()
+    world.foreign = home.replace_disk(MemoryDisk())
+    home.start()
+    world.end_producers()
+    world.timeline = world.new_timeline()  # one that no mirror may ever have
+
+    def back() -> None:
+        if world.foreign is None:
+            return
+        home.end()
+        home.replace_disk(world.foreign)
+        world.foreign = None
+        world.end_producers()
+        world.timeline = before
+        home.start()
+
+    world.put_back = back
+    world.loop.after(max(seconds, 1.0), back)
+
+
+def labels(world: TierWorld, seconds: float) -> None:
+    """Give the set with labels others, and start it again."""
+    host = world.hosts.get("c")
+    if host is None or not host.up:
+        return
+    host.end()
+    host.labels = ("both",) if host.labels == ("one",) else ("one",)
+    start_after(world, host, min(seconds, 1.0))
+
+
+def on_disk(families: Families) -> MemoryDisk:
+    """Return a disk that has all of this."""
+    disk = MemoryDisk()
+    disk.families = {name: family.copy() for name, family in families.items()}
+    disk._base = {name: family.copy() for name, family in families.items()}
+    return disk
+
+
+def heal(world: TierWorld) -> None:
+    """End everything that is wrong."""
+    world.network.heal()
+    world.interruptions.clear()
+    world.put_back()
+    for host in world.hosts.values():
+        host.disk.lag_s = 0.0
+        host.paused_until = 0.0
+        if not host.up:
+            host.start()
+
+
+KINDS = (
+    crash, power_loss, interrupted_fills, cut_line, cut_clients, pause, slow_disk, dead_producer, dead_consumer,
+    backup, restore, forgotten, other_network, labels,
+)  # fmt: skip

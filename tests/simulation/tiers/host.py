@@ -1,0 +1,165 @@
+"""One broker set of one broker: the product's core and its place in the network, on a disk in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.brokers.core import Killed, SimulatedCore
+from tests.simulation.brokers.disk import BUSINESS, BrokerDisk
+from tests.simulation.brokers.memory_store import MemoryDisk
+from tests.simulation.tiers.clients import TierClients
+from tests.simulation.tiers.puller import SimulatedPuller
+from tests.simulation.tiers.upstream import SimulatedUpstream
+from venus.broker.machine.business import Business
+from venus.broker.mirrors import identity, place
+from venus.broker.mirrors.network import Network
+from venus.config import Broker, Cluster
+from venus.rpc.address import NONE
+from venus.wire import broker_pb2
+
+if TYPE_CHECKING:
+    from tests.simulation.tiers.world import TierWorld
+
+#: Small, so that histories of seconds trim queues, end leases and forget who is away.
+SETTINGS = Broker(
+    free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=600, snapshot_lease_s=5.0, consumer_ttl_s=4.0,
+    review_after_s=0.6,
+)  # fmt: skip
+LABELS = {"one": ("items",), "both": ("items", "others")}
+
+
+class TierHost:
+    """A set with its disk; `life` counts its processes."""
+
+    def __init__(self, world: TierWorld, name: str, tier: str, level: int, upstream: tuple[str, ...]) -> None:
+        self.world, self.loop, self.name = world, world.loop, name
+        self.tier, self.level, self.upstream = tier, level, upstream
+        self.labels: tuple[str, ...] = ()
+        self.disk = BrokerDisk(name)
+        self.life = 0
+        self.up = False
+        self.paused_until = 0.0
+        self.free_bytes = 1 << 30
+        self.acknowledges_in: int | None = None
+        self.core: SimulatedCore
+        self._graves: list[Any] = []  # of processes that were killed: nothing of them may run while it is collected
+
+    # -- the process -----------------------------------------------------------------------------------------------
+
+    def clock_us(self) -> int:
+        """Return what this machine takes for the time."""
+        return int((1_700_000_000 + self.loop.now) * 1e6)
+
+    @property
+    def business(self) -> Business | None:
+        """The business, None while this process has none."""
+        return self.core.catalogue._stored.get(BUSINESS) if self.up else None
+
+    @property
+    def tables(self) -> frozenset[int]:
+        """The tables that this set has."""
+        return frozenset({1}) if self.labels == ("one",) else frozenset({1, 2})
+
+    @property
+    def stale_labels(self) -> bool:
+        """Whether what it has was taken with other labels."""
+        mirror = self.business.committed.mirror if self.business is not None else None
+        wanted = place.wanted(LABELS, self.labels, BUSINESS)
+        return mirror is not None and mirror.only != wanted
+
+    def start(self) -> None:
+        """Begin a process on what is on the disk."""
+        self.life += 1
+        self.up = True
+        self.paused_until = 0.0
+        self.core = SimulatedCore(self, self.disk.memory, None, SETTINGS)  # type: ignore[arg-type]
+        self.clients = TierClients(self)  # type: ignore[arg-type]
+        self.core.start()
+        self.disk.host = self  # type: ignore[assignment]
+        self.network = self._place()
+        self.loop.say(f"{self.name} starts: {self.disk.content}")
+        self.world.judge.started(self)
+        self.every(0.1, self.core.tick)
+        self.every(0.3, self.clients.tick)
+        self.core.publisher.on_commit(lambda _b, _o: self._committed())
+
+    def _place(self) -> Network:
+        cluster: dict[str, Any] = {"set": self.name, "tier": self.tier, "level": self.level}
+        cluster |= {"upstream": tuple(f"{name}:1" for name in self.upstream), "labels": self.labels}
+        network = Network(
+            self.core, Cluster(**cluster), LABELS, proof=NONE, monotonic=lambda: self.loop.now, puller=SimulatedPuller  # type: ignore[arg-type]
+        )  # fmt: skip
+        if self.upstream:
+            network.belongs_to(identity.read(self.core))
+            network._upstream = SimulatedUpstream(self, network._upstream)  # type: ignore[arg-type]
+            network._upstream.start()
+        else:
+            network.belongs_to(identity.of_home(self.core))
+        return network
+
+    def _committed(self) -> None:
+        self.world.judge.committed_at(self)
+        self.soon(0.0005, self.clients.deliver)
+
+    def end(self) -> None:
+        """End the process at once."""
+        if self.up:
+            self._graves.append((self.core, self.network))
+        self.life += 1
+        self.up = False
+        self.disk.host = None
+
+    def fails(self, error: BaseException) -> None:
+        """Fail the history: nothing here gives a store a reason to fail."""
+        raise error
+
+    def replace_disk(self, memory: MemoryDisk) -> MemoryDisk:
+        """Give the machine another disk; return the one that it had."""
+        old, self.disk = self.disk.memory, BrokerDisk(self.name)
+        self.disk.memory = memory
+        return old
+
+    def status(self) -> broker_pb2.BrokerStatus:
+        """Return what it says when it is asked: its place, and how far each business is."""
+        status = broker_pb2.BrokerStatus()
+        for business in self.core.catalogue.stored():
+            entry = status.businesses.add(business=business.name, next_offset=business.committed.next_offset)
+            for figures in business.tables.values():
+                entry.tables.add(namespace=figures.namespace, name=figures.name)
+        self.network.lay_over(status)
+        return status
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def every(self, seconds: float, what: Callable[[], None]) -> None:
+        """Do something regularly in this process."""
+
+        def again() -> None:
+            what()
+            self.soon(seconds, again)
+
+        self.soon(seconds * self.loop.random.random(), again)
+
+    def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
+        """Do something in this process, unless it has ended by then."""
+        self.loop.after(delay, self.run, self.life, what, arguments)
+
+    def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Do something in a process, if it still runs."""
+        if life != self.life:
+            return
+        if self.loop.now < self.paused_until:
+            self.loop.at(self.paused_until, self.run, life, what, arguments)
+            return
+        try:
+            what(*arguments)
+        except Killed:
+            return
+
+    def wait(self, done: Callable[[], bool], seconds: float) -> None:
+        """Let the world go on until something is done, in a thread of this process. Raises Killed."""
+        life, loop = self.life, self.loop
+        loop.run_until(loop.now + seconds, lambda: done() or self.life != life)
+        if self.life != life:
+            raise Killed

@@ -1,0 +1,181 @@
+"""What must hold of sets in tiers, after every commit and at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.brokers.judge import full_data
+from tests.simulation.brokers.source import Cut, Rows
+from tests.simulation.judge import Violation
+from tests.simulation.tiers.source import TieredSource, table_of
+from venus.broker.queue import places
+
+if TYPE_CHECKING:
+    from tests.simulation.tiers.host import TierHost
+    from tests.simulation.tiers.world import TierWorld
+
+Batch = tuple[int, int, int]  # offsets, epoch, digest
+
+
+@dataclass(eq=False)
+class Timeline:
+    """One history of the home, with its source: by offset, what was committed there."""
+
+    source: TieredSource
+    book: dict[int, Batch] = field(default_factory=dict)
+
+    def fork(self, source: TieredSource, end: int) -> Timeline:
+        """Return the history that goes on from here below an offset."""
+        return Timeline(source, {offset: batch for offset, batch in self.book.items() if offset < end})
+
+
+@dataclass
+class Mirrored:
+    """What is known of a set since it began its full data."""
+
+    begin: int = 0
+    judged: int | None = None  # so far its queue was compared
+    may_be: list[Timeline] = field(default_factory=list)
+    acknowledged: int = 0
+
+
+class TierJudge:
+    """Raises Violation."""
+
+    def __init__(self, world: TierWorld) -> None:
+        self._world = world
+        self._known: dict[str, Mirrored] = {}
+
+    # -- producers -------------------------------------------------------------------------------------------------
+
+    def answered(self, host: Any, term: int | None) -> None:
+        """Nothing is to be said of answers."""
+
+    def committed(self, cut: Cut) -> None:
+        """Nothing is to be said of the source."""
+
+    def decided(self, batch_no: int) -> None:
+        """Nothing is to be said of decisions."""
+
+    # -- sets ------------------------------------------------------------------------------------------------------
+
+    def _of(self, host: TierHost) -> Mirrored:
+        business = host.business
+        mirror = business.committed.mirror if business is not None else None
+        begin = mirror.begin if mirror is not None else 0
+        known = self._known.get(host.name)
+        if known is None or known.begin != begin:
+            known = self._known[host.name] = Mirrored(begin, may_be=list(self._world.timelines))
+        return known
+
+    def forked(self, timeline: Timeline) -> None:
+        """Take note of another history: whoever has nothing but its past may go on in it."""
+        end = max((offset + batch[0] for offset, batch in timeline.book.items()), default=0)
+        for known in self._known.values():
+            if known.judged is not None and known.judged <= end:
+                known.may_be.append(timeline)
+
+    def started(self, host: TierHost) -> None:
+        """Judge a process that has begun: what it acknowledged must be on its disk."""
+        business = host.business
+        if business is None or business.committed.mirror is None:
+            self._known.pop(host.name, None)
+            return
+        known = self._of(host)
+        known.judged = None
+        if business.committed.next_offset < known.acknowledged:
+            raise Violation(
+                "a mirror never claims more than it has",
+                f"{host.name} has {business.committed.next_offset} and acknowledged {known.acknowledged}",
+            )
+
+    def acknowledged(self, host: TierHost, offset: int) -> None:
+        """Judge what a mirror tells the set above to be safe."""
+        business = host.business
+        assert business is not None
+        if offset > business.committed.next_offset:
+            raise Violation(
+                "a mirror never claims more than it has", f"{host.name}: {offset}, {business.committed.next_offset}"
+            )
+        known = self._of(host)
+        known.acknowledged = max(known.acknowledged, offset)
+
+    def committed_at(self, host: TierHost) -> None:
+        """Something was committed: it must be what the home has, at its offset."""
+        business = host.business
+        if business is None:
+            return
+        known = self._of(host)
+        first = business.log_start if known.judged is None else max(known.judged, business.log_start)
+        at = first
+        for place in places.walk(host.core.store, business, first):
+            if place.base_offset != at and place.base_offset > first:
+                raise Violation("offsets are dense", f"{host.name}: {place.base_offset} follows {at}")
+            at = place.next_offset
+            batch = place.count, place.epoch, place.digest
+            if not host.upstream:
+                if self._world.timeline.book.setdefault(place.base_offset, batch) != batch:
+                    raise Violation("an offset of the home has one batch", f"{place.base_offset}")
+            elif not host.labels:
+                known.may_be = [found for found in known.may_be if found.book.get(place.base_offset) == batch]
+                if not known.may_be:
+                    raise Violation(
+                        "every level has the home's batches at the home's offsets",
+                        f"{host.name} at {place.base_offset}: {batch}",
+                    )
+        known.judged = at
+
+    # -- at the end ------------------------------------------------------------------------------------------------
+
+    def converged(self) -> bool:
+        """Whether every set has everything."""
+        world = self._world
+        home = world.home.business
+        if home is None or not world.source.drained or home.committed.halves:
+            return False
+        if home.committed.last_batch != world.source.last_batch:
+            return False
+        end = home.committed.next_offset
+        for host in world.hosts.values():
+            business = host.business
+            if business is None or not business.is_filled or business.committed.next_offset != end:
+                return False
+            if business.materialised.offset != business.visible_offset or business.visible_offset != end:
+                return False
+            mirror = business.committed.mirror
+            if mirror is not None and (not mirror.end or host.stale_labels):
+                return False
+        return self.whole()
+
+    def came_past(self) -> bool:
+        """Whether the home has come past everybody."""
+        world = self._world
+        found = [host.business.committed.next_offset for host in world.hosts.values() if host.business is not None]
+        home = world.home.business
+        found += [consumer.offset for consumer in world.consumers]
+        return home is not None and home.committed.next_offset >= max(found)
+
+    def consumed(self) -> bool:
+        """Whether every target has everything as well."""
+        home = self._world.home.business
+        assert home is not None
+        end = home.committed.next_offset
+        consumers = self._world.consumers
+        return all(found.offset == end and found.rows == self._wanted(found.tables) for found in consumers)
+
+    def whole(self) -> bool:
+        """Whether every set has the rows of the source."""
+        return all(full_data(host) == self._wanted(host.tables) for host in self._world.hosts.values())  # type: ignore[arg-type]
+
+    def final(self) -> None:
+        """Compare everything."""
+        for host in self._world.hosts.values():
+            if (rows := full_data(host)) != self._wanted(host.tables):  # type: ignore[arg-type]
+                raise Violation("every set's full data is the source", f"{host.name}: {rows}")
+        for consumer in self._world.consumers:
+            if consumer.rows != self._wanted(consumer.tables):
+                raise Violation("every target is the source", f"{consumer.group}: {consumer.rows}")
+
+    def _wanted(self, tables: frozenset[int]) -> Rows:
+        return {key: row for key, row in self._world.source.rows.items() if table_of(key) in tables}

@@ -1,0 +1,247 @@
+"""The product's pulling, driven in virtual time: what it asks goes over lines that may be cut."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, cast
+
+from tests.simulation.brokers.disk import BUSINESS
+from tests.simulation.brokers.streams import Stream
+from tests.simulation.judge import Violation
+from tests.simulation.tiers import faults
+from tests.simulation.tiers.clients import request
+from venus.broker.core import Core
+from venus.broker.mirrors import calls
+from venus.broker.mirrors.progress import Progress
+from venus.broker.mirrors.pulling import Above, Pulling
+from venus.codec.chunk import Sealed, decode_chunk
+from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, Unavailable, VenusError
+from venus.rpc.snapshots import Resume
+from venus.wire import broker_pb2
+
+if TYPE_CHECKING:
+    from tests.simulation.tiers.host import TierHost
+
+#: A stream that is not opened within this time is given up.
+ANSWERED_S = 5.0
+
+
+class SimulatedPuller:
+    """A `Puller` whose thread is the loop."""
+
+    def __init__(
+        self, core: Core, business: str, only: tuple[str, ...], above: Callable[[], Above],
+        may_pull: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.host = cast("TierHost", core._host)  # type: ignore[attr-defined]
+        self.business, self.only = business, only
+        self._look = above
+        self._pulling = Pulling(core, business, only, self._found, may_pull, lambda: self.host.loop.now)
+        self._session: Generator[calls.Call, Any, None]
+        self._at = 0  # which of the sets above is asked
+        self._clear()
+
+    @property
+    def progress(self) -> Progress:
+        return self._pulling.progress
+
+    def _found(self) -> Above:
+        self._above = self._look()
+        return self._above
+
+    def start(self) -> None:
+        self.host.soon(0.0, self._begin)
+
+    def stop(self) -> None:
+        """Do nothing: the process ends by itself."""
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        self._stream: Stream | None = None
+        self._arrived: deque[broker_pb2.Increment] = deque()
+        self._position = 0
+        self._error: VenusError | None = None  # of the stream
+        self._reading: Resume | None = None
+        self._read_at = 0  # by which process above
+        self._chunks: Iterator[Sealed] = iter(())
+        self._waits = 0  # answers are for the newest call alone
+        self._wants_increments = False
+
+    def _begin(self) -> None:
+        self._clear()
+        self._session = self._pulling.session()
+        self._go(lambda: next(self._session))
+
+    def _go(self, step: Callable[[], calls.Call]) -> None:
+        try:
+            call = step()
+        except VenusError as error:
+            self._failed(error)
+            return
+        self._ask(call)
+
+    def _failed(self, error: VenusError) -> None:
+        counts, world = self.host.loop.counts, self.host.world
+        if isinstance(error, OffsetDiverged) and len(world.timelines) == 1 and not counts["fault: other network"]:
+            raise Violation("nobody is told of another history while there is one", f"{self.host.name}: {error}")
+        if isinstance(error, OffsetDiverged | OffsetTrimmed | SnapshotExpired):
+            counts[f"pulling ended: {type(error).__name__}"] += 1
+        if self._stream is not None:
+            self._stream.close()
+        if self._pulling.ended(error):
+            self.host.loop.say(f"{self.host.name} is {self.progress.told.state.value}: {error}")
+        self._at += 1
+        self.host.soon(self._pulling.wait_s, self._begin)
+
+    def _answer(self, ticket: int, answer: Any, error: BaseException | None) -> None:
+        if ticket != self._waits:
+            return
+        self._waits += 1
+        self._wants_increments = False
+        if isinstance(error, VenusError):
+            failure = error
+            self._go(lambda: self._session.throw(failure))
+        elif error is not None:
+            raise error
+        else:
+            self._go(lambda: self._session.send(answer))
+
+    def _soon(self, answer: Any = None, error: BaseException | None = None, after: float = 0.0001) -> None:
+        self.host.soon(after, self._answer, self._waits, answer, error)
+
+    @property
+    def _upper(self) -> TierHost:
+        names = self.host.upstream
+        return self.host.world.hosts[names[self._at % len(names)]]
+
+    # -- what is asked ---------------------------------------------------------------------------------------------
+
+    def _ask(self, call: calls.Call) -> None:
+        match call:
+            case calls.Settle():
+                self._settle(call.future)
+            case calls.OpenStream():
+                self._open(call)
+            case calls.Increments():
+                self._wants_increments = True
+                if self._arrived or self._error is not None or not call.wait_s:
+                    self._hand_out()
+                else:
+                    self.host.soon(call.wait_s, self._waited, self._waits)
+            case calls.Acknowledge():
+                assert self._stream is not None
+                self.host.world.judge.acknowledged(self.host, call.offset)
+                self._stream.up(self._upper_of_stream.clients.acknowledge, self._stream, call.offset)
+                self._soon()
+            case _:
+                self._request(call)
+
+    def _settle(self, future: Future[Any]) -> None:
+        ticket = self._waits
+
+        def settled(done: Future[Any]) -> None:
+            error = done.exception()
+            self.host.soon(0.0001, self._answer, ticket, None if error else done.result(), error)
+
+        future.add_done_callback(settled)
+
+    def _request(self, call: calls.Call) -> None:
+        ticket, upper = self._waits, self._upper
+        if isinstance(call, calls.NextChunk):
+            life = self.host.life
+            faults.at_chunk(self.host.world, self.host, upper)
+            if self.host.life != life:
+                return
+
+        def answered(answer: Any, error: VenusError | None) -> None:
+            if isinstance(call, calls.NextChunk) and answer is not None:
+                try:
+                    call.at.take(answer)
+                except VenusError as wrong:
+                    answer, error = None, wrong
+            self._answer(ticket, answer, error)
+
+        request(self.host, upper, lambda found: self._at_upper(found, call), answered)
+
+    def _at_upper(self, upper: TierHost, call: calls.Call) -> Any:
+        match call:
+            case calls.OpenSnapshot():
+                self.host.loop.counts["full data begun"] += 1
+                return upper.clients.open_snapshot(
+                    broker_pb2.OpenSnapshotRequest(
+                        business=BUSINESS, splits=1, lease_s=5, holder=call.holder, only=self.only
+                    )
+                )
+            case calls.RenewSnapshot():
+                self.host.loop.counts["full data that was interrupted is asked for"] += 1
+                snapshot = upper.core.full_data.renew(call.snapshot_id)
+                self.host.loop.counts["full data that was interrupted went on"] += 1
+                return snapshot
+            case calls.CloseSnapshot():
+                return upper.core.full_data.close(call.snapshot_id)
+            case calls.NextChunk():
+                if self._reading is not call.at or self._read_at != upper.life:
+                    self._reading, self._read_at = call.at, upper.life
+                    self._chunks = upper.clients.read_split(
+                        broker_pb2.ReadSplitRequest(snapshot_id=call.snapshot_id, split=call.split, after=call.at.after)
+                    )
+                return decode_chunk(next(self._chunks).body)
+
+    # -- the stream ------------------------------------------------------------------------------------------------
+
+    def _open(self, call: calls.OpenStream) -> None:
+        upper = self._upper_of_stream = self._upper
+        above = self._above
+        ticket = self._waits
+        if not upper.up:
+            self._soon(error=Unavailable("the connection is refused"), after=0.05)
+            return
+
+        life = self.host.life
+
+        def taken(word: str, *what: Any) -> None:
+            if stream is not self._stream:
+                return
+            if word == "opened":
+                self._position = call.offset
+                self.host.run(life, self._answer, (ticket, (upper.name, what[0].networks), None))
+            else:
+                self._arrived.extend(what[0])
+                self._position = what[1]
+                self.host.run(life, self._hand_out, ())
+
+        def ended(error: VenusError) -> None:
+            if stream is self._stream:
+                self._error = error
+                if self._waits == ticket:
+                    self.host.run(life, self._answer, (ticket, None, error))
+                else:
+                    self.host.run(life, self._hand_out, ())
+
+        stream: Stream = Stream(upper, taken, ended, self.host.name)  # type: ignore[arg-type]
+        self._stream, self._error = stream, None
+        self.host.soon(ANSWERED_S, self._answer, ticket, None, Unavailable("no answer"))
+        stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only)
+
+    def _waited(self, ticket: int) -> None:
+        stream = self._stream
+        if ticket != self._waits or stream is None:
+            return
+        ends = {(self.host.name, stream.host.name), (stream.host.name, self.host.name)}
+        if stream.host.life != stream.life or ends & self.host.world.network.cut:
+            stream.breaks()  # as keepalive finds out
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        if not self._wants_increments:
+            return
+        if self._error is not None and not self._arrived:
+            self._soon(error=self._error)
+        else:
+            increments = list(self._arrived)
+            self._arrived.clear()
+            self._soon((increments, self._position))
+        self._wants_increments = False

@@ -1,0 +1,53 @@
+"""A source with two tables, whose history can fork: it is set back to an earlier state, and other changes follow."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from tests.simulation.brokers.source import Rows, Source, iter_packed
+from venus.wire import change_pb2
+
+
+class TieredSource(Source):
+    """Keys with an odd digit are in table 2."""
+
+    tables = (1, 2)
+
+    def table_of(self, key: bytes) -> int:
+        return table_of(key)
+
+    def fork(self) -> TieredSource:
+        """Return what it is now, as a source of its own with the same past."""
+        twin = copy(self)
+        for name in ("rows", "batches", "history", "_shipped", "_log"):
+            setattr(twin, name, copy(getattr(self, name)))
+        return twin
+
+    def shown(self, sequence: int, tables: frozenset[int]) -> Rows | None:
+        """Return the rows of some tables as of a Sequence, None if no batch ends there."""
+        if not sequence:
+            return {}
+        known = self.history.get(sequence)
+        return {key: row for key, row in known[1].items() if table_of(key) in tables} if known is not None else None
+
+
+def table_of(key: bytes) -> int:
+    """Return the table in which a key is."""
+    return 1 + int(key[1:]) % 2
+
+
+def apply(rows: Rows, body: change_pb2.BatchBody) -> None:
+    """Apply a batch to a target's rows."""
+    for table in body.tables:
+        if table.kind == change_pb2.TableChanges.LEFT_OUT:
+            continue
+        if table.kind == change_pb2.TableChanges.TRUNCATE:
+            for key in [key for key in rows if table_of(key) == table.table_id]:
+                del rows[key]
+            continue
+        ids, packed = iter_packed(table.record_ids, table.record_id_sizes), iter_packed(table.rows, table.row_sizes)
+        for i, (key, row) in enumerate(zip(ids, packed, strict=True)):
+            if table.is_deleted[i]:
+                rows.pop(key, None)
+            else:
+                rows[key] = row

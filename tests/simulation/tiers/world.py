@@ -1,0 +1,155 @@
+"""A home, tandem sets and access sets, a source and targets; one history from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest.mock import patch
+
+from tests.simulation.brokers.memory_store import Families, MemoryDisk
+from tests.simulation.brokers.producer import Producer
+from tests.simulation.judge import Violation
+from tests.simulation.loop import Loop
+from tests.simulation.network import Network
+from tests.simulation.tiers import faults
+from tests.simulation.tiers.consumer import Consumer
+from tests.simulation.tiers.host import TierHost
+from tests.simulation.tiers.judge import TierJudge, Timeline
+from tests.simulation.tiers.source import TieredSource
+from venus.broker.snapshot import snapshots
+
+CONVERGED_WITHIN_S = 60.0
+#: A chunk has a row or two, so that filling takes several steps.
+CHUNK_BYTES = 60
+
+
+class AtHome:
+    """The world as producers see it: they know one set."""
+
+    def __init__(self, world: TierWorld) -> None:
+        self.loop, self.network, self.judge, self.hosts = world.loop, world.network, world.judge, {"home": world.home}
+        self.producers_fail = world.producers_fail
+
+    def on_the_way(self, body: bytes) -> bytes:
+        """Return what arrives of a half message."""
+        return body
+
+
+class TierWorld:
+    """Two levels below the home, or one."""
+
+    slowest_s = 0.0
+
+    def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
+        self.loop = Loop(seed, say)
+        random = self.loop.random
+        self.network = Network(self.loop)
+        self.judge = TierJudge(self)
+        self.rate = random.choice((0.5, 1.0, 3.0))
+        self.producers_fail = random.choice((0.0, 0.3))
+        self.timeline = self.new_timeline()
+        self.timelines = [self.timeline]
+        self.backup: tuple[Families, TieredSource, Timeline] | None = None
+        self.foreign: MemoryDisk | None = None  # the home's disk, while another network is at its address
+        self.interruptions: list[int] = []  # so many chunks into a fill, the next one last
+        self.put_back: Callable[[], None] = lambda: None
+        self.producers: list[Producer] = []
+        self.hosts: dict[str, TierHost] = {}
+        self._add("home", "core", 0)
+        self._build()
+        self.home = self.hosts["home"]
+        self.consumers = [
+            Consumer(self, "one", ("a", "b"), frozenset({1, 2})),
+            Consumer(self, "two", ("b", "a"), frozenset({1, 2})),
+        ]
+        if "c" in self.hosts:
+            self.consumers.append(Consumer(self, "three", ("c",), frozenset({1})))
+
+    def _build(self) -> None:
+        random = self.loop.random
+        tandems = random.choice(((), ("t",), ("t", "u"), ("t", "u")))
+        for name in tandems:
+            self._add(name, "tandem", 1, "home")
+        upper = tandems or ("home",)
+        self._add("a", "access", len(tandems[:1]) + 1, *upper)
+        self._add("b", "access", len(tandems[:1]) + 1, *reversed(upper))
+        if random.random() < 0.5:
+            self._add("c", "access", len(tandems[:1]) + 1, *upper)
+            self.hosts["c"].labels = ("one",)
+
+    def _add(self, name: str, tier: str, level: int, *upstream: str) -> None:
+        self.hosts[name] = TierHost(self, name, tier, level, upstream)
+
+    # -- the source ------------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> TieredSource:
+        """The source, as it is now."""
+        return self.timeline.source
+
+    def new_timeline(self) -> Timeline:
+        """Return the history of a source that has just begun."""
+        return Timeline(TieredSource(self.loop.random))
+
+    def begin_timeline(self, timeline: Timeline) -> None:
+        """Have another history from now on."""
+        self.end_producers()
+        self.timeline = timeline
+        self.timelines.append(timeline)
+        self.judge.forked(timeline)
+        for consumer in self.consumers:
+            consumer.forked(timeline)
+
+    def end_producers(self) -> None:
+        """Kill every upper adapter."""
+        for producer in self.producers:
+            producer.end()
+
+    def _work(self) -> None:
+        if self.rate:
+            self.source.work()
+        self.loop.after(0.6 * self.loop.random.random() / max(self.rate, 0.5), self._work)
+
+    def _keep_a_producer(self) -> None:
+        alive = [producer for producer in self.producers if producer.alive]
+        self.producers = alive or [Producer(AtHome(self), self.source)]  # type: ignore[arg-type]
+        self.loop.after(0.5 * self.loop.random.random(), self._keep_a_producer)
+
+    # -- a history -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let faults happen, end them, wait until all have everything; judge it."""
+        with patch.object(snapshots, "_CHUNK_BYTES", CHUNK_BYTES), patch.object(snapshots, "_CHUNK_BYTES_MIN", 1):
+            self._run()
+
+    def _run(self) -> None:
+        for host in self.hosts.values():
+            host.start()
+        self.loop.after(0.1, self._work)
+        self.loop.after(0.2, self._keep_a_producer)
+        self.loop.run_until(3.0)
+        end = 3.0 + self.loop.random.choice((10.0, 20.0))
+        faults.plan(self, end)
+        self.loop.run_until(end)
+        self.loop.say("everything is whole again")
+        faults.heal(self)
+        self.producers_fail = 0.0
+        self.end_producers()
+        self.loop.run_until(self.loop.now + 2.0)
+        self.rate = 3.0  # a set that is ahead of the home finds out once the home has come so far
+        self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.came_past)
+        self.rate = 0.0
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
+            raise Violation("all sets have everything within 60 s", self._standing())
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.consumed):
+            raise Violation("all targets have everything within 60 s", self._standing())
+        self.judge.final()
+
+    def _standing(self) -> str:
+        found = []
+        for host in self.hosts.values():
+            business = host.business
+            end = business.committed.next_offset if business is not None else None
+            told = [puller.progress.told for puller in host.network._pullers.values()]
+            found.append(f"{host.name} {end} {[(t.state.value, t.reason) for t in told]}")
+        found += [f"{consumer.group} {consumer.offset}" for consumer in self.consumers]
+        return "; ".join(found)
