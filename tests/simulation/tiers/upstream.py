@@ -17,7 +17,7 @@ class SimulatedUpstream(Upstream):
     """Asks the sets above in turn."""
 
     def __init__(self, host: TierHost, product: Upstream) -> None:
-        super().__init__(product.reach, product._looked)
+        super().__init__(product.reach, product.group, product._looked)
         self._host = host
         self._at = 0
 
