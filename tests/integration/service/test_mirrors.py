@@ -143,7 +143,7 @@ def test_a_consumer_moves_between_two_access_sets_at_the_same_offset(start: Star
     networks.has(first.address, 40)
     networks.has(second.address, 40)
     with Subscriber(first.address, BUSINESS, "main/eu", credit_bytes=200) as subscriber:
-        subscriber.open(10, 1)
+        subscriber.open(10, business_status(home.address).epoch)
         taken = take(subscriber, 20)
         subscriber.acknowledge(subscriber.position)
         position, epoch = subscriber.position, taken[-1].epoch
