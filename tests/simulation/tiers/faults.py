@@ -161,7 +161,7 @@ def restore(world: TierWorld, _: float) -> None:
 
 
 def forgotten(world: TierWorld, _: float) -> None:
-    """Have the business forgotten at the home, and made again by a source that begins anew."""
+    """Have the business forgotten at the home, and made again by a new source."""
     if world.foreign is not None or not world.home.up:
         return
     home = world.home
