@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.support.engines import BUSINESS, WAIT_S
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
+from venus.errors import Refused
 from venus.wire import broker_pb2, mirror_pb2
 
 SET = "head-office"
@@ -17,7 +18,7 @@ def business_of(engine: Core, name: str = BUSINESS) -> Business:
     return engine.catalogue.known(name)
 
 
-def begin(home: Core, mirror: Core, **more: object) -> tuple[Business, int, broker_pb2.Snapshot]:
+def begin(home: Core, mirror: Core, /, **more: object) -> tuple[Business, int, broker_pb2.Snapshot]:
     """Begin the full data of the home at the mirror."""
     snapshot = home.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=3))
     said = mirror_pb2.MirrorBegin(
@@ -28,6 +29,9 @@ def begin(home: Core, mirror: Core, **more: object) -> tuple[Business, int, brok
     business = mirror.mirrors.enter(BUSINESS)
     try:
         return business, mirror.mirrors.begin_full(business, said).result(WAIT_S), snapshot
+    except Refused:
+        home.full_data.close(snapshot.snapshot_id)
+        raise
     finally:
         mirror.mirrors.leave(business)
 
@@ -43,7 +47,7 @@ def rows(home: Core, mirror: Core, business: Business, index: int, snapshot: bro
     return sent
 
 
-def fill(home: Core, mirror: Core, **more: object) -> Business:
+def fill(home: Core, mirror: Core, /, **more: object) -> Business:
     """Take the whole full data of the home."""
     business, index, snapshot = begin(home, mirror, **more)
     rows(home, mirror, business, index, snapshot)

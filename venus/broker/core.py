@@ -21,6 +21,7 @@ from venus.broker.pipeline.failstop import guard_with
 from venus.broker.pipeline.forgetting import Forgetting
 from venus.broker.pipeline.full_data import FullData
 from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.homes import Homes
 from venus.broker.pipeline.mirrors import Mirrors
 from venus.broker.pipeline.producers import Producers
 from venus.broker.pipeline.publisher import Publisher
@@ -173,6 +174,7 @@ class Core:
             monotonic=self._monotonic,
             knows_end=self._knows_end,
         )
+        self.homes = Homes(self.catalogue, self.commits, clock_us=self.clock_us)
         self.mirrors = Mirrors(self.catalogue, self.commits, self.store, self.space, clock_us=self.clock_us)
         self.subscriptions = Subscriptions(
             self.catalogue, self.commits, groups, self.store, self.buffer, guard,

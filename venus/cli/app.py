@@ -32,7 +32,7 @@ from venus.cli.demo import command as demo_command
 from venus.cli.failure import INTERRUPTED, READER_GONE, UsageProblem, render
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.logs import LogFormatOption
-from venus.cli.members import accept_loss, dissolve
+from venus.cli.members import accept_loss, dissolve, promote
 from venus.cli.members import commands as members
 from venus.cli.output import ReaderGone, reader_gone
 from venus.cli.support import command as support_command
@@ -84,7 +84,7 @@ app.command("resume", rich_help_panel=ACT)(tables.resume)
 app.command("resync", rich_help_panel=ACT)(tables.resync)
 app.command("forget", rich_help_panel=ACT)(forget.forget)
 app.command("cutover", rich_help_panel=ACT)(cutover_command.cutover)
-for change in (members.move, members.drain, members.add, members.remove, dissolve.dissolve):
+for change in (members.move, members.drain, members.add, members.remove, dissolve.dissolve, promote.promote):
     cluster_command.app.command()(change)
 cluster_command.app.command("accept-loss")(accept_loss.accept_loss)
 cluster_command.app.command()(topology)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = frozenset(
     {
         "venus cluster accept-loss", "venus cluster add", "venus cluster dissolve", "venus cluster drain",
-        "venus cluster move", "venus cluster policy", "venus cluster remove",
+        "venus cluster move", "venus cluster policy", "venus cluster promote", "venus cluster remove",
         "venus cutover", "venus forget", "venus half commit", "venus half rollback", "venus install-triggers",
         "venus migrate", "venus pause", "venus quarantine retry", "venus quarantine skip", "venus resume",
         "venus resync", "venus uninstall-triggers", "venus certs init", "venus certs issue", "venus certs token",

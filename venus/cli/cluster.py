@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 ETCD_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.2
 
-app = Commands(help="The brokers of a cluster: status, policies, move, drain, add, remove, dissolve, accept-loss.")
+app = Commands(
+    help="The brokers of a cluster: status, policies, move, drain, add, remove, dissolve, accept-loss. "
+    "The sets of a network: topology, promote."
+)
 
 
 @contextmanager

@@ -42,10 +42,20 @@ def look(starts: Iterable[tuple[str, ...]], proof: Proof) -> View:
                 tuple(entries)
                 for answer in found
                 if answer.status is not None
-                for entries in (answer.status.network.upstream, answer.status.network.home)
+                for entries in _named(answer.status)
                 if entries
             ]
     return view_of(answers)
+
+
+def _named(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]:
+    """Yield the addresses of other sets that a broker knows, those of a set together."""
+    yield status.network.upstream
+    yield status.network.former
+    yield status.network.home
+    for entry in status.businesses:
+        if entry.replaced:
+            yield entry.home.addresses
 
 
 def _ask(addresses: tuple[str, ...], proof: Proof) -> Answer:
@@ -60,7 +70,7 @@ def view_of(answers: Iterable[Answer]) -> View:
     """Put answers together: sets that answered, sets that did not, and those of which only others have spoken."""
     told = [(_set_of(one.status.network, one.addresses), one.status) for one in answers if one.status is not None]
     topology, problems = merged(found for found, _ in told)
-    problems += [*_namesakes(told), *problems_of(topology.sets, complete=False)]
+    problems += [*_namesakes(told), *problems_of(topology.sets, complete=False), *_second_homes(told)]
     views: dict[str, SetView] = {}
     for found, status in told:
         whole = topology.named(found.name) or found
@@ -104,6 +114,24 @@ def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> Br
     )  # fmt: skip
 
 
+def _second_homes(told: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
+    """Yield the businesses of one network that two sets take for theirs."""
+    homes: dict[tuple[str, str], dict[str, int]] = {}
+    for found, status in told:
+        for entry in status.businesses:
+            if not status.network.upstream and not entry.HasField("mirror") and not entry.replaced:
+                for network in status.network.networks[:1]:
+                    homes.setdefault((network, entry.business), {})[found.name] = entry.home.home_term
+    for (_, business), sets in homes.items():
+        if len(sets) > 1:
+            named = " and ".join(f"set {name} (home term {term})" for name, term in sorted(sets.items()))
+            newest = max(sets, key=lambda name: sets[name])
+            yield (
+                f"{business} has two homes, {named}: stop all but {newest}, name its brokers in the others' [cluster] "
+                "upstream, and start them again"
+            )
+
+
 def _unknown(name: str, level: int) -> BrokerSet:
     return BrokerSet(name=name, tier=Tier.ACCESS if level else Tier.CORE, level=level)
 
@@ -116,7 +144,9 @@ def _pulls_from(status: broker_pb2.BrokerStatus) -> str:
 
 def _hop(entry: broker_pb2.BusinessStatus) -> Hop:
     if not entry.HasField("mirror"):
-        return Hop(business=entry.business, offset=entry.next_offset)
+        reason = f"set {entry.home.set} has become the home; name its brokers in [cluster] upstream"
+        state, why = ("replaced", reason) if entry.replaced else ("", "")
+        return Hop(business=entry.business, offset=entry.next_offset, state=state, reason=why)
     mirror = entry.mirror
     known = mirror.state != "waiting"
     return Hop(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from venus.adapters.running import Runner
     from venus.adapters.verify.findings import Result
-    from venus.adapters.verify.losses import Closing
+    from venus.adapters.verify.losses import Closing, Windows
     from venus.adapters.verify.options import Options, Progress, RunnerFor
     from venus.adapters.verify.repair import Repaired
     from venus.config import Settings
@@ -100,12 +100,12 @@ def verify(
     check_options(options, repair=repair, dry_run=dry_run, engine=engine)
     require_engine(settings, engine)
     with failing_with_2():
-        terms = open_terms(run, settings)
-        if terms and options.leg == "auto":
+        windows = doubtful(run, settings)
+        if windows and options.leg == "auto":
             options = replace(options, leg="all")
         result = compare(run, settings, options, engine)
         repaired = mend(run, settings, options, result) if repair and not dry_run else None
-        closing = closed(run, settings, options, result, repaired, terms)
+        closing = closed(run, settings, options, result, repaired, windows)
         if html is not None:
             from venus.adapters.verify.html import write_html
 
@@ -189,17 +189,17 @@ def mend(run: Invocation, settings: Settings, options: Options, result: Result) 
     return repair(settings, options.target, result, wait_s=options.wait_s)
 
 
-def open_terms(run: Invocation, settings: Settings) -> tuple[int, ...]:
-    """Return the terms of unclean elections of which something may be lost; empty without a cluster."""
-    from venus.adapters.verify.losses import open_windows
+def doubtful(run: Invocation, settings: Settings) -> Windows:
+    """Return the unclean elections and promotions that may have lost something."""
+    from venus.adapters.verify.losses import Windows, open_windows
 
     try:
         windows = open_windows(settings)
     except Unavailable:
-        return ()  # whoever needs the broker says so
-    for window in windows:
-        run.out.say(f"an unclean election (term {window.term}) may have lost changes: all three sides are compared")
-    return tuple(window.term for window in windows)
+        return Windows()  # whoever needs the broker says so
+    if windows:
+        run.out.say(f"{windows} may have lost changes: all three sides are compared")
+    return windows
 
 
 def closed(
@@ -208,17 +208,16 @@ def closed(
     options: Options,
     result: Result,
     repaired: Repaired | None,
-    terms: tuple[int, ...],
+    windows: Windows,
 ) -> Closing | None:
-    """Close the windows of unclean elections that were open before the comparison, if it has shown that it may."""
+    """Close the windows that were open before the comparison, if it has shown that it may."""
     from venus.adapters.verify.losses import close
 
-    if not terms or repaired is None:
+    if not windows or repaired is None:
         return None
-    closing = close(settings, options, result, repaired, terms)
-    shown = ", ".join(map(str, terms))
+    closing = close(settings, options, result, repaired, windows)
     what = "is closed: nothing is missing any more" if closing.closed else f"stays open: {closing.why}"
-    run.out.say(f"what the unclean election of term {shown} may have lost {what}")
+    run.out.say(f"what {windows} may have lost {what}")
     return closing
 
 

@@ -18,6 +18,8 @@ M = TypeVar("M", bound=Message)
 CALL_TIMEOUT_S = 30.0
 #: Space is given back before the answer.
 FORGET_TIMEOUT_S = 600.0
+#: Brokers of the old home that are gone are asked first, each for seconds.
+PROMOTE_TIMEOUT_S = 300.0
 
 
 class Admin:
@@ -59,10 +61,30 @@ class Admin:
         request = broker_pb2.ForgetBusinessRequest(business=business)
         self._ask(business, "ForgetBusiness", request, broker_pb2.Empty, FORGET_TIMEOUT_S)
 
-    def close_losses(self, business: str, group: str, terms: Sequence[int]) -> list[str]:
-        """Say that a group's target equals source and full data; return the groups that are still to be compared."""
-        request = broker_pb2.CloseLossesRequest(business=business, group=group, terms=terms)
+    def close_losses(
+        self, business: str, group: str, terms: Sequence[int], home_terms: Sequence[int] = ()
+    ) -> list[str]:
+        """Say that a group's target equals source and full data; return the groups that are still to be compared.
+
+        `terms` of unclean elections, `home_terms` of promotions.
+        """
+        request = broker_pb2.CloseLossesRequest(business=business, group=group, terms=terms, home_terms=home_terms)
         return list(self._ask(business, "CloseLosses", request, broker_pb2.CloseLossesAnswer).waiting_for)
+
+    def give_up(self, business: str, home_terms: Sequence[int]) -> None:
+        """Give up what promotions may have lost, without a comparison."""
+        request = broker_pb2.CloseLossesRequest(business=business, home_terms=home_terms, give_up=True)
+        self._ask(business, "CloseLosses", request, broker_pb2.CloseLossesAnswer)
+
+    def promote(self, business: str, *, only_look: bool, force: bool) -> broker_pb2.Promoted:
+        """Make a mirror the home of a business, or say what that would do. Raises Refused."""
+        request = broker_pb2.PromoteRequest(business=business, only_look=only_look, force=force)
+        return self._ask(business, "Promote", request, broker_pb2.Promoted, PROMOTE_TIMEOUT_S)
+
+    def step_down(self, business: str, home: broker_pb2.Home) -> None:
+        """Tell a home that came back that another set has replaced it."""
+        request = broker_pb2.StepDownRequest(business=business, home=home)
+        self._ask(business, "StepDown", request, broker_pb2.Empty)
 
     def close(self) -> None:
         """Close the connection."""

@@ -34,6 +34,8 @@ ENTRY_BYTES_MAX = (1 << 24) + (1 << 20)
 GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
 
+#: Of a home's brokers.
+ADDRESSES_MAX, ADDRESS_CHARS_MAX = 100, 300
 #: Of an adapter's report (reports.py).
 REPORTED_TABLES_MAX = 256
 REPORTED_NAME_CHARS_MAX = 300
@@ -255,8 +257,29 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "DecideRequest": {"business": _BUSINESS, "batch_no": _FROM_1, "verdict": _VERDICT},
     "ForgetRequest": {"business": _BUSINESS, "group": _GROUP},
     "ForgetBusinessRequest": {"business": _BUSINESS},
-    "CloseLossesRequest": {"business": _BUSINESS, "group": _GROUP, "terms": Each(COUNT_MAX, _FROM_1)},
+    "CloseLossesRequest": {
+        "business": _BUSINESS,
+        "group": Name(GROUP_CHARS_MAX, may_be_empty=True),
+        "terms": Each(COUNT_MAX, _FROM_1),
+        "home_terms": Each(COUNT_MAX, _FROM_1),
+    },
     "CloseLossesAnswer": {"waiting_for": Each(COUNT_MAX)},
+    "Home": {
+        "set": Name(NAME_CHARS_MAX),
+        "home_term": _FROM_1,
+        "addresses": Each(ADDRESSES_MAX, Name(ADDRESS_CHARS_MAX)),
+    },
+    "PromoteRequest": {"business": _BUSINESS},
+    "Promoted": {
+        "business": _BUSINESS,
+        "set": Name(NAME_CHARS_MAX),
+        "old_set": Name(NAME_CHARS_MAX, may_be_empty=True),
+        "home_term": _FROM_1,
+        "next_offset": _ANY,
+        "last_batch": _ANY,
+        "last_committed_at_us": _TIME,
+    },
+    "StepDownRequest": {"business": _BUSINESS},
     "TableSchema": {"table_id": _U32, "version": _U32},
     "TableChanges": {
         "table_id": _U32,

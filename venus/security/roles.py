@@ -90,6 +90,8 @@ CALLS: Mapping[str, Call] = {
     "/venus.wire.Admin/Forget": Call(frozenset({OPERATOR}), audited=True),
     "/venus.wire.Admin/ForgetBusiness": Call(frozenset({OPERATOR}), audited=True),
     "/venus.wire.Admin/CloseLosses": Call(frozenset({OPERATOR}), audited=True),
+    "/venus.wire.Admin/Promote": Call(frozenset({OPERATOR}), audited=True),
+    "/venus.wire.Admin/StepDown": Call(frozenset({BROKER, OPERATOR}), audited=True),
     "/venus.wire.Replica/Follow": Call(frozenset({BROKER})),
     "/venus.wire.Replica/Ballot": Call(frozenset({BROKER})),
     "/venus.wire.Replica/Copy": Call(frozenset({BROKER})),

@@ -809,6 +809,7 @@ class Opened(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
+    HOME_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
     """of the queue now"""
     log_start: _builtins.int
@@ -823,6 +824,10 @@ class Opened(_message.Message):
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """ids of the network that this broker belongs to, as far as they are known"""
 
+    @_builtins.property
+    def home(self) -> Global___Home:
+        """absent: it was never moved"""
+
     def __init__(
         self,
         *,
@@ -832,16 +837,48 @@ class Opened(_message.Message):
         snapshot: Global___Snapshot | None = ...,
         kept: _builtins.int | None = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
+        home: Global___Home | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "home", b"home", "kept", b"kept", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "kept", b"kept", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "home", b"home", "kept", b"kept", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kept) -> _WhichOneofReturnType__kept | None: ...
 
 Global___Opened: _TypeAlias = Opened  # noqa: Y015
+
+@_typing.final
+class Home(_message.Message):
+    """Which set is the home of a business since a promotion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SET_FIELD_NUMBER: _builtins.int
+    HOME_TERM_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    set: _builtins.str
+    home_term: _builtins.int
+    """how often the home was moved: of two homes the one with the higher number counts"""
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of its brokers, as far as they are known"""
+
+    def __init__(
+        self,
+        *,
+        set: _builtins.str = ...,
+        home_term: _builtins.int = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "home_term", b"home_term", "set", b"set"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Home: _TypeAlias = Home  # noqa: Y015
 
 @_typing.final
 class OpenSnapshotRequest(_message.Message):
@@ -935,6 +972,7 @@ class Snapshot(_message.Message):
     LEASE_S_FIELD_NUMBER: _builtins.int
     LAST_BATCH_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
+    HOME_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     offset: _builtins.int
@@ -954,6 +992,8 @@ class Snapshot(_message.Message):
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """ids of the network that this broker belongs to, as far as they are known"""
 
+    @_builtins.property
+    def home(self) -> Global___Home: ...
     def __init__(
         self,
         *,
@@ -966,11 +1006,12 @@ class Snapshot(_message.Message):
         lease_s: _builtins.int = ...,
         last_batch: _builtins.int = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
+        home: Global___Home | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_batch", b"last_batch", "lease_s", b"lease_s", "networks", b"networks", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "home", b"home", "last_batch", b"last_batch", "lease_s", b"lease_s", "networks", b"networks", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1280,14 +1321,22 @@ class CloseLossesRequest(_message.Message):
     BUSINESS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     TERMS_FIELD_NUMBER: _builtins.int
+    HOME_TERMS_FIELD_NUMBER: _builtins.int
+    GIVE_UP_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     """whose target was compared with source and full data"""
+    give_up: _builtins.bool
+    """nothing was compared: an operator gives up what promotions may have lost; without a group"""
     seal: _builtins.int
     @_builtins.property
     def terms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of the windows that were there when the comparison began"""
+
+    @_builtins.property
+    def home_terms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the same, of promotions"""
 
     def __init__(
         self,
@@ -1295,11 +1344,13 @@ class CloseLossesRequest(_message.Message):
         business: _builtins.str = ...,
         group: _builtins.str = ...,
         terms: _abc.Iterable[_builtins.int] | None = ...,
+        home_terms: _abc.Iterable[_builtins.int] | None = ...,
+        give_up: _builtins.bool = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "group", b"group", "seal", b"seal", "terms", b"terms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "give_up", b"give_up", "group", b"group", "home_terms", b"home_terms", "seal", b"seal", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1329,6 +1380,112 @@ class CloseLossesAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CloseLossesAnswer: _TypeAlias = CloseLossesAnswer  # noqa: Y015
+
+@_typing.final
+class PromoteRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    ONLY_LOOK_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    only_look: _builtins.bool
+    """say what would be done, or why it is refused"""
+    force: _builtins.bool
+    """although the home answers, or cannot be asked"""
+    seal: _builtins.int
+    def __init__(
+        self,
+        *,
+        business: _builtins.str = ...,
+        only_look: _builtins.bool = ...,
+        force: _builtins.bool = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "force", b"force", "only_look", b"only_look", "seal", b"seal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteRequest: _TypeAlias = PromoteRequest  # noqa: Y015
+
+@_typing.final
+class Promoted(_message.Message):
+    """What has become the home, or would."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
+    OLD_SET_FIELD_NUMBER: _builtins.int
+    HOME_TERM_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_BATCH_FIELD_NUMBER: _builtins.int
+    LAST_COMMITTED_AT_US_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    set: _builtins.str
+    """the new home"""
+    old_set: _builtins.str
+    """the set that it was mirrored from"""
+    home_term: _builtins.int
+    next_offset: _builtins.int
+    """the queue's end: what the old home had behind it may be missing"""
+    last_batch: _builtins.int
+    last_committed_at_us: _builtins.int
+    """when the old home committed the newest batch that is here"""
+    trouble: _builtins.str
+    """why the old home is taken for gone, or that it is not"""
+    seal: _builtins.int
+    def __init__(
+        self,
+        *,
+        business: _builtins.str = ...,
+        set: _builtins.str = ...,
+        old_set: _builtins.str = ...,
+        home_term: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        last_batch: _builtins.int = ...,
+        last_committed_at_us: _builtins.int = ...,
+        trouble: _builtins.str = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "home_term", b"home_term", "last_batch", b"last_batch", "last_committed_at_us", b"last_committed_at_us", "next_offset", b"next_offset", "old_set", b"old_set", "seal", b"seal", "set", b"set", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Promoted: _TypeAlias = Promoted  # noqa: Y015
+
+@_typing.final
+class StepDownRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUSINESS_FIELD_NUMBER: _builtins.int
+    HOME_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    business: _builtins.str
+    seal: _builtins.int
+    @_builtins.property
+    def home(self) -> Global___Home: ...
+    def __init__(
+        self,
+        *,
+        business: _builtins.str = ...,
+        home: Global___Home | None = ...,
+        seal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "home", b"home", "seal", b"seal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepDownRequest: _TypeAlias = StepDownRequest  # noqa: Y015
 
 @_typing.final
 class ConsumerStatus(_message.Message):
@@ -1511,6 +1668,9 @@ class BusinessStatus(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     REPLICATION_FIELD_NUMBER: _builtins.int
     MIRROR_FIELD_NUMBER: _builtins.int
+    HOME_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     epoch: _builtins.int
     producer: _builtins.str
@@ -1530,6 +1690,8 @@ class BusinessStatus(_message.Message):
     """so many of the alarms, the last ones, are what adapters have reported"""
     last_scrub_at_us: _builtins.int
     """when everything that is stored had last been read and found sound"""
+    replaced: _builtins.bool
+    """this set was the home until `home` was promoted"""
     @_builtins.property
     def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___HalfRef]: ...
     @_builtins.property
@@ -1558,6 +1720,14 @@ class BusinessStatus(_message.Message):
     def mirror(self) -> Global___MirrorStatus:
         """absent at the home"""
 
+    @_builtins.property
+    def home(self) -> Global___Home:
+        """absent: it was never moved"""
+
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___LossWindow]:
+        """of promotions, until they are closed"""
+
     def __init__(
         self,
         *,
@@ -1584,10 +1754,13 @@ class BusinessStatus(_message.Message):
         leases: _abc.Iterable[Global___LeaseStatus] | None = ...,
         replication: Global___ReplicationStatus | None = ...,
         mirror: Global___MirrorStatus | None = ...,
+        home: Global___Home | None = ...,
+        replaced: _builtins.bool = ...,
+        losses: _abc.Iterable[Global___LossWindow] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["mirror", b"mirror", "replication", b"replication", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "mirror", b"mirror", "replication", b"replication", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "business", b"business", "consumers", b"consumers", "counters", b"counters", "epoch", b"epoch", "halves", b"halves", "held_bytes", b"held_bytes", "home", b"home", "last_batch", b"last_batch", "last_captured_at_us", b"last_captured_at_us", "last_committed_at_us", b"last_committed_at_us", "last_scrub_at_us", b"last_scrub_at_us", "last_sequence", b"last_sequence", "leases", b"leases", "log_bytes", b"log_bytes", "log_start", b"log_start", "losses", b"losses", "materialised_offset", b"materialised_offset", "mirror", b"mirror", "next_offset", b"next_offset", "producer", b"producer", "replaced", b"replaced", "replication", b"replication", "reported_alarms", b"reported_alarms", "source", b"source", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1684,6 +1857,7 @@ class NetworkStatus(_message.Message):
     UPSTREAM_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    FORMER_FIELD_NUMBER: _builtins.int
     set: _builtins.str
     tier: _builtins.str
     """core, tandem, access"""
@@ -1709,6 +1883,10 @@ class NetworkStatus(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def former(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """addresses of the sets above until this one was promoted; `upstream` is empty then"""
+
     def __init__(
         self,
         *,
@@ -1721,10 +1899,11 @@ class NetworkStatus(_message.Message):
         upstream: _abc.Iterable[_builtins.str] | None = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         refused: _builtins.str = ...,
+        former: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "labels", b"labels", "level", b"level", "networks", b"networks", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["former", b"former", "home", b"home", "labels", b"labels", "level", b"level", "networks", b"networks", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1800,7 +1979,7 @@ Global___ReplicationStatus: _TypeAlias = ReplicationStatus  # noqa: Y015
 
 @_typing.final
 class LossWindow(_message.Message):
-    """What an unclean election may have lost."""
+    """What an unclean election or a promotion may have lost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1811,6 +1990,7 @@ class LossWindow(_message.Message):
     FIRST_BATCH_FIELD_NUMBER: _builtins.int
     LAST_BATCH_FIELD_NUMBER: _builtins.int
     VERIFIED_FIELD_NUMBER: _builtins.int
+    HOME_TERM_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     first_offset: _builtins.int
     end_offset: _builtins.int
@@ -1819,6 +1999,8 @@ class LossWindow(_message.Message):
     first_batch: _builtins.int
     last_batch: _builtins.int
     """0 = not known yet"""
+    home_term: _builtins.int
+    """of the promotion that may have lost it; 0 = an unclean election, which has a term"""
     @_builtins.property
     def verified(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """consumer groups whose targets were compared and repaired since"""
@@ -1833,10 +2015,11 @@ class LossWindow(_message.Message):
         first_batch: _builtins.int = ...,
         last_batch: _builtins.int = ...,
         verified: _abc.Iterable[_builtins.str] | None = ...,
+        home_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset", "first_batch", b"first_batch", "first_offset", b"first_offset", "last_batch", b"last_batch", "rows", b"rows", "term", b"term", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset", "first_batch", b"first_batch", "first_offset", b"first_offset", "home_term", b"home_term", "last_batch", b"last_batch", "rows", b"rows", "term", b"term", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015

@@ -422,6 +422,16 @@ class AdminStub:
                 request_serializer=venus_dot_wire_dot_broker__pb2.CloseLossesRequest.SerializeToString,
                 response_deserializer=venus_dot_wire_dot_broker__pb2.CloseLossesAnswer.FromString,
                 _registered_method=True)
+        self.Promote = channel.unary_unary(
+                '/venus.wire.Admin/Promote',
+                request_serializer=venus_dot_wire_dot_broker__pb2.PromoteRequest.SerializeToString,
+                response_deserializer=venus_dot_wire_dot_broker__pb2.Promoted.FromString,
+                _registered_method=True)
+        self.StepDown = channel.unary_unary(
+                '/venus.wire.Admin/StepDown',
+                request_serializer=venus_dot_wire_dot_broker__pb2.StepDownRequest.SerializeToString,
+                response_deserializer=venus_dot_wire_dot_broker__pb2.Empty.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -461,6 +471,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Promote(self, request, context):
+        """a mirror becomes the home, after a disaster
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StepDown(self, request, context):
+        """to a home that was away: another set has become the home
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -488,6 +512,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.CloseLosses,
                     request_deserializer=venus_dot_wire_dot_broker__pb2.CloseLossesRequest.FromString,
                     response_serializer=venus_dot_wire_dot_broker__pb2.CloseLossesAnswer.SerializeToString,
+            ),
+            'Promote': grpc.unary_unary_rpc_method_handler(
+                    servicer.Promote,
+                    request_deserializer=venus_dot_wire_dot_broker__pb2.PromoteRequest.FromString,
+                    response_serializer=venus_dot_wire_dot_broker__pb2.Promoted.SerializeToString,
+            ),
+            'StepDown': grpc.unary_unary_rpc_method_handler(
+                    servicer.StepDown,
+                    request_deserializer=venus_dot_wire_dot_broker__pb2.StepDownRequest.FromString,
+                    response_serializer=venus_dot_wire_dot_broker__pb2.Empty.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -625,6 +659,60 @@ class Admin:
             '/venus.wire.Admin/CloseLosses',
             venus_dot_wire_dot_broker__pb2.CloseLossesRequest.SerializeToString,
             venus_dot_wire_dot_broker__pb2.CloseLossesAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Promote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/venus.wire.Admin/Promote',
+            venus_dot_wire_dot_broker__pb2.PromoteRequest.SerializeToString,
+            venus_dot_wire_dot_broker__pb2.Promoted.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StepDown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/venus.wire.Admin/StepDown',
+            venus_dot_wire_dot_broker__pb2.StepDownRequest.SerializeToString,
+            venus_dot_wire_dot_broker__pb2.Empty.FromString,
             options,
             channel_credentials,
             insecure,

@@ -148,6 +148,10 @@ class AdminStub:
     """with all it has; refused while anyone is connected"""
     CloseLosses: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CloseLossesRequest, _broker_pb2.CloseLossesAnswer]
     """a comparison has found and repaired what was lost"""
+    Promote: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PromoteRequest, _broker_pb2.Promoted]
+    """a mirror becomes the home, after a disaster"""
+    StepDown: _grpc.UnaryUnaryMultiCallable[_broker_pb2.StepDownRequest, _broker_pb2.Empty]
+    """to a home that was away: another set has become the home"""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -161,6 +165,10 @@ class AdminAsyncStub(AdminStub):
     """with all it has; refused while anyone is connected"""
     CloseLosses: _aio.UnaryUnaryMultiCallable[_broker_pb2.CloseLossesRequest, _broker_pb2.CloseLossesAnswer]  # type: ignore[assignment]
     """a comparison has found and repaired what was lost"""
+    Promote: _aio.UnaryUnaryMultiCallable[_broker_pb2.PromoteRequest, _broker_pb2.Promoted]  # type: ignore[assignment]
+    """a mirror becomes the home, after a disaster"""
+    StepDown: _aio.UnaryUnaryMultiCallable[_broker_pb2.StepDownRequest, _broker_pb2.Empty]  # type: ignore[assignment]
+    """to a home that was away: another set has become the home"""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -201,5 +209,21 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.CloseLossesAnswer, _abc.Awaitable[_broker_pb2.CloseLossesAnswer]]:
         """a comparison has found and repaired what was lost"""
+
+    @_abc_1.abstractmethod
+    def Promote(
+        self,
+        request: _broker_pb2.PromoteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.Promoted, _abc.Awaitable[_broker_pb2.Promoted]]:
+        """a mirror becomes the home, after a disaster"""
+
+    @_abc_1.abstractmethod
+    def StepDown(
+        self,
+        request: _broker_pb2.StepDownRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.Empty, _abc.Awaitable[_broker_pb2.Empty]]:
+        """to a home that was away: another set has become the home"""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -287,6 +287,7 @@ def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: P
     shutil.copytree(tmp_path / "before", tmp_path / "elected")
     before = make(tmp_path / "before")
     mirrored.fill(before, mirror)
+    filled(mirror)
     producer = Producer(before, source_last_batch=1)
     lost = producer.epoch
     producer.commit(rows(10, 5))

@@ -70,6 +70,15 @@ def test_what_replicas_say_has_a_rule() -> None:
     [
         (alarms_of(broker_pb2.MirrorStatus(state="cut off", set="home", reason="no")), "mirror_cut_off", "home"),
         (["set home does not answer for 7 s: no"], "mirror_cut_off", ""),
+        (
+            ["the promotion of this set to the home (home term 2) may have lost offsets 3 to 5 (1 changes in batches)"],
+            "changes_lost",
+            "2",
+        ),
+        (["this set was promoted and is the home of main, though [cluster] upstream still"], "home_promoted", ""),
+        (["this home was replaced: set second at b:1 has become it"], "home_replaced", ""),
+        (["set hq at a:1 is a home of main as well: it cannot be told to step down: no"], "two_homes", "main"),
+        (["a broker at a:1 answers, and may take writes as the former home: denied"], "two_homes", "a:1"),
         (alarms_of(broker_pb2.MirrorStatus(state="waiting", set="home", reason="no")), "mirror_waits", ""),
         (alarms_of(broker_pb2.MirrorStatus(state="refused", set="home", reason="no")), "mirror_refused", ""),
         (

@@ -19,6 +19,7 @@ FREE = {
     "Increment": {"body"},
     "SnapshotChunk": {"body"},
     "Resend": {"reason"},  # for people
+    "Promoted": {"trouble"},
     "TableChanges": {"record_ids", "record_id_sizes", "rows", "row_sizes", "is_deleted"},  # machine/envelope.py
     "ProducerFrame": set(),
 }

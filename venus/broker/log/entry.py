@@ -3,8 +3,8 @@
 Everything that changes a business is an entry: half messages arrive as PREPARE, are decided by DECIDE; EPOCH fences
 older producers; CONSUMER says how far a group has come; TERM begins a leadership; LOST passes over what an unclean
 election has lost. A mirror has MIRRORED batches instead, committed above, behind full data that FULL_BEGIN,
-FULL_ROWS and FULL_END brought; HOME makes it the one that producers ship to. Replaying them in order ends where the
-broker stands.
+FULL_ROWS and FULL_END brought. HOME says which set is the home from now on, CLOSED that a window of loss of a
+promotion is closed. Replaying them in order ends where the broker stands.
 
 An entry is sealed: the seal covers the header, the index and the digest of the body, so neither a flipped epoch nor
 an entry in the wrong place passes. Entries are shipped between brokers as the bytes that are stored.
@@ -44,6 +44,7 @@ class EntryKind(IntEnum):
     FULL_END = 9
     MIRRORED = 10
     HOME = 11
+    CLOSED = 12
 
 
 #: Their bodies are a BatchBody.

@@ -133,6 +133,12 @@ class Business:
         """The epoch of the newest increment."""
         return self.epochs[-1][0] if self.epochs else 0
 
+    @property
+    def open_cut(self) -> int:
+        """The cut that the visible queue ends in the middle of, as only a mirror's can; 0 = it ends with a cut."""
+        newest = self.tail.newest
+        return newest.cut if newest is not None and not newest.cut_end else 0
+
     def end_of_epoch(self, epoch: int) -> int:
         """Return the offset where a consumer of that epoch must have stopped at the latest (KIP-320)."""
         return next((start for known, start in self.epochs if known > epoch), self.visible_offset)

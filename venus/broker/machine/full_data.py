@@ -17,7 +17,8 @@ def begin(business: Business, body: bytes, batch: Batch) -> None:
     said = mirror_pb2.MirrorBegin.FromString(body)
     number = business.number
     batch.delete_range(keys.QUEUE, keys.queue_key(number, 0), keys.queue_key(number + 1, 0))
-    for prefix in (keys.table_prefix(number), keys.schema_prefix(number)):
+    business.envelopes.clear()  # an old home's: what it has not decided is decided at the new one
+    for prefix in (keys.table_prefix(number), keys.schema_prefix(number), keys.half_prefix(number)):
         batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
     business.tables, business.schemas = {}, set()
     for schema in said.schemas:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from venus.broker.machine import loss
+from venus.broker.machine.home import Home
 from venus.broker.machine.loss import Loss
 from venus.broker.machine.mirror import Mirror
 from venus.broker.machine.sharing import Shared
@@ -127,8 +128,19 @@ class State:
     next_offset: int = 0
     halves: Shared[Half] = field(default_factory=Shared)
     outcomes: tuple[Outcome, ...] = ()
-    losses: tuple[Loss, ...] = ()  # of unclean elections
-    mirror: Mirror | None = None  # it is mirrored from the broker set above, and no producer ships for it
+    losses: tuple[Loss, ...] = ()  # of unclean elections and promotions
+    mirror: Mirror | None = None  # its full data came from the broker set above
+    home: Home | None = None  # since a promotion
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether its changes come from the set above, and no producer ships for it here."""
+        return self.mirror is not None and not (self.home is not None and self.home.here)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether this was the home until another set was promoted."""
+        return self.mirror is None and self.home is not None and not self.home.here
 
     @property
     def end_batch(self) -> int:
@@ -278,6 +290,7 @@ def persist(state: State, half: Half) -> State:
         outcomes=state.outcomes,
         losses=state.losses,
         mirror=state.mirror,
+        home=state.home,
     )
 
 

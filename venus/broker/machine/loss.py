@@ -1,14 +1,16 @@
-"""What unclean elections may have lost of one business, as its log knows it (VENUS 3.1, `availability`). Pure.
+"""What unclean elections and promotions may have lost of one business, as its log knows it. Pure.
 
-A leader that is not known to have everything notes it with the entry that begins its term. The producer then says what
-the source has committed. What the log lacks of that is the window: its offsets are passed over, so that none is given
-twice, and its rows are in the source, from where a repair ships them again.
+VENUS 3.1, `availability`; Minos: the home is gone and another core set becomes it. A leader that is not known to have
+everything notes that with the entry that begins its term, a promoted set with the one that makes it the home. The
+producer then says what the source has committed. What the log lacks of that is the window: its offsets are passed over,
+so that none is given twice, and its rows are in the source, from where a repair ships them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
 
 #: The oldest ones are forgotten; the coordinator has those that are not closed.
 LOSSES_MAX = 100
@@ -16,7 +18,12 @@ LOSSES_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """The window of one unclean election: offsets from `first_offset` to below `end_offset`, -1 = not measured yet."""
+    """The window of one unclean election or promotion: offsets from `first_offset` to below `end_offset`.
+
+    -1 = not measured yet. One of an election stays here, and the coordinator's record says whether it is closed. One
+    of a promotion has a `home_term` and no term, and is closed here: `verified` are the consumer groups whose targets
+    were compared and repaired since; `given_up` = nobody wants to know.
+    """
 
     term: int
     first_offset: int
@@ -24,6 +31,9 @@ class Loss:
     first_batch: int = 0
     last_batch: int = 0
     rows: int = 0
+    home_term: int = 0
+    verified: tuple[str, ...] = ()
+    given_up: bool = False
 
     @property
     def measured(self) -> bool:
@@ -36,15 +46,54 @@ def begun(losses: tuple[Loss, ...], term: int, offset: int, batch_no: int) -> tu
     return (*losses, Loss(term=term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
 
 
+def promoted(losses: tuple[Loss, ...], home_term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
+    """Note that a mirror becomes the home that may lack what its home had from `offset` and `batch_no` on."""
+    return (*losses, Loss(term=0, home_term=home_term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
+
+
+def of_promotions(losses: Iterable[Loss]) -> list[Loss]:
+    """Return what promotions may have lost, as far as that is not closed."""
+    return [loss for loss in losses if loss.home_term and not loss.given_up]
+
+
+def closed(
+    losses: tuple[Loss, ...], home_terms: Collection[int], *, group: str, groups: Collection[str]
+) -> tuple[Loss, ...]:
+    """Note that a group's target equals the source; a window goes once that is so for each of `groups`."""
+    after = []
+    for loss in losses:
+        if loss.home_term in home_terms and loss.home_term and loss.measured:
+            loss = replace(loss, verified=tuple(sorted({*loss.verified, group})))
+            if not set(groups) - set(loss.verified):
+                continue
+        after.append(loss)
+    return tuple(after)
+
+
+def given_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss, ...]:
+    """Give up what promotions may have lost. One that is not measured stays to ask the producer, and is not shown."""
+    return tuple(
+        replace(loss, given_up=True) if loss.home_term in home_terms and loss.home_term else loss
+        for loss in losses
+        if not (loss.home_term and loss.home_term in home_terms and loss.measured)
+    )
+
+
 def measured(
     losses: tuple[Loss, ...], *, first_offset: int, end_offset: int, first_batch: int, last_batch: int, rows: int
 ) -> tuple[Loss, ...]:
     """Note what is missing behind the newest entry, for every window that is not measured."""
-    window = {
-        "first_offset": first_offset, "end_offset": end_offset, "first_batch": first_batch, "last_batch": last_batch,
-        "rows": rows,
-    }  # fmt: skip
-    return tuple(loss if loss.measured else replace(loss, **window) for loss in losses)
+
+    def with_end(loss: Loss) -> Loss:
+        return replace(
+            loss, first_offset=first_offset, end_offset=end_offset, first_batch=first_batch, last_batch=last_batch,
+            rows=rows,
+        )  # fmt: skip
+
+    known = [loss if loss.measured else with_end(loss) for loss in losses]
+    # of a promotion nobody else keeps a record: one that has lost nothing, or was given up, is done
+    done = [loss for loss in known if loss.home_term and (loss.given_up or loss.end_offset == loss.first_offset)]
+    return tuple(loss for loss in known if loss not in done)
 
 
 def in_doubt(losses: Iterable[Loss]) -> bool:
@@ -52,12 +101,13 @@ def in_doubt(losses: Iterable[Loss]) -> bool:
     return any(not loss.measured for loss in losses)
 
 
-def encode(losses: Iterable[Loss]) -> list[tuple[int, ...]]:
+def encode(losses: Iterable[Loss]) -> list[tuple[Any, ...]]:
     """Return what is stored."""
     return [astuple(loss) for loss in losses]
 
 
-def decode(stored: Iterable[Iterable[int]]) -> tuple[Loss, ...]:
-    """Read what `encode` returned."""
-    names = ("term", "first_offset", "end_offset", "first_batch", "last_batch", "rows")
-    return tuple(Loss(**dict(zip(names, fields, strict=True))) for fields in stored)
+def decode(stored: Iterable[Iterable[Any]]) -> tuple[Loss, ...]:
+    """Read what `encode` returned; an older broker stored fewer fields."""
+    names = [field.name for field in fields(Loss)]
+    found = (Loss(**dict(zip(names, values, strict=False))) for values in stored)
+    return tuple(replace(loss, verified=tuple(loss.verified)) for loss in found)

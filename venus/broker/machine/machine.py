@@ -105,7 +105,7 @@ def apply(business: Business, pending: Pending, batch: Batch, applied: Applied) 
             _consumer(business, pending, batch)
         case EntryKind.LOST:
             _pass_over(business, pending, taken, batch, applied)
-        case EntryKind.EPOCH | EntryKind.TERM | EntryKind.HOME:
+        case EntryKind.EPOCH | EntryKind.TERM | EntryKind.HOME | EntryKind.CLOSED:
             pass  # the step is all there is
         case _:
             _apply_mirrored(business, pending, taken, batch, applied)
@@ -157,6 +157,7 @@ def _apply_mirrored(business: Business, pending: Pending, taken: Step, batch: Ba
             _mirror(business, pending, taken, batch, applied)
         case EntryKind.FULL_BEGIN:
             full_data.begin(business, body, batch)
+            applied.settled.extend(found.batch_no for found in taken.before.halves)
             applied.placed.clear()
             applied.begun_again, applied.filled_to = True, pending.index
         case EntryKind.FULL_ROWS:

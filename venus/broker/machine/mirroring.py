@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from venus.broker.machine import home as homes
+from venus.broker.machine import loss
 from venus.broker.machine.half import Half, State
+from venus.broker.machine.home import Home
 from venus.broker.machine.mirror import Mirror
 from venus.codec.chunk import Chunk, Totals
 from venus.wire import mirror_pb2
@@ -18,7 +21,7 @@ def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
     )  # fmt: skip
     return State(
         epoch=said.epoch, last_batch=said.last_batch, last_sequence=said.sequence, next_offset=said.offset,
-        mirror=mirror,
+        mirror=mirror, home=homes.heard(said.home),
     )  # fmt: skip
 
 
@@ -55,6 +58,13 @@ def mirrored(state: State, epoch: int, batch: Half) -> tuple[State, tuple[tuple[
     return after, ((state.next_offset, batch),)
 
 
-def home(state: State, epoch: int) -> State:
-    """Become the home: from now on producers ship for it, in higher epochs than those it has mirrored."""
-    return replace(state, epoch=max(state.epoch, epoch), mirror=None)
+def moved(state: State, home: Home) -> State:
+    """Take in which set is the home from now on.
+
+    A mirror that becomes it may lack what the old one had: its producers are asked. An old home lets go of the part
+    that it had as a mirror, if it ever was one: it must take the full data before it follows.
+    """
+    if home.here:
+        losses = loss.promoted(state.losses, home.term, state.next_offset, state.last_batch + 1)
+        return replace(state, home=home, losses=losses)
+    return replace(state, home=home, mirror=state.mirror if state.is_mirror else None)

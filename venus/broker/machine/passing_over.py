@@ -1,9 +1,10 @@
-"""What an unclean election does to the state of a business: the doubt that it begins, and how it ends. Pure."""
+"""What an unclean election or a promotion leaves in doubt in the state of a business, and how that ends. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from venus.broker.machine import loss
 from venus.broker.machine.half import Half, State
@@ -15,6 +16,14 @@ def doubt(state: State, terms: Iterable[int]) -> State:
     for term in terms:
         losses = loss.begun(losses, term, state.next_offset, state.last_batch + 1)
     return replace(state, losses=losses)
+
+
+def close(state: State, record: Mapping[str, Any]) -> State:
+    """Close windows of promotions: a group's target was compared and repaired, or an operator gives them up."""
+    if record.get("given_up"):
+        return replace(state, losses=loss.given_up(state.losses, record["home_terms"]))
+    after = loss.closed(state.losses, record["home_terms"], group=record["group"], groups=record["groups"])
+    return replace(state, losses=after)
 
 
 def pass_over(state: State, missing: Half) -> tuple[State, tuple[tuple[int, Half], ...]]:

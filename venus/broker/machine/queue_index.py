@@ -95,6 +95,12 @@ class Tail:
         if len(self._places) > 2 * self.places_max:
             self._places = self._places[-self.places_max :]
 
+    @property
+    def newest(self) -> Placed | None:
+        """The last batch, None if nothing was committed since the queue began."""
+        places = self._places
+        return places[-1] if places else None
+
     def walk(self, offset: int) -> Iterator[Placed] | None:
         """Return the batches from the one that holds `offset` on; None if that is further back."""
         places = self._places

@@ -12,7 +12,7 @@ import xxhash
 
 from venus.broker.log.entry import body_of
 from venus.broker.log.log import Log
-from venus.broker.machine import half, loss, mirror
+from venus.broker.machine import half, home, loss, mirror
 from venus.broker.machine.business import Business, Materialised, TableFigures
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.envelope import envelope, parse
@@ -89,6 +89,7 @@ def _record(business: Business) -> dict[str, Any]:
         "counters": counters,
         "losses": loss.encode(state.losses),
         "mirror": mirror.encode(state.mirror),
+        "home": home.encode(state.home),
     }
 
 
@@ -133,6 +134,7 @@ def _restore(business: Business, record: dict[str, Any]) -> None:
         outcomes=outcomes,
         losses=loss.decode(record.get("losses", ())),
         mirror=mirror.decode(record.get("mirror")),
+        home=home.decode(record.get("home")),
     )
     business.log_start = record["log_start"]
     business.nbytes, business.nbytes_trimmed = record["nbytes"], record["nbytes_trimmed"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from venus.broker.log.entry import Entry, EntryKind
-from venus.broker.machine import half, mirroring, passing_over
+from venus.broker.machine import half, home, mirroring, passing_over
 from venus.broker.machine.envelope import Envelope
 from venus.broker.machine.half import Half, State
 from venus.codec.chunk import decode_chunk
@@ -51,6 +51,8 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
             return Step(before=state, after=after, placed=placed)
         case EntryKind.TERM if terms := entry.record.get("unclean"):
             return Step(before=state, after=passing_over.doubt(state, terms))
+        case EntryKind.CLOSED:
+            return Step(before=state, after=passing_over.close(state, entry.record))
         case EntryKind.CONSUMER | EntryKind.TERM:
             return Step(before=state, after=state)
         case _:
@@ -58,7 +60,7 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
 
 
 def _mirror_step(state: State, index: int, entry: Entry, content: Envelope | None) -> Step:
-    """Take the step of an entry that only mirrors have."""
+    """Take the step of an entry that only mirrors and homes that moved have."""
     match entry.kind:
         case EntryKind.MIRRORED:
             assert content is not None, "a MIRRORED has an envelope"
@@ -69,7 +71,9 @@ def _mirror_step(state: State, index: int, entry: Entry, content: Envelope | Non
         case EntryKind.FULL_END:
             return Step(before=state, after=mirroring.end(state, index))
         case EntryKind.HOME:
-            return Step(before=state, after=mirroring.home(state, entry.epoch))
+            found = home.decode(entry.record)
+            assert found is not None, "a HOME names one"
+            return Step(before=state, after=mirroring.moved(state, found))
         case _:
             assert entry.kind is EntryKind.FULL_ROWS, "every kind has a step"
             return Step(before=state, after=mirroring.rows(state, decode_chunk(entry.body)))

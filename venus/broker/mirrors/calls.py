@@ -48,10 +48,14 @@ class CloseSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStream:
-    """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: address and networks."""
+    """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: address and networks.
+
+    Unavailable where an older home than that of `home_term` is followed.
+    """
 
     offset: int
     epoch: int
+    home_term: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,4 +65,5 @@ def said_of(
         schemas=snapshot.schemas,
         snapshot_id=snapshot.snapshot_id,
         splits=snapshot.splits,
+        home=snapshot.home if snapshot.HasField("home") else None,
     )

@@ -14,9 +14,10 @@ from venus.broker.mirrors.place import Place
 from venus.broker.mirrors.progress import State
 from venus.broker.mirrors.puller import Puller
 from venus.broker.mirrors.pulling import Above
+from venus.broker.mirrors.succession import Succession
 from venus.broker.mirrors.upstream import Seen, Upstream
 from venus.config import Cluster
-from venus.errors import Refused, Unavailable
+from venus.errors import NotLeader, Refused, Unavailable
 from venus.network.topology import PULLS_AS
 from venus.rpc.address import Address, Proof
 from venus.wire import broker_pb2
@@ -59,6 +60,7 @@ class Network:
                 Address(",".join(settings.upstream), proof), f"{PULLS_AS}{self._place.set}", self._looked
             )
         self._own: tuple[str, ...] = ()
+        self.succession = Succession(core, self._place, settings.upstream, proof)
 
     def start(self, own: Iterable[str], cluster: str = "") -> None:
         """Take the place; `own` are the addresses under which clients find this set, `cluster` its id. Blocking.
@@ -70,6 +72,14 @@ class Network:
             self.belongs_to((*identity.of_home(self._core), *([cluster] if cluster else [])))
             return
         self.belongs_to(identity.read(self._core))
+        if self.succession.promoted():  # the old home may be a mirror of this set by now
+            self.succession.watch()
+        else:
+            self._check_place()
+        self._upstream.start()
+
+    def _check_place(self) -> None:
+        assert self._upstream is not None
         above = self._upstream.each()
         if not above:
             logger.warning(
@@ -78,7 +88,6 @@ class Network:
         for network in above:
             if refusal := place.refusal(self._place, network, self._ids):
                 raise Refused(refusal)
-        self._upstream.start()
 
     def belongs_to(self, ids: tuple[str, ...]) -> None:
         """Know the ids of the network; every answer to who pulls or reads here has them."""
@@ -86,6 +95,7 @@ class Network:
 
     def stop(self) -> None:
         """End every thread."""
+        self.succession.stop()
         if self._upstream is not None:
             self._upstream.stop()
         with self._lock:
@@ -96,17 +106,27 @@ class Network:
     # -- producers ---------------------------------------------------------------------------------------------
 
     def refuse_producer(self, business: str) -> None:
-        """Raise Refused where no producer may ship: that is done at the home alone."""
-        if self._upstream is None:
+        """Raise where no producer may ship, which is done at the home alone: Refused, NotLeader at a core set."""
+        if self._upstream is None or self.succession.takes(business):
             return
         home = ", ".join(self._home()) or "not known yet"
-        raise Refused(
+        text = (
             f"{business}: this broker is of {self._place.tier} set {self._place.set}, which takes no changes from "
-            f"producers; the home is at {home}",
-            hint="set [broker] addresses of the producer to the home's",
+            f"producers; the home is at {home}"
         )
+        if self._place.tier == "core":  # whoever waits there finds it at work once it was promoted
+            raise NotLeader(text, hint="after a disaster `venus cluster promote` makes this set the home")
+        raise Refused(text, hint="set [broker] addresses of the producer to the home's")
+
+    def promote(self, business: str, *, force: bool, only_look: bool) -> broker_pb2.Promoted:
+        """Make this set the home of a business whose home is gone. Blocking. Raises Refused, NotLeader, Unavailable."""
+        seen = self._upstream.seen.network if self._upstream is not None else None
+        named = seen.home if seen is not None else ()
+        return self.succession.promote(business, named, self._own, force=force, only_look=only_look)
 
     def _home(self) -> list[str]:
+        if self.succession.is_home:
+            return list(self._own)
         network = self._upstream.seen.network if self._upstream is not None else None
         return list(network.home) if network is not None else []
 
@@ -114,6 +134,10 @@ class Network:
 
     def _looked(self, seen: Seen) -> None:
         """Take in what the set above says; in the thread that asks it."""
+        if self.succession.is_home:
+            self._refused = ""
+            self.succession.watch()
+            return
         if seen.trouble or seen.network is None:
             return
         refusal = place.refusal(self._place, seen.network, self._ids)
@@ -130,10 +154,18 @@ class Network:
         self._short = short
         if seen.network.networks and not set(seen.network.networks) <= set(self._ids):
             self.belongs_to(identity.remember(self._core, seen.network.networks))
-        now = self._monotonic()
+        self._take_in(seen)
+
+    def _take_in(self, seen: Seen) -> None:
+        """Pull what is there, from whoever follows the newest home that is known."""
+        upstream, now = self._upstream, self._monotonic()
+        assert upstream is not None
         for name, entry in seen.businesses.items():
-            self._lags.setdefault(name, Lag()).seen(entry.next_offset, now)
-            self._pull(name, entry)
+            if not self.succession.follows(name, entry):
+                upstream.pass_over()
+            elif name not in self.succession.promoted():
+                self._lags.setdefault(name, Lag()).seen(entry.next_offset, now)
+                self._pull(name, entry)
 
     def _pull(self, name: str, entry: broker_pb2.BusinessStatus) -> None:
         """Pull a business from now on, if it is to be mirrored and has something."""
@@ -164,20 +196,25 @@ class Network:
 
     def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
         """Add the place of the set, and how each mirror stands."""
-        settings, upstream = self.settings, self._upstream
-        above = upstream.seen.network if upstream is not None else None
+        settings, upstream, is_home = self.settings, self._upstream, self.succession.is_home
+        above = upstream.seen.network if upstream is not None and not is_home else None
         status.network.CopyFrom(
             broker_pb2.NetworkStatus(
                 set=self._place.set, tier=self._place.tier, level=self._place.level, networks=self._ids,
-                path=place.path_of(self._place, above), home=self._home() if upstream is not None else self._own,
-                upstream=settings.upstream, labels=settings.labels, refused=self._refused,
+                path=place.path_of(self._place, above), home=self._home(), labels=settings.labels,
+                upstream=() if is_home else settings.upstream, former=settings.upstream if is_home else (),
+                refused=self._refused,
             )
         )  # fmt: skip
         if upstream is None:
             return
+        here = self.succession.promoted()
+        status.alarms.extend(self.succession.alarms())
+        if is_home:
+            return
         status.alarms.extend(self._alarms(upstream.seen))
         for entry in status.businesses:
-            if (puller := self._pullers.get(entry.business)) is not None:
+            if entry.business not in here and (puller := self._pullers.get(entry.business)) is not None:
                 entry.mirror.CopyFrom(self._mirror(entry, puller, upstream.seen))
                 entry.alarms.extend(alarms_of(entry.mirror))
 

@@ -12,7 +12,7 @@ from typing import Any
 from venus.broker.core import Core
 from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import Progress, State
-from venus.broker.mirrors.pulling import Above, Pulling
+from venus.broker.mirrors.pulling import Above, Pulling, check_home
 from venus.codec.chunk import Chunk
 from venus.errors import Unavailable, VenusError
 from venus.rpc.snapshots import Resume, Snapshots
@@ -154,6 +154,7 @@ class Line:
                 above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only
             )
         opened = self._stream.open(call.offset, call.epoch)
+        check_home(opened.home, call.home_term, above.set)
         return self._stream.address, opened.networks
 
     def close(self) -> None:

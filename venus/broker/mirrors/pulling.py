@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from venus.broker.core import Core
+from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import Mirror
 from venus.broker.mirrors.calls import (
@@ -92,9 +93,10 @@ class Pulling:
         mirrors = self._core.mirrors
         business = mirrors.enter(self.business)
         try:
+            _check_mirror(business)
             above = self._above()
             mirror = business.proposed.mirror
-            reason = self._reason(mirror)
+            reason = self._reason(business, mirror)
             if reason is None:
                 yield from self._follow(business, above)
             elif mirror is not None and (yield from self._is_kept(mirror)):
@@ -128,10 +130,10 @@ class Pulling:
             return mirror is not None and mirror.end > 0
         return False
 
-    def _reason(self, mirror: Mirror | None) -> str | None:
+    def _reason(self, business: Business, mirror: Mirror | None) -> str | None:
         """Return why the full data is to be taken, "" the first time, None if there is no reason."""
         if mirror is None:
-            return ""
+            return f"{business.proposed.home} has replaced this home" if business.proposed.is_replaced else ""
         if mirror.only != self.only:
             return "the labels have changed"
         if not mirror.end:
@@ -168,6 +170,7 @@ class Pulling:
         snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group)
         try:
             self._check_network(above, snapshot.networks)
+            check_home(snapshot.home, homes.term_of(business.proposed.home), above.set)
             said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
             yield Settle(future=self._core.mirrors.begin_full(business, said))
         except Exception:
@@ -211,11 +214,14 @@ class Pulling:
         """Begin with the newest batch that is here: it shows whether the set above has the same history."""
         newest = places.newest(self._core.store, business)
         end, epoch = business.proposed.next_offset, business.epoch_at_end
+        term = homes.term_of(business.proposed.home)
         if newest is not None and business.log_start <= newest.base_offset < end:
             with suppress(OffsetTrimmed):
-                found: tuple[str, Collection[str]] = yield OpenStream(offset=newest.base_offset, epoch=epoch)
+                found: tuple[str, Collection[str]] = yield OpenStream(
+                    offset=newest.base_offset, epoch=epoch, home_term=term
+                )
                 return found
-        found = yield OpenStream(offset=end, epoch=epoch)
+        found = yield OpenStream(offset=end, epoch=epoch, home_term=term)
         return found
 
     def _take_all(self, business: Business) -> Calls[None]:
@@ -224,6 +230,7 @@ class Pulling:
         while True:
             increments, position = yield Increments(wait_s=0.0 if going else WAIT_S)
             now = self._monotonic()
+            _check_mirror(business)
             if increments or (position > taken and now - passed_at > PASS_EVERY_S):
                 self.progress.pulled(sum(len(increment.body) for increment in increments))
                 future = self._core.mirrors.take(business, increments, position, sparse=bool(self.only))
@@ -238,3 +245,19 @@ class Pulling:
         yield Acknowledge(offset=reached)
         if committed_at_us:
             self.progress.arrived(committed_at_us)
+
+
+def check_home(said: broker_pb2.Home, home_term: int, above: str) -> None:
+    """Take nothing that comes from an older home than the one that is known. Raises Unavailable."""
+    if said.home_term < home_term:
+        raise Unavailable(
+            f"set {above} follows an older home, which was replaced (home term {said.home_term}, here {home_term})",
+            hint="name brokers of the new home, or of sets below it, in [cluster] upstream",
+        )
+
+
+def _check_mirror(business: Business) -> None:
+    """Pull nothing once this set was promoted. Raises NotLeader."""
+    home = business.proposed.home
+    if home is not None and home.here:
+        raise NotLeader(f"{business.name}: this set has become the home")

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from venus.errors import ConfigError, Denied, Unproven, Untrusted, VenusError
+from venus.rpc import brokers
 from venus.rpc.address import Address, proof_of
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
@@ -107,6 +108,12 @@ class Upstream:
             who = str(error).partition(" may not ")[0]
             return f"{who} has no role consumer({self.group}, *) at the set above"
         return str(error)
+
+    def pass_over(self) -> None:
+        """Ask another broker from the next look on; in the thread that looks."""
+        if self._admin is not None:
+            brokers.known(self.reach).passed_over(self._admin.address)
+            self._close()
 
     def _close(self) -> None:
         if self._admin is not None:

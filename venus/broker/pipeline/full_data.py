@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from venus.broker.machine import home as homes
 from venus.broker.machine.catalogue import Catalogue
 from venus.broker.pipeline.failstop import Guard
 from venus.broker.snapshot.snapshots import Snapshots
@@ -24,9 +25,13 @@ class FullData:
 
     def open(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         """Cut the full data at the end of a source transaction; holds everything that is visible now."""
+        business = self._catalogue.filled(request.business)
+        home = homes.said(business.committed.home)  # asked first: what is read later is no older
         with self._guard():
-            snapshot = self._snapshots.open(self._catalogue.filled(request.business), request)
+            snapshot = self._snapshots.open(business, request)
         snapshot.networks.extend(self._networks())
+        if home is not None:
+            snapshot.home.CopyFrom(home)
         return snapshot
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[Sealed]:

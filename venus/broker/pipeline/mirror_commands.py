@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from venus.broker.log.entry import Entry, EntryKind, note
 from venus.broker.machine import described, half
+from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import Envelope, envelope, open_mirrored
 from venus.broker.machine.half import State
@@ -40,9 +41,14 @@ class Arrived:
 
 
 def begin_full(group: Group, business: Business, said: mirror_pb2.MirrorBegin, at_us: int, space: Space) -> None:
-    """Let go of what there is, and begin at the cut of the full data. Raises Refused for a business of producers."""
+    """Let go of what there is, and begin at the cut of the full data.
+
+    Raises Refused for a business of producers, unless the full data is of a home that has replaced this one.
+    """
     limits.check(said, f"{business.name}: ")
-    if business.proposed.mirror is None and not _is_blank(business):
+    state = business.proposed
+    is_own = not state.is_mirror and not _is_blank(business)
+    if is_own and homes.term_of(homes.heard(said.home)) <= (homes.term_of(state.home) if not state.is_replaced else -1):
         raise Refused(
             f"{business.name} has been written by producers here, so it cannot be mirrored from set {said.set}",
             hint=f"`venus forget --business {business.name}` at this set removes it; the set above has its own",
@@ -86,6 +92,8 @@ def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us
     mirror = business.proposed.mirror
     if mirror is None or not mirror.end:
         raise IllegalTransition(f"{business.name} has no full data yet, so nothing can follow it")
+    if not business.proposed.is_mirror:
+        raise IllegalTransition(f"{business.name}: this set has become the home")
     space.check_data(sum(len(increment.body) for increment in arrived.increments))
     for increment in arrived.increments:
         _take(group, business, increment, arrived.sparse, store, at_us)
@@ -219,7 +227,7 @@ def _newest(business: Business, store: Store) -> tuple[int, bool, int]:
 
 def _filling(business: Business, begin: int) -> Mirror:
     mirror = business.proposed.mirror
-    if mirror is None or mirror.end or mirror.begin != begin:
+    if mirror is None or mirror.end or mirror.begin != begin or not business.proposed.is_mirror:
         raise IllegalTransition(f"{business.name}: the full data was begun again meanwhile")
     return mirror
 
@@ -228,16 +236,3 @@ def _is_blank(business: Business) -> bool:
     """Whether no producer has ever shipped anything for it."""
     state: State = business.proposed
     return state == half.State(epoch=state.epoch, producer=state.producer) and not business.nbytes
-
-
-def become_home(group: Group, business: Business, at_us: int) -> int:
-    """Let producers ship for what was a mirror; return the epoch that theirs is above."""
-    state = business.proposed
-    if state.mirror is None:
-        raise Refused(f"{business.name} is no mirror here: producers ship for it already")
-    if not business.is_filled or not state.mirror.end:
-        raise Refused(f"{business.name} has no whole full data here, so this set cannot become its home")
-    if state.mirror.only:
-        raise Refused(f"{business.name}: only a part of it is mirrored here, so this set cannot become its home")
-    group.append(business, note(EntryKind.HOME, epoch=state.epoch, at_us=at_us, record={"set": state.mirror.set}))
-    return state.epoch

@@ -69,9 +69,3 @@ class Mirrors:
             return mirror_commands.take(group, business, arrived, self._store, self._clock_us(), self._space)
 
         return self._commits.submit(work, business=business)
-
-    def become_home(self, business: Business) -> Future[int]:
-        """Let producers ship for what was a mirror."""
-        return self._commits.submit(
-            lambda group: mirror_commands.become_home(group, business, self._clock_us()), business=business
-        )

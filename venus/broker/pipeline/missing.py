@@ -44,7 +44,7 @@ def pass_over(group: Group, business: Business, said: broker_pb2.Committed, at_u
     state = business.proposed
     half.fence(state, said.epoch)
     if loss.in_doubt(state.losses):
-        message = _body(business.name, state, said, at_us)
+        message = _body(business, state, said, at_us)
         body = message.SerializeToString()
         group.append(
             business,
@@ -55,8 +55,12 @@ def pass_over(group: Group, business: Business, said: broker_pb2.Committed, at_u
     return broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=after.last_batch, next_offset=after.next_offset)
 
 
-def _body(name: str, state: half.State, said: broker_pb2.Committed, at_us: int) -> change_pb2.BatchBody:
-    """Return the batch that stands for what is missing; it has no changes."""
+def _body(business: Business, state: half.State, said: broker_pb2.Committed, at_us: int) -> change_pb2.BatchBody:
+    """Return the batch that stands for what is missing; it has no changes.
+
+    A mirror may have become the home in the middle of a cut: the rest of it is missing, and this ends it.
+    """
+    name = business.name
     if state.halves:
         raise ProtocolError(f"{name}: half message {state.halves[0].batch_no} is to be decided first")
     batches = max(said.last_batch - state.last_batch, 0)
@@ -74,7 +78,7 @@ def _body(name: str, state: half.State, said: broker_pb2.Committed, at_us: int) 
     return change_pb2.BatchBody(
         batch_no=newest,
         first_sequence=max(said.next_sequence, state.last_sequence + 1),
-        cut=newest,
+        cut=business.open_cut or newest,
         cut_end=True,
         captured_at_us=at_us,
         lost=lost,

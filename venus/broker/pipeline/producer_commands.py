@@ -14,10 +14,10 @@ from venus.broker.machine import described, half, loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import Envelope, open_body
 from venus.broker.machine.half import Action, Half
-from venus.broker.pipeline import missing
+from venus.broker.pipeline import home_commands, missing
 from venus.broker.pipeline.group import Group
 from venus.broker.store.space import Space
-from venus.errors import IllegalTransition, ProtocolError, Refused
+from venus.errors import IllegalTransition, ProtocolError
 from venus.model import Verdict
 from venus.wire import broker_pb2
 
@@ -54,10 +54,11 @@ def half_ref(business: Business, found: Half) -> broker_pb2.HalfRef:
 
 
 def init(
-    group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int
-) -> broker_pb2.InitAck:
-    """Make a producer the only one that is listened to. Raises Diverged (rule 6)."""
-    _refuse_at_mirror(business)
+    group: Group, business: Business, producer: str, source_epoch: int, source_last_batch: int, at_us: int,
+    *, insists: bool = False,
+) -> broker_pb2.InitAck:  # fmt: skip
+    """Make a producer the only one that is listened to. Raises Diverged (rule 6), NotLeader, Refused."""
+    home_commands.refuse_producer(business, source_epoch, insists=insists)
     half.check_epoch(business.proposed, source_epoch)
     half.check_producer(business.proposed, source_last_batch)
     epoch = half.next_epoch(business.proposed, source_epoch, at_us)
@@ -155,15 +156,6 @@ def operator_decide(
     _raise_epoch(group, business, epoch, "operator", at_us)
     business.count("operator_decisions")
     return decide(group, business, epoch, batch_no, found.digest, verdict, at_us)
-
-
-def _refuse_at_mirror(business: Business) -> None:
-    mirror = business.proposed.mirror
-    if mirror is not None:
-        raise Refused(
-            f"{business.name} is mirrored here from set {mirror.set}: producers ship to the home",
-            hint="`venus cluster promote` makes this set the home, after a disaster",
-        )
 
 
 def _require_described(business: Business, content: Envelope) -> None:

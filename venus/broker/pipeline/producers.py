@@ -40,19 +40,21 @@ class Producers:
         self._knows_end = knows_end
 
     def init(
-        self, business: str, producer: str, source_epoch: int, source_last_batch: int
+        self, business: str, producer: str, source_epoch: int, source_last_batch: int, *, insists: bool = False
     ) -> Future[broker_pb2.InitAck]:
         """Fence older producers, and be connected until `leave`.
 
         Fails with Diverged if this broker lost what the source has committed; with Unavailable where another broker
-        may have it.
+        may have it, or with NotLeader if another set has become the home; `insists` = take over all the same.
         """
         found = self._catalogue.enter(business)
 
         def work(group: Group) -> broker_pb2.InitAck:
             self._space.check_decision()
             try:
-                return producer_commands.init(group, found, producer, source_epoch, source_last_batch, self._clock_us())
+                return producer_commands.init(
+                    group, found, producer, source_epoch, source_last_batch, self._clock_us(), insists=insists
+                )
             except Diverged as error:
                 if self._knows_end(found):
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from venus.broker.machine import loss
+from venus.broker.machine import home, loss
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
@@ -35,7 +35,7 @@ def check(business: Business, offset: int, epoch: int, *, knows_end: bool = True
     A replica that does not know the end of what is safe has not caught up with the consumer: Unavailable.
     """
     filled.check(business)
-    if business.committed.mirror is not None:  # one that is behind may know already what has diverged
+    if business.committed.is_mirror:  # one that is behind may know already what has diverged
         _check_epoch(business, offset, epoch)
         _check_newer(business, offset, epoch)
     elif offset > business.visible_offset and not knows_end:
@@ -46,13 +46,14 @@ def check(business: Business, offset: int, epoch: int, *, knows_end: bool = True
     in_range(business, offset)
     _check_epoch(business, offset, epoch)
     return broker_pb2.Opened(
-        next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end
-    )
+        next_offset=business.visible_offset, log_start=business.log_start, epoch=business.epoch_at_end,
+        home=home.said(business.committed.home),
+    )  # fmt: skip
 
 
 def _check_epoch(business: Business, offset: int, epoch: int) -> None:
     end = business.end_of_epoch(epoch) if epoch else offset
-    ended = end < business.visible_offset or business.committed.mirror is None
+    ended = end < business.visible_offset or not business.committed.is_mirror
     if offset > end and ended:
         raise OffsetDiverged(
             f"{business.name}: the consumer is at offset {offset} in epoch {epoch}, which ended at {end} here",
@@ -85,11 +86,11 @@ def in_range(business: Business, offset: int) -> None:
         )
     if offset > business.visible_offset and loss.in_doubt(business.committed.losses):
         raise Unavailable(
-            f"{business.name}: offset {offset} may be lost, {business.visible_offset} is the next one here: an unclean "
-            "election, after which the producer has not said yet what the source has",
+            f"{business.name}: offset {offset} may be lost, {business.visible_offset} is the next one here: after an "
+            "unclean election or a promotion the producer has not said yet what the source has",
             hint="`venus sync` tells it; then this goes on by itself",
         )
-    if offset > business.visible_offset and business.committed.mirror is not None:
+    if offset > business.visible_offset and business.committed.is_mirror:
         raise Unavailable(
             f"{business.name}: offset {offset} has not come to this mirror yet, it has those below "
             f"{business.visible_offset}",

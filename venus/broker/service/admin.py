@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from functools import partial
 from typing import Any
 
 import grpc
 
 from venus.broker.core import Core
+from venus.broker.machine.home import heard
 from venus.broker.service.answering import answering
+from venus.broker.service.delivery import Delivery
 from venus.broker.service.gate import Gate
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus
-from venus.errors import ProtocolError
+from venus.errors import NotLeader, ProtocolError
 from venus.wire import broker_pb2, broker_pb2_grpc
+
+logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Admin(broker_pb2_grpc.AdminServicer):
-    """Status, Decide, Forget."""
+    """Status, Decide, Forget, Promote."""
 
     def __init__(
-        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, ingest: Ingest, gate: Gate
-    ) -> None:
-        self._gate = gate
+        self, core: Core, bridge: LoopBridge, service_status: ServiceStatus, ingest: Ingest, delivery: Delivery,
+        gate: Gate,
+    ) -> None:  # fmt: skip
+        self._gate, self._delivery = gate, delivery
         self._core, self._bridge, self._service_status, self._ingest = core, bridge, service_status, ingest
 
     async def Status(  # type: ignore[override]  # noqa: N802
@@ -77,6 +84,55 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.CloseLossesAnswer | None:
         """Note that what unclean elections lost was found and repaired at a group's target."""
         async with answering(context):
-            waiting = await self._gate.close_losses(request.business, request.group, list(request.terms))
-            return broker_pb2.CloseLossesAnswer(waiting_for=waiting)
+            return broker_pb2.CloseLossesAnswer(waiting_for=await self._close(request))
         return None
+
+    async def _close(self, request: broker_pb2.CloseLossesRequest) -> list[str]:
+        homes = self._core.homes
+        if request.give_up:
+            await asyncio.wrap_future(homes.give_up(request.business, list(request.home_terms)))
+            return []
+        if not request.group:
+            raise ProtocolError("whose target was compared is not said")
+        waiting = set[str]()
+        if request.terms:
+            waiting |= set(await self._gate.close_losses(request.business, request.group, list(request.terms)))
+        if request.home_terms:
+            closed = homes.close_losses(request.business, list(request.home_terms), request.group)
+            left: list[str] = await asyncio.wrap_future(closed)
+            waiting |= set(left)
+        return sorted(waiting)
+
+    async def Promote(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.PromoteRequest, context: Context
+    ) -> broker_pb2.Promoted | None:
+        """Make this set the home of a business whose home is gone."""
+        async with answering(context):
+            self._gate.consumer(request.business)
+            network = self._service_status.network
+            assert network is not None, "a broker that serves has its place"
+            call = partial(network.promote, force=request.force, only_look=request.only_look)
+            return await self._bridge.blocking(Lane.FULL_DATA, call, request.business)
+        return None
+
+    async def StepDown(  # type: ignore[override]  # noqa: N802
+        self, request: broker_pb2.StepDownRequest, context: Context
+    ) -> broker_pb2.Empty | None:
+        """Let another set be the home; producers and consumers are sent there."""
+        async with answering(context):
+            home = heard(request.home)
+            if home is None:
+                raise ProtocolError("which set is the home is not said")
+            if await asyncio.wrap_future(self._core.homes.note(request.business, home)):
+                logger.error("%s: %s has become the home: this set steps down", request.business, home)
+                try:
+                    self._core.homes.refuse_consumer(request.business)
+                except NotLeader as error:
+                    self._end_streams(request.business, error)
+            return broker_pb2.Empty()
+        return None
+
+    def _end_streams(self, business: str, error: NotLeader) -> None:
+        if (stream := self._ingest.live.get(business)) is not None:
+            stream.end(error)
+        self._delivery.end_groups(business, error)

@@ -74,6 +74,8 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                 raise ProtocolError("the first frame of a consumer must have open")
             enter = self._gate.reader if first.open.transient else self._gate.consumer
             enter(first.open.business)
+            if not first.open.transient:
+                self.core.homes.refuse_consumer(first.open.business)
             with self.traffic.stream(first.open.business, first.open.group):
                 stream = ConsumerStream(
                     self.core, self.bridge, self.service_status, self.traffic, self.frames, context, first.open
@@ -98,6 +100,8 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         """Make a snapshot at a cut."""
         async with answering(context):
             self._gate.snapshot(request.business, request.holder)
+            if request.holder:
+                self.core.homes.refuse_consumer(request.business)
             self.traffic.check_snapshot(request.business, request.holder)
             try:
                 return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.open, request)

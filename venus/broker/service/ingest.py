@@ -72,7 +72,9 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         if self.service_status.network is not None:
             self.service_status.network.refuse_producer(init.business)
         await self._gate.producer(init.business)
-        answer = self.core.producers.init(init.business, init.producer, init.source_epoch, init.source_last_batch)
+        answer = self.core.producers.init(
+            init.business, init.producer, init.source_epoch, init.source_last_batch, insists=init.take_over
+        )
         try:
             stream = ProducerStream(self._shared, context, init, await asyncio.wrap_future(answer))
             self._enter(stream)

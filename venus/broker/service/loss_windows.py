@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
+from venus.broker.pipeline.home_commands import targets_of
 from venus.broker.replicas import losses
 from venus.broker.replicas.host import Host
 from venus.broker.replicas.ports import Coordination
@@ -82,6 +83,6 @@ class LossWindows:
 
 
 def _groups(business: Business) -> list[str]:
-    """Return the groups that have targets; transient readers have none."""
+    """Return the groups that have targets here; transient readers and the sets below have none."""
     with business.lock:
-        return sorted(business.consumers)
+        return targets_of(business.consumers)

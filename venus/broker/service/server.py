@@ -80,7 +80,7 @@ class Service:
         self.ingest = Ingest(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = Delivery(core, bridge, service_status, traffic, gate)
         self._health = health.aio.HealthServicer()
-        admin = Admin(core, bridge, service_status, self.ingest, gate)
+        admin = Admin(core, bridge, service_status, self.ingest, self.delivery, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
         if replication is not None:
             services["Replica"] = ReplicaService(

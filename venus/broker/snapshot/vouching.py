@@ -130,6 +130,8 @@ def _undecided(store: Store, business: Business) -> list[tuple[int, int]]:
             decided, record = entry.record["batch_no"], entry.record
             rolled_back = record["verdict"] == Verdict.ROLLBACK
             found = [f for f in found if (f[0] < decided if rolled_back else f[0] > decided)]
+        elif entry.kind is EntryKind.FULL_BEGIN:
+            found = []
     return found
 
 

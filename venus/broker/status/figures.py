@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
 from venus.broker.machine.consumers import Consumer
 from venus.broker.machine.review_schedule import ASKED_MAX
 from venus.broker.pipeline.producer_commands import half_ref
 from venus.broker.queue import places
+from venus.broker.status.home_status import home_alarms, loss_windows
 from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
 
@@ -76,7 +78,11 @@ def business_status(
             *_held_alarms(consumers, held_bytes_max),
             *_undescribed_alarms(business),
             *([business.halted] if business.halted else []),
+            *home_alarms(business),
         ],
+        home=homes.said(state.home),
+        replaced=state.is_replaced,
+        losses=loss_windows(state),
         held_bytes=max((consumer.held_bytes for consumer in consumers), default=0),
     )
 

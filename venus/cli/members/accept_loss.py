@@ -1,4 +1,4 @@
-"""`venus cluster accept-loss`: what an unclean election may have lost is given up, without a proof."""
+"""`venus cluster accept-loss`: what an unclean election or a promotion may have lost is given up, without a proof."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import typer
 from venus.cli.cluster import coordinator_of, loss
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members import changing
-from venus.errors import ConfigError, Refused
+from venus.errors import ConfigError, Refused, Unavailable
+from venus.suggest import nearest
 
 if TYPE_CHECKING:
+    from venus.config import Settings
     from venus.replication.records import Leadership, LossWindow
+    from venus.wire.broker_pb2 import LossWindow as Window
 
 UNKNOWN = "changes that were acknowledged before it, nobody has said which"
 REST = "a target that waits beyond the end waits on: `venus forget --target NAME`, then `venus migrate` loads it again"
@@ -27,7 +30,7 @@ def accept_loss(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Give up what unclean elections may have lost, when the source is gone and nothing can be compared any more.
+    """Give up what unclean elections and promotions may have lost, when the source is gone for good.
 
     Without --confirm it only says what that is. While the source is there, `venus verify --repair` finds what is
     missing, ships it again and closes it. Nothing is brought back by this command, and the targets stay as they are.
@@ -37,25 +40,84 @@ def accept_loss(
     run = Invocation.of(ctx, config, as_json)
     if confirm not in ("", business):
         raise ConfigError(f"--confirm {confirm}: that is not {business}", hint="give the name of the business twice")
+    promotions = _of_promotions(run.settings, business)
+    if not run.settings.cluster.name:
+        return _give_up(run, business, confirm, promotions)
     with coordinator_of(run.settings) as coordinator:
         known = changing.business(coordinator, business)
         terms = known.unclean_terms
-        if terms and not confirm:
-            raise Refused(
-                f"{business} may have lost {'; '.join(_sentences(known))}",
-                hint=f"`venus verify --repair` brings it back; if the source is gone for good: --confirm {business}",
-            )
+        if (terms or promotions) and not confirm:
+            raise _not_confirmed(business, [*_sentences(known), *_promotions(promotions)])
+        _tell(run.settings, business, promotions)
         changing.change(coordinator, business, lambda now, _living: changes.accepted(now, terms))
-    lines = [f"{business}: given up: {line}" for line in _sentences(known)]
+    lines = [f"{business}: given up: {line}" for line in (*_sentences(known), *_promotions(promotions))]
     unknown = [term for term in terms if term not in _measured(known)]
     document: dict[str, Any] = {
         "business": business,
         "accepted": [loss(window) for window in known.losses],
         "terms": list(terms),
         "unknown_terms": unknown,
+        "home_terms": [window.home_term for window in promotions],
     }
     run.out.answer(document, *(lines or [f"{business} has lost nothing that is known"]), *([REST] if unknown else []))
     return 0
+
+
+def _give_up(run: Invocation, business: str, confirm: str, promotions: list[Window]) -> int:
+    """Give up what promotions may have lost at a broker on its own."""
+    said = _promotions(promotions)
+    if promotions and not confirm:
+        raise _not_confirmed(business, said)
+    _tell(run.settings, business, promotions)
+    document: dict[str, Any] = {
+        "business": business, "accepted": [], "terms": [], "unknown_terms": [],
+        "home_terms": [window.home_term for window in promotions],
+    }  # fmt: skip
+    lines = [f"{business}: given up: {line}" for line in said] or [f"{business} has lost nothing that is known"]
+    run.out.answer(document, *lines)
+    return 0
+
+
+def _not_confirmed(business: str, said: list[str]) -> Refused:
+    return Refused(
+        f"{business} may have lost {'; '.join(said)}",
+        hint=f"`venus verify --repair` brings it back; if the source is gone for good: --confirm {business}",
+    )
+
+
+def _of_promotions(settings: Settings, business: str) -> list[Window]:
+    """Return the windows of promotions, as the brokers know them; of a cluster that nobody serves, none."""
+    from venus.rpc.address import broker_of
+    from venus.rpc.admin import Admin
+
+    try:
+        with Admin(broker_of(settings)) as admin:
+            known = {entry.business: entry for entry in admin.status().businesses}
+    except Unavailable:
+        if not settings.cluster.name:
+            raise
+        return []
+    if business not in known and not settings.cluster.name:
+        hint = f"it has {', '.join(sorted(known)) or 'none'}"
+        raise ConfigError(f"the broker knows no business {business!r}{nearest(business, known)}", hint=hint)
+    return list(known[business].losses) if business in known else []
+
+
+def _tell(settings: Settings, business: str, promotions: list[Window]) -> None:
+    from venus.rpc.address import broker_of
+    from venus.rpc.admin import Admin
+
+    if promotions:
+        with Admin(broker_of(settings)) as admin:
+            admin.give_up(business, [window.home_term for window in promotions])
+
+
+def _promotions(windows: list[Window]) -> list[str]:
+    found = []
+    for window in windows:
+        end = f"to {window.end_offset - 1}" if window.HasField("end_offset") else "on"
+        found.append(f"offsets from {window.first_offset} {end} (promotion of home term {window.home_term})")
+    return found
 
 
 def _sentences(known: Leadership) -> list[str]:

@@ -1,0 +1,230 @@
+"""The head office burns down: another core set is promoted, capture goes on there, and nothing stays missing.
+
+Real brokers as processes, SQLite under writers, a target that read from the head office and one below a region's set.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import forked, networks
+from tests.support.brokers import BrokerProcess, business_status, wait_for
+from tests.support.postgres import Server
+from tests.support.proxy import Proxy
+from tests.support.real_broker import free_port
+from tests.support.whole_way import Loop, run_at
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.upper.capture import first_fill, run_capture
+from venus.config import Broker, Capture, Settings, Source, Target
+from venus.errors import Held
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+from venus.wire import broker_pb2
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+SURE_S = 60.0
+
+
+class Places:
+    """Head office, a second core set behind a line that can be cut, a region below both; a source and two targets."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder = folder
+        self.file = folder / "app.db"
+        self.write("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+        self.targets = {name: server.create_database() for name in ("main", "region")}
+        self.ports = {name: free_port() for name in ("hq", "second", "lyon")}
+        self.at = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
+        self.line = Proxy(self.at["hq"])
+        self.above: dict[str, list[str]] = {
+            "hq": [], "second": [self.line.address], "lyon": [self.at["hq"], self.at["second"]]
+        }  # fmt: skip
+        self.brokers: dict[str, BrokerProcess] = {}
+        self.loops: dict[str, Loop] = {}
+        self.settings = {"main": self._settings(self.at["hq"]), "region": self._settings(self.at["lyon"])}
+        (folder / "venus.toml").write_text(
+            f'[source]\nurl = "sqlite:///{self.file}"\n[broker]\naddresses = ["{self.at["second"]}"]\n'
+            + "".join(f'[targets.{name}]\nurl = "{url}"\n' for name, url in self.targets.items())
+        )
+
+    def _settings(self, nearest: str) -> Settings:
+        further = () if nearest == self.at["second"] else ((self.at["second"],),)
+        return Settings(
+            source=Source.model_validate({"url": f"sqlite:///{self.file}"}),
+            targets={name: Target.model_validate({"url": url}) for name, url in self.targets.items()},
+            broker=Broker(addresses=(nearest,), further=further),
+            capture=Capture(heartbeat_s=1.0),
+        )
+
+    def start(self, name: str) -> None:
+        """Start a set; it is one broker."""
+        above = self.above[name]
+        tier, level = ("access", 1) if name == "lyon" else ("core", 0)
+        chosen = networks.settings_of(
+            self.folder / name, above, tier=tier, level=level, listen=self.at[name], http=""
+        )  # fmt: skip
+        self.brokers[name] = BrokerProcess(chosen)
+
+    def status(self, name: str) -> broker_pb2.BusinessStatus:
+        return business_status(self.at[name])
+
+    def alarms(self, name: str) -> str:
+        """Return all alarms of a set."""
+        with Admin(self.at[name]) as admin:
+            status = admin.status()
+        return "\n".join([*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)])
+
+    def write(self, *statements: str) -> None:
+        with closing(sqlite3.connect(self.file, timeout=30, isolation_level=None)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Change rows all the time."""
+        stop = threading.Event()
+
+        def run() -> None:
+            n = 0
+            with closing(sqlite3.connect(self.file, timeout=30, isolation_level=None)) as connection:
+                while not stop.wait(0.01):
+                    n += 1
+                    connection.execute("INSERT OR REPLACE INTO t VALUES (?, ?)", (n * 7 % 97, f"value {n}"))
+                    connection.execute("DELETE FROM t WHERE id = ?", (n * 11 % 97,))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def follow(self) -> None:
+        """Install, load both targets, and begin to follow."""
+        with closing(open_source(self.settings["main"])) as source:
+            source.install(("t",), ())
+        first_fill(self.settings["main"], threading.Event())
+        networks.has(self.at["lyon"], self.status("hq").next_offset)
+        self.loops["capture"] = Loop(lambda stop: run_capture(self.settings["main"], stop))
+        for name, settings in self.settings.items():
+            full_sync(settings, name)
+            self.loops[name] = Loop(partial(run_apply, settings, name))
+
+    def rows(self, target: str = "") -> list[tuple[Any, ...]]:
+        sql = "SELECT id, v FROM t ORDER BY id"
+        if target:
+            return run_at(self.targets[target], sql)
+        with closing(sqlite3.connect(self.file, timeout=30)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def venus(self, *arguments: str, code: int = 0) -> tuple[Any, str]:
+        """Run a command; return its document, and what it said."""
+        done = forked.run(
+            [sys.executable, "-m", "venus.cli", *arguments, "--json"],
+            cwd=self.folder, capture_output=True, text=True, timeout=SURE_S * 2,
+        )  # fmt: skip
+        assert done.returncode == code, f"{arguments} => {done.returncode}\n{done.stdout}{done.stderr}"
+        return json.loads(done.stdout) if done.stdout.strip() else {}, done.stdout + done.stderr
+
+    def close(self) -> None:
+        for loop in self.loops.values():
+            loop.end()
+        for broker in self.brokers.values():
+            broker.kill()
+        self.line.close()
+
+
+@pytest.fixture
+def places(tmp_path: Path, postgres_server: Server) -> Iterator[Places]:
+    made = Places(tmp_path, postgres_server)
+    try:
+        for name in ("hq", "second", "lyon"):
+            made.start(name)
+        made.follow()
+        yield made
+    finally:
+        made.close()
+        for url in made.targets.values():
+            postgres_server.drop_database(url)
+
+
+def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Places) -> None:
+    at = places
+    wait_for(lambda: at.status("second").mirror.state == "following", SURE_S)
+    with at.writing():
+        _, said = at.venus("cluster", "promote", "--yes", code=3)
+        assert "the home is not gone, set hq at" in said
+        assert "two sets take writes" in said
+        time.sleep(1.0)
+        at.line.silence()
+        before = at.status("second").next_offset
+        wait_for(lambda: at.status("hq").next_offset > before + 50, SURE_S)
+        at.brokers["hq"].kill()
+        at.line.cut()
+        at.line.resume()
+        _, said = at.venus("cluster", "promote", code=3)
+        assert "set second would become the home of main in place of hq" in said
+        document, _ = at.venus("cluster", "promote", "--yes")
+        (done,) = document["businesses"]
+        assert (done["set"], done["old_home"], done["home_term"]) == ("second", "hq", 1)
+
+        (window,) = wait_for(lambda: [w for w in at.status("second").losses if w.HasField("end_offset")], SURE_S)
+        assert window.first_offset == done["next_offset"]
+        assert window.rows >= 50
+        wait_for(lambda: at.status("second").next_offset > window.end_offset + 20, SURE_S)
+    assert f"may have lost offsets {window.first_offset} to {window.end_offset - 1}" in at.alarms("second")
+    wait_for(lambda: "the promotion of this set" in at.venus("status", code=1)[1])
+
+    networks.has(at.at["lyon"], window.end_offset, timeout_s=SURE_S)
+    for name in ("main", "region"):
+        verified, _ = at.venus("verify", "--repair", "--wait-s", "60", "--target", name)
+        assert verified["verdict"] in ("same", "repaired")
+        assert verified.get("losses", {"closed": True})["closed"]
+    wait_for(lambda: not at.status("second").losses)
+    wait_for(lambda: at.rows() == at.rows("main") == at.rows("region"), SURE_S)
+
+    _comes_back(at)
+
+
+def _comes_back(at: Places) -> None:
+    """Start the old home: it steps down, and becomes a mirror by its configuration; everything survives restarts."""
+    at.brokers["second"].stop()
+    at.start("second")
+    assert "[cluster] upstream still names" in at.alarms("second")
+    at.start("hq")
+    assert wait_for(lambda: at.status("hq").replaced, SURE_S)
+    assert "this home was replaced: set second at" in at.alarms("hq")
+    with (
+        Producer(at.at["hq"], "main", "late", window_bytes_max=1 << 20) as late,
+        pytest.raises(Held, match="capture of business main is held by"),  # it was sent on to the new home
+    ):
+        late.connect(0, 0)
+    at.brokers["hq"].stop()
+    at.above["hq"] = [at.at["second"]]
+    at.start("hq")
+    at.write("INSERT OR REPLACE INTO t VALUES (1000, 'goes on')")
+    wait_for(lambda: at.rows() == at.rows("main") == at.rows("region"), SURE_S)
+    networks.has(at.at["hq"], at.status("second").next_offset)
+    assert at.status("hq").mirror.state == "following"
+    at.brokers["second"].stop()
+    at.start("second")
+    wait_for(lambda: at.status("second").producer, SURE_S)
+    for name in ("hq", "lyon"):
+        wait_for(lambda name=name: at.status(name).mirror.state == "following", SURE_S)
+    found, _ = at.venus("cluster", "topology", at.at["hq"], at.at["lyon"])
+    pulls = {one["set"]: one["pulls_from"] for one in found["sets"]}
+    assert pulls == {"second": None, "hq": "second", "lyon": "second"}

@@ -1,0 +1,206 @@
+"""`venus cluster promote` refuses with the way out; what it does say is what it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import networks
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, business_status, commit, fill, wait_for
+from tests.support.real_broker import free_port
+from venus.broker.service.process import RunningBroker
+from venus.cli.app import run
+from venus.errors import NotLeader
+from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
+
+pytestmark = pytest.mark.integration
+Start = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[RunningBroker] = []
+
+    def starting(name: str, *upstream: str, **options: Any) -> RunningBroker:
+        broker = networks.start(tmp_path / name, *upstream, **options)
+        running.append(broker)
+        return broker
+
+    yield starting
+    for broker in reversed(running):
+        broker.stop()
+
+
+class Console:
+    """Commands with a configuration that names one broker."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._file, self._capsys = folder / "venus.toml", capsys
+
+    def at(self, address: str, *arguments: str, code: int = 0) -> str:
+        """Run a command; return all that it says."""
+        self._file.write_text(f'[broker]\naddresses = ["{address}"]\n[security]\naudit_file = "{self._file}.audit"\n')
+        assert run([*arguments, "-c", str(self._file)]) == code, self._capsys.readouterr()
+        said = self._capsys.readouterr()
+        return said.out + said.err
+
+    @property
+    def audit(self) -> list[dict[str, Any]]:
+        """The lines of the audit log."""
+        return [json.loads(line) for line in Path(f"{self._file}.audit").read_text().splitlines()]
+
+
+@pytest.fixture
+def console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Console:
+    return Console(tmp_path, capsys)
+
+
+def two_cores(start: Start) -> tuple[RunningBroker, RunningBroker]:
+    home = start("hq")
+    fill(home.address, 1, 3, rows=5)
+    second = start("second", home.address, tier="core", level=0)
+    networks.has(second.address, 15)
+    return home, second
+
+
+PROMOTE = ("cluster", "promote")
+
+
+def test_not_while_the_home_answers_unless_forced(start: Start, console: Console) -> None:
+    home, second = two_cores(start)
+    said = console.at(second.address, *PROMOTE, "--yes", code=3)
+    assert f"main: the home is not gone, set hq at {home.address} answers: there would be two homes" in said
+    assert "Stop the brokers of the old home first" in said
+    assert business_status(second.address).mirror.state == "following"
+
+    said = console.at(second.address, *PROMOTE, "--yes", "--force")
+    assert "main: set second is the home now, no longer hq (home term 1)" in said
+    assert wait_for(lambda: business_status(home.address).replaced)
+    with (
+        Producer(home.address, BUSINESS, "late", window_bytes_max=1 << 20) as late,
+    ):
+        late.connect(1, 3)  # it is sent on
+        assert late.address == second.address
+    assert [line["result"] for line in console.audit] == ["exit code 3", "done"]
+    assert "promote" in console.audit[1]["what"]
+
+
+def test_nothing_is_done_without_yes(start: Start, console: Console) -> None:
+    home, second = two_cores(start)
+    home.stop()
+    said = console.at(second.address, *PROMOTE, code=3)
+    assert "nothing was done: set second would become the home of main in place of hq" in said
+    assert "everything below offset 15" in said
+    assert "Repeat with --yes" in said
+    assert not business_status(second.address).HasField("home")
+    with (
+        Producer(second.address, BUSINESS, "early", window_bytes_max=1 << 20) as early,
+        pytest.raises(NotLeader, match="takes no changes from producers"),
+    ):
+        early.connect(1, 3)
+
+
+def test_not_below_the_core(start: Start, console: Console) -> None:
+    home = start("hq")
+    fill(home.address, 1, 1)
+    access = start("lyon", home.address)
+    networks.has(access.address, 1)
+    home.stop()
+    said = console.at(access.address, *PROMOTE, "--yes", code=3)
+    assert "set lyon is of tier access: only a core set becomes the home" in said
+
+
+def test_not_a_home_and_not_an_unknown_business(start: Start, console: Console) -> None:
+    home, second = two_cores(start)
+    said = console.at(home.address, *PROMOTE, "--yes", code=3)
+    assert "set hq mirrors nothing: it is the home of main" in said
+    said = console.at(home.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
+    assert "main is no mirror at this set, which is its home" in said
+    said = console.at(second.address, *PROMOTE, "--business", "mian", "--yes", code=2)
+    assert "set second has no business 'mian' (did you mean main?)" in said
+
+
+def test_a_set_without_upstream_cannot_ask_and_says_so(start: Start, console: Console, tmp_path: Path) -> None:
+    home, second = two_cores(start)
+    home.stop()
+    second.stop()
+    second = start("second")
+    said = console.at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
+    assert "whether the home is gone cannot be asked: [cluster] upstream is not set" in said
+    console.at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", "--force")
+    with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
+        assert producer.connect(1, 3).in_doubt
+
+
+def test_what_was_lost_can_be_given_up_without_etcd(start: Start, console: Console) -> None:
+    home, second = two_cores(start)
+    home.stop()
+    console.at(second.address, *PROMOTE, "--yes")
+    with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
+        assert producer.connect(1, 5).in_doubt
+        producer.pass_over(5, 26)
+        assert producer.wait_decided(5).next_offset == 15 + 10 + 2
+    said = console.at(second.address, "cluster", "accept-loss", BUSINESS, code=3)
+    assert "main may have lost offsets from 15 to 26 (promotion of home term 1)" in said
+    said = console.at(second.address, "cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
+    assert "given up: offsets from 15 to 26" in said
+    assert not business_status(second.address).losses
+    assert "knows no business 'mian'" in console.at(second.address, "cluster", "accept-loss", "mian", code=2)
+
+
+def test_an_old_home_that_nobody_tells_is_shown_and_refuses_the_source_that_moved(
+    start: Start, console: Console
+) -> None:
+    port = free_port()
+    home = start("hq", listen=f"127.0.0.1:{port}")
+    fill(home.address, 1, 3, rows=5)
+    second = start("second", home.address, tier="core", level=0)
+    networks.has(second.address, 15)
+    home.stop()
+    console.at(second.address, *PROMOTE, "--yes")
+    with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
+        epoch = producer.connect(1, 3).epoch
+        producer.pass_over(3, 16)
+        producer.wait_decided(3)
+    second.stop()  # nobody tells the old home now
+    home = start("hq", listen=f"127.0.0.1:{port}")
+    with (
+        Producer(home.address, BUSINESS, "late", window_bytes_max=1 << 20) as late,
+        pytest.raises(NotLeader, match=f"the source is at epoch {epoch} and this home has given 1 at most"),
+    ):
+        late.connect(epoch, 3)
+    second = start("second")  # without upstream: it watches nobody
+    said = console.at(second.address, "cluster", "topology", home.address, code=1)
+    assert "main has two homes, set hq (home term 0) and set second (home term 1): stop all but second" in said
+
+
+def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Console) -> None:
+    port = free_port()
+    home = start("hq", listen=f"127.0.0.1:{port}")
+    fill(home.address, 1, 3, rows=5)
+    second = start("second", home.address, tier="core", level=0)
+    networks.has(second.address, 15)
+    lyon = start("lyon", home.address, second.address)
+    networks.has(lyon.address, 15)
+    home.stop()
+    console.at(second.address, *PROMOTE, "--yes")
+    with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
+        producer.connect(1, 3)
+        producer.pass_over(3, 16)
+        producer.wait_decided(3)
+        commit(producer, [half(4, rows=5)])
+    networks.has(lyon.address, 20)
+    wait_for(lambda: business_status(lyon.address).home.set == "second")
+    second.stop()
+    home = start("hq", listen=f"127.0.0.1:{port}")
+    wait_for(lambda: "follows an older home" in business_status(lyon.address).mirror.reason)
+    found = business_status(lyon.address)
+    assert (found.next_offset, found.mirror.fills) == (20, 1)
+    with Admin(lyon.address) as admin:
+        assert admin.status().businesses[0].log_start == found.log_start

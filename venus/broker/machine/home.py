@@ -1,0 +1,57 @@
+"""Which set is the home of a business, once a promotion has moved it. Pure.
+
+A business that was never moved has no such record. The home term counts the promotions: of two homes, the one with the
+higher term counts, and whoever follows a higher one takes nothing from a lower one any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from venus.wire import broker_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The home since a promotion: its set, and addresses of its brokers as far as they are known.
+
+    `here`: it is this set.
+    """
+
+    set: str
+    term: int
+    addresses: tuple[str, ...] = ()
+    here: bool = False
+
+    def __str__(self) -> str:
+        where = f" at {', '.join(self.addresses)}" if self.addresses else ""
+        return f"set {self.set}{where}"
+
+
+def term_of(home: Home | None) -> int:
+    """Return the home term; 0 = it was never moved."""
+    return home.term if home is not None else 0
+
+
+def encode(home: Home | None) -> dict[str, Any] | None:
+    """Return what is logged and stored."""
+    return asdict(home) if home is not None else None
+
+
+def decode(stored: Mapping[str, Any] | None) -> Home | None:
+    """Read what `encode` returned."""
+    return Home(**{**stored, "addresses": tuple(stored["addresses"])}) if stored is not None else None
+
+
+def said(home: Home | None) -> broker_pb2.Home | None:
+    """Return what other brokers and commands are told."""
+    return None if home is None else broker_pb2.Home(set=home.set, home_term=home.term, addresses=home.addresses)
+
+
+def heard(message: broker_pb2.Home) -> Home | None:
+    """Return what another broker says of the home; None = it was never moved there."""
+    if not message.home_term:
+        return None
+    return Home(set=message.set, term=message.home_term, addresses=tuple(message.addresses))

@@ -1,0 +1,94 @@
+"""Which set is the home of what this one has, as promotions leave it: here, above, or a set that was away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from venus.broker.core import Core
+from venus.broker.machine import home as homes
+from venus.broker.machine.home import Home
+from venus.broker.mirrors import promotion
+from venus.broker.mirrors.former import Former, ask_homes
+from venus.broker.mirrors.place import Place
+from venus.errors import VenusError
+from venus.rpc.address import Proof
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+NOTE_S = 5.0
+
+
+class Succession:
+    """Thread-safe. Everything but the watch over the former home is read from the logs of the businesses."""
+
+    def __init__(self, core: Core, place: Place, upstream: Sequence[str], proof: Proof) -> None:
+        self._core, self._place, self._upstream, self._proof = core, place, tuple(upstream), proof
+        self._former = Former(upstream=self._upstream, proof=proof, here=self.promoted)
+
+    def watch(self) -> None:
+        """Watch the former home from now on."""
+        self._former.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._former.stop()
+
+    def promoted(self) -> dict[str, Home]:
+        """Return the businesses of which a promotion has made this set the home."""
+        found = {business.name: business.committed.home for business in self._core.catalogue.stored()}
+        return {name: home for name, home in found.items() if home is not None and home.here}
+
+    @property
+    def is_home(self) -> bool:
+        """Whether this set takes the writes of everything that it has: by configuration, or since a promotion."""
+        if not self._upstream:
+            return True
+        here = self.promoted()
+        return bool(here) and all(b.name in here for b in self._core.catalogue.stored() if b.committed.mirror)
+
+    def takes(self, business: str) -> bool:
+        """Whether producers may ship for a business here."""
+        return business in self.promoted() or (self.is_home and not self._core.catalogue.has(business))
+
+    def promote(
+        self, business: str, named: Iterable[str], own: Sequence[str], *, force: bool, only_look: bool
+    ) -> broker_pb2.Promoted:
+        """Make this set the home; `named` are addresses of the old one that are known besides. Blocking."""
+        answers = ask_homes([*self._upstream, *named], self._proof)
+        said = promotion.look(self._core, self._place, business, answers, force=force)
+        if not only_look:
+            said = promotion.promote(self._core, said, own)
+            logger.warning("%s: this set was promoted: it is the home now, home term %d", business, said.home_term)
+            self.watch()
+        return said
+
+    def follows(self, name: str, entry: broker_pb2.BusinessStatus) -> bool:
+        """Whether the set above follows the newest home that is known here; one that is newer is noted."""
+        if not self._core.catalogue.has(name):
+            return not entry.replaced
+        told, business = homes.heard(entry.home), self._core.catalogue.known(name)
+        known = business.committed.home
+        if known is not None and known.here:
+            return True
+        if homes.term_of(told) < homes.term_of(known) or entry.replaced:
+            return False
+        if told is not None and told.term > homes.term_of(known) and business.committed.is_mirror:
+            with suppress(VenusError):  # another broker of this set leads, or it is done at the next look
+                self._core.homes.note(name, told).result(NOTE_S)
+        return True
+
+    def alarms(self) -> list[str]:
+        """Say that a promotion has overruled the configuration, and what the old home does."""
+        here = self.promoted()
+        if not here or not self._upstream:
+            return []
+        names, above = ", ".join(sorted(here)), ", ".join(self._upstream)
+        said = (
+            f"this set was promoted and is the home of {names}, though [cluster] upstream still names {above}: remove "
+            "upstream from the configuration once the old home is a mirror, or is gone for good; until then it is "
+            "watched, and told to step down"
+        )
+        return [said, *(text for text in self._former.found.values() if text)]

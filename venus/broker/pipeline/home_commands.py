@@ -1,0 +1,130 @@
+"""Which set is the home of a business, as commands of the commit thread: promotions, and what they may have lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from venus.broker.log.entry import EntryKind, note
+from venus.broker.machine import home as homes
+from venus.broker.machine import loss
+from venus.broker.machine.business import Business
+from venus.broker.machine.home import Home
+from venus.broker.pipeline.group import Group
+from venus.errors import NotLeader, Refused
+from venus.network.topology import PULLS_AS
+
+BECOME_A_MIRROR = 'to make this set a mirror: [cluster] upstream = ["HOST:PORT"] of the home, then start it again'
+
+
+def refuse_producer(business: Business, source_epoch: int, *, insists: bool = False) -> None:
+    """Refuse a producer whose home is another set. Raises Refused, NotLeader.
+
+    Epochs are given by homes alone, so a source with a higher one than was ever given here has been at another home.
+    Whoever `insists` takes over all the same.
+    """
+    state = business.proposed
+    if state.is_mirror:
+        assert state.mirror is not None
+        raise Refused(
+            f"{business.name} is mirrored here from set {state.mirror.set}: producers ship to the home",
+            hint="`venus cluster promote` makes this set the home, after a disaster",
+        )
+    if state.is_replaced:
+        raise replaced(business)
+    was_here = bool(state.end_batch) and not loss.in_doubt(state.losses)
+    if was_here and source_epoch > state.epoch and not insists:
+        raise NotLeader(
+            f"{business.name}: the source is at epoch {source_epoch} and this home has given {state.epoch} at most: "
+            "another set has become the home since",
+            hint=f"name the new home first in [broker] addresses; {BECOME_A_MIRROR}; if an old data directory was put "
+            "in place here, and no other set is the home: `venus sync --take-over`",
+        )
+
+
+def refuse_consumer(business: Business) -> None:
+    """Send whoever relies on this queue to the new home. Raises NotLeader."""
+    if business.committed.is_replaced:
+        raise replaced(business)
+
+
+def replaced(business: Business) -> NotLeader:
+    """Say who is the home."""
+    home = business.committed.home
+    assert home is not None, "somebody has replaced it"
+    return NotLeader(
+        f"{business.name}: {home} has become the home, this set was replaced",
+        leader=next(iter(home.addresses), ""),
+        hint=f"name the new home in [broker] addresses; {BECOME_A_MIRROR}",
+    )
+
+
+def check_promotable(business: Business) -> None:
+    """Raise Refused where a promotion would make a home that lacks something."""
+    state = business.proposed
+    if not state.is_mirror:
+        raise Refused(f"{business.name} is no mirror at this set, which is its home: producers ship to it")
+    assert state.mirror is not None
+    if state.mirror.only:
+        raise Refused(
+            f"{business.name}: only a part of it is mirrored here ({', '.join(state.mirror.only)}), so this set cannot "
+            "become its home",
+            hint="promote a core set: those have everything",
+        )
+    if not business.is_filled or not state.mirror.end:
+        raise Refused(
+            f"{business.name} has no whole full data here, so this set cannot become its home",
+            hint="`venus cluster topology` shows who has it; if nobody has, the source is the record: install the "
+            "triggers and migrate again at a new broker",
+        )
+
+
+def become_home(group: Group, business: Business, home: Home, at_us: int) -> Home:
+    """Let producers ship for what was a mirror. Raises Refused."""
+    check_promotable(business)
+    _append(group, business, home, at_us)
+    return home
+
+
+def note_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
+    """Note that another set has become the home; False = that, or a later one, is known. A home here steps down."""
+    if home.term <= homes.term_of(business.proposed.home):
+        return False
+    _append(group, business, home, at_us)
+    return True
+
+
+def close_losses(group: Group, business: Business, home_terms: Collection[int], compared: str, at_us: int) -> list[str]:
+    """Note that a group's target was compared with the source and repaired; return the groups that still are to be.
+
+    Raises Refused while the producer has not said what is missing.
+    """
+    named = [window for window in loss.of_promotions(business.proposed.losses) if window.home_term in home_terms]
+    if loss.in_doubt(named):
+        raise Refused(
+            f"{business.name}: what the promotion to this home may have lost is not known yet",
+            hint="`venus sync` tells it; then compare again",
+        )
+    with business.lock:
+        groups = targets_of(business.consumers)
+    record = {"home_terms": sorted(home_terms), "group": compared, "groups": groups}
+    if named:
+        group.append(business, note(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record))
+    left = [window for window in loss.of_promotions(business.proposed.losses) if window.home_term in home_terms]
+    return sorted({name for window in left for name in groups if name not in window.verified})
+
+
+def targets_of(groups: Iterable[str]) -> list[str]:
+    """Return the consumer groups that have a target: nobody compares a set below with the source."""
+    return sorted(name for name in groups if not name.startswith(PULLS_AS))
+
+
+def give_up(group: Group, business: Business, home_terms: Collection[int], at_us: int) -> None:
+    """Give up what promotions may have lost: the source is gone, and nothing can be compared."""
+    record = {"home_terms": sorted(home_terms), "given_up": True}
+    group.append(business, note(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record))
+
+
+def _append(group: Group, business: Business, home: Home, at_us: int) -> None:
+    record = homes.encode(home)
+    assert record is not None
+    group.append(business, note(EntryKind.HOME, epoch=business.proposed.epoch, at_us=at_us, record=record))

@@ -1,0 +1,105 @@
+"""`venus cluster promote`: after a disaster a core set becomes the home of what it mirrors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption
+from venus.cli.members.commands import BusinessesOption
+from venus.errors import ConfigError, Refused
+from venus.figures import seconds_shown
+from venus.suggest import nearest
+
+if TYPE_CHECKING:
+    from venus.rpc.admin import Admin
+    from venus.wire.broker_pb2 import BrokerStatus, Promoted
+
+NEXT = (
+    "capture goes on here by itself where [broker] addresses or further name this set; then `venus status` says what "
+    "may be missing, and `venus verify --repair` for each target closes it"
+)
+
+
+def promote(
+    ctx: typer.Context,
+    business: BusinessesOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, what would be done is only said.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Even though the home answers or cannot be asked: two sets may take writes."),
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make this core set the home of what it mirrors, when the home is gone for good.
+
+    Producers may ship here from then on. What the old home had and this set has not is named once the source is
+    captured again, and `venus verify --repair` brings it back from the source. An old home that comes back is told to
+    step down. The command is run with a configuration whose [broker] addresses are this set's.
+    """
+    import time
+
+    from venus.rpc.address import broker_of
+    from venus.rpc.admin import Admin
+
+    run = Invocation.of(ctx, config, as_json)
+    with Admin(broker_of(run.settings)) as admin:
+        names = _named(admin.status(), business)
+        looked = [admin.promote(name, only_look=True, force=force) for name in names]
+        if not yes:
+            now_us = time.time_ns() // 1000
+            would = "; ".join(_would(found, now_us) for found in looked)
+            raise Refused(f"nothing was done: {would}", hint="repeat with --yes if that is meant")
+        done = [_promoted(admin, name, force=force) for name in names]
+    document = {"set": done[0].set, "businesses": [_document(found) for found in done], "next": NEXT}
+    lines = [
+        f"{found.business}: set {found.set} is the home now, no longer {found.old_set} (home term {found.home_term}); "
+        f"its queue goes on at offset {found.next_offset:,}, behind batch {found.last_batch:,}"
+        for found in done
+    ]
+    run.out.answer(document, *lines, NEXT)
+    return 0
+
+
+def _promoted(admin: Admin, name: str, *, force: bool) -> Promoted:
+    return admin.promote(name, only_look=False, force=force)
+
+
+def _named(status: BrokerStatus, chosen: list[str] | None) -> list[str]:
+    """Return the businesses that are meant: those that were named, or all that are mirrored. Raises ConfigError."""
+    known = {entry.business: entry for entry in status.businesses}
+    for name in chosen or ():
+        if name not in known:
+            raise ConfigError(
+                f"set {status.network.set} has no business {name!r}{nearest(name, known)}",
+                hint=f"it has {', '.join(sorted(known)) or 'none'}",
+            )
+    if chosen:
+        return list(dict.fromkeys(chosen))
+    mirrored = sorted(name for name, entry in known.items() if entry.HasField("mirror"))
+    if not mirrored:
+        has = f"it is the home of {', '.join(sorted(known))}" if known else "it has no business yet"
+        raise Refused(
+            f"set {status.network.set} mirrors nothing: {has}",
+            hint="run it at a core set that mirrors the home: [broker] addresses; `venus cluster topology` draws them",
+        )
+    return mirrored
+
+
+def _would(found: Promoted, now_us: int) -> str:
+    newest = ""
+    if found.last_committed_at_us:
+        newest = f", the newest of {seconds_shown(max(0, now_us - found.last_committed_at_us) / 1e6)} ago"
+    return (
+        f"set {found.set} would become the home of {found.business} in place of {found.old_set}, with everything below "
+        f"offset {found.next_offset:,}{newest}"
+    )
+
+
+def _document(found: Promoted) -> dict[str, Any]:
+    return {
+        "business": found.business, "set": found.set, "old_home": found.old_set, "home_term": found.home_term,
+        "next_offset": found.next_offset, "last_batch": found.last_batch, "old_home_says": found.trouble or None,
+    }  # fmt: skip
