@@ -1,8 +1,8 @@
 """What an unclean election or a promotion may have lost, as the source knows it (VENUS 3.1, `availability`).
 
-The broker asks when it was chosen, or promoted, without being known to have everything. Batches that the source has committed and
-the broker lacks cannot be sent again: their log rows are gone, and the rows may have changed since. So the broker is
-told where the source stands and goes on behind that; `venus verify --repair` ships the rows that differ.
+The broker asks when it was chosen, or promoted, without being known to have everything. Batches that the source has
+committed and the broker lacks cannot be sent again: their log rows are gone, and the rows may have changed since. So
+the broker is told where the source stands and goes on behind that; `venus verify --repair` ships the rows that differ.
 """
 
 from __future__ import annotations

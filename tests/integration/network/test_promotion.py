@@ -224,7 +224,8 @@ def _comes_back(at: Places) -> None:
     at.start("second")
     wait_for(lambda: at.status("second").producer, SURE_S)
     for name in ("hq", "lyon"):
-        wait_for(lambda name=name: at.status(name).mirror.state == "following", SURE_S)
+        networks.says(at.at[name], "following", SURE_S)
     found, _ = at.venus("cluster", "topology", at.at["hq"], at.at["lyon"])
     pulls = {one["set"]: one["pulls_from"] for one in found["sets"]}
-    assert pulls == {"second": None, "hq": "second", "lyon": "second"}
+    assert (pulls["second"], pulls["hq"]) == (None, "second")
+    assert pulls["lyon"] in ("hq", "second")  # both are core sets that have everything
