@@ -75,7 +75,11 @@ class BrokerCluster:
 
     def venus(self, *arguments: str, code: int | None = 0, timeout_s: float = 120, of: str = "x") -> tuple[str, str]:
         """Run a command as an operator does; return what it says."""
-        command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(self.config(of))]
+        return self.venus_at(self.config(of), *arguments, code=code, timeout_s=timeout_s)
+
+    def venus_at(self, config: Path, *arguments: str, code: int | None = 0, timeout_s: float = 120) -> tuple[str, str]:
+        """Run a command with another configuration."""
+        command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(config)]
         done = forked.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=dict(os.environ))
         assert code in (None, done.returncode), f"{arguments}: {done.returncode}, {done.stdout}{done.stderr}"
         return done.stdout, done.stderr

@@ -230,6 +230,8 @@ def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, t
     mirror.full_data.close(snapshot.snapshot_id)
     assert (snapshot.home.set, snapshot.home.home_term) == ("second", 1)
     filled(mirror, home, home=snapshot.home)
+    home.stop()  # with nothing in its queue, and an undecided half message in its log
+    home.start()
     successor.commit(rows(110, 5))
     mirrored.follow(mirror, home)
     business = mirrored.business_of(home)
