@@ -9,7 +9,7 @@ import typer
 from venus.cli.cluster import coordinator_of, loss
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.members import changing
-from venus.errors import ConfigError, Refused, Unavailable
+from venus.errors import ConfigError, Refused, VenusError
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _of_promotions(settings: Settings, business: str) -> list[Window]:
     try:
         with Admin(broker_of(settings)) as admin:
             known = {entry.business: entry for entry in admin.status().businesses}
-    except Unavailable:
+    except VenusError:  # what unclean elections lost is at etcd, for whoever has no role at the brokers too
         if not settings.cluster.name:
             raise
         return []
