@@ -16,12 +16,8 @@ from venus.network.topology import PULLS_AS
 BECOME_A_MIRROR = 'to make this set a mirror: [cluster] upstream = ["HOST:PORT"] of the home, then start it again'
 
 
-def refuse_producer(business: Business, source_epoch: int, *, insists: bool = False) -> None:
-    """Refuse a producer whose home is another set. Raises Refused, NotLeader.
-
-    Epochs are given by homes alone, so a source with a higher one than was ever given here has been at another home.
-    Whoever `insists` takes over all the same.
-    """
+def refuse_producer(business: Business) -> None:
+    """Refuse a producer whose home is another set. Raises Refused, NotLeader."""
     state = business.proposed
     if state.is_mirror:
         assert state.mirror is not None
@@ -31,6 +27,14 @@ def refuse_producer(business: Business, source_epoch: int, *, insists: bool = Fa
         )
     if state.is_replaced:
         raise replaced(business)
+
+
+def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False) -> None:
+    """Refuse a source with a higher epoch than was ever given here: it has been at another home. Raises NotLeader.
+
+    Whoever `insists` takes over all the same.
+    """
+    state = business.proposed
     was_here = bool(state.end_batch) and not loss.in_doubt(state.losses)
     if was_here and source_epoch > state.epoch and not insists:
         raise NotLeader(

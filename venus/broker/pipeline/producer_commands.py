@@ -58,9 +58,10 @@ def init(
     *, insists: bool = False,
 ) -> broker_pb2.InitAck:  # fmt: skip
     """Make a producer the only one that is listened to. Raises Diverged (rule 6), NotLeader, Refused."""
-    home_commands.refuse_producer(business, source_epoch, insists=insists)
+    home_commands.refuse_producer(business)
     half.check_epoch(business.proposed, source_epoch)
     half.check_producer(business.proposed, source_last_batch)
+    home_commands.refuse_epoch(business, source_epoch, insists=insists)
     epoch = half.next_epoch(business.proposed, source_epoch, at_us)
     if business.is_new:  # its epoch is logged with its first half message; streams do not outlive this process
         raised = half.raise_epoch(business.proposed, epoch, producer)
