@@ -78,7 +78,7 @@ RULES = (
          pattern=r"^log entry [\d,]+ cannot be applied here|^broker (.+) leads without what was acknowledged",
          says="this broker's replica has stopped for good"),
     Rule(name="changes_lost", hop=BROKER,
-         pattern=r"^the (?:unclean election of term|promotion of this set .+ home term) (\d+).? may have lost",
+         pattern=r"^the (?:unclean election of term|promotion of this set .+\(home term) (\d+)\)? may have lost",
          says="an unclean election or a promotion may have lost changes that were acknowledged"),
     Rule(name="home_promoted", hop=BROKER, pattern=r"^this set was promoted and is the home of",
          says="a promotion has overruled [cluster] upstream, which is still in the configuration"),

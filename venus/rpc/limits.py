@@ -36,6 +36,8 @@ GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
 #: Of a home's brokers.
 ADDRESSES_MAX, ADDRESS_CHARS_MAX = 100, 300
+#: Ids of the networks that a store belongs to.
+NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
 #: Of an adapter's report (reports.py).
 REPORTED_TABLES_MAX = 256
 REPORTED_NAME_CHARS_MAX = 300
@@ -110,6 +112,7 @@ _SNAPSHOT = Name(64)
 _VERDICT = Number(0, 2)
 _TABLE_IDS = Each(TABLES_MAX, _U32)
 _ONLY = Each(TABLES_MAX, Name(REPORTED_NAME_CHARS_MAX))
+_NETWORKS = Each(NETWORKS_MAX, Name(NETWORK_CHARS_MAX))
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "ProducerFrame": {"halves": Each(COUNT_MAX), "decisions": Each(COUNT_MAX)},
@@ -181,7 +184,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "committed_at_us": _TIME,
         "state": Number(0, 3),
     },
-    "Opened": {"next_offset": _ANY, "log_start": _ANY, "epoch": _ANY, "kept": _ANY},
+    "Opened": {"next_offset": _ANY, "log_start": _ANY, "epoch": _ANY, "kept": _ANY, "networks": _NETWORKS},
     "OpenSnapshotRequest": {
         "business": _BUSINESS,
         "table_ids": _TABLE_IDS,
@@ -199,6 +202,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "Snapshot": {
         "snapshot_id": _SNAPSHOT,
+        "networks": _NETWORKS,
         "offset": _ANY,
         "epoch": _ANY,
         "sequence": _ANY,

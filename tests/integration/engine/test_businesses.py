@@ -236,7 +236,7 @@ def test_an_epoch_that_leaves_no_room_is_refused_and_does_no_harm(tmp_path: Path
     for epoch in (2**64 - 2, 2**62, half.EPOCH_MAX + 1):
         with pytest.raises(ProtocolError, match=f"epoch is {epoch}: it must be from 0 to {half.EPOCH_MAX}"):
             engine.producers.init(BUSINESS, "p", epoch, 0).result(WAIT_S)
-    highest = engine.producers.init(BUSINESS, "p", half.EPOCH_MAX, 0).result(WAIT_S).epoch
+    highest = engine.producers.init(BUSINESS, "p", half.EPOCH_MAX, 0, insists=True).result(WAIT_S).epoch
     assert highest == half.EPOCH_MAX + 1
     assert (
         engine.producers.init(BUSINESS, "p", highest, 0).result(WAIT_S).epoch == highest + 1

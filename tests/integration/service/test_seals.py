@@ -14,7 +14,7 @@ from tests.support.brokers import BUSINESS, business_status, fill
 from tests.support.grpc_proxy import GrpcProxy
 from tests.support.proxy import Way
 from venus.broker.service.process import RunningBroker
-from venus.errors import DigestMismatch, IllegalTransition, ProtocolError, Unavailable
+from venus.errors import DigestMismatch, IllegalTransition, ProtocolError, Refused, Unavailable
 from venus.model import Verdict
 from venus.rpc import snapshots as snapshots_module
 from venus.rpc.admin import Admin
@@ -58,6 +58,16 @@ def _close_losses(ends: Ends) -> object:
     return ends[0].close_losses(BUSINESS, f"{BUSINESS}/nobody", (1,))
 
 
+def _promote(ends: Ends) -> object:
+    with pytest.raises(Refused, match="is no mirror at this set"):
+        ends[0].promote(BUSINESS, only_look=True, force=False)
+    return "refused"
+
+
+def _step_down(ends: Ends) -> object:
+    return ends[0].step_down(BUSINESS, broker_pb2.Home(set="second", home_term=1, addresses=["b:1"]))
+
+
 def _open(ends: Ends) -> object:
     found = ends[1].open(BUSINESS, splits=2, lease_s=30, holder="test")
     ends[1].close(found.snapshot_id)
@@ -90,6 +100,8 @@ CALLS: dict[str, Call] = {
     "Forget": _forget,
     "ForgetBusiness": _forget_business,
     "CloseLosses": _close_losses,
+    "Promote": _promote,
+    "StepDown": _step_down,
     "OpenSnapshot": _open,
     "RenewSnapshot": _renew,
     "SumSnapshot": _sum,
@@ -97,7 +109,7 @@ CALLS: dict[str, Call] = {
     "ReadSplit": _read,
 }
 #: Their answer is an error: gRPC's status, and no message.
-NO_ANSWER = ("Decide", "Forget", "ForgetBusiness")
+NO_ANSWER = ("Decide", "Forget", "ForgetBusiness", "Promote")
 #: Every bit of so much and of the seal; between them one bit in so many, by turns each of a byte's.
 SOME, MOST = (40, 57), (150, 9)
 

@@ -143,5 +143,7 @@ def _plain(field: Any, value: Any) -> Any:
     """Return a field's value as people write it."""
     if field.is_repeated:
         return list(value)
+    if field.message_type is not None:
+        return {inner.name: _plain(inner, found) for inner, found in value.ListFields()}
     names = field.enum_type.values_by_number if field.enum_type is not None else {}
     return names[value].name if value in names else value
