@@ -223,6 +223,11 @@ def test_an_installation_starts_over_if_the_leaders_copy_is_gone(tmp_path: Path)
         assert [came for _, came in cluster.copied] == [0, 0]
 
 
+def all_in_sync(node: Node) -> bool:
+    known = node.host.replicas[BUSINESS].known
+    return known is not None and len(known.in_sync) == 3
+
+
 def knows_somebody_unhealthy(node: Node) -> bool:
     return any(broker.unhealthy for broker in node.host.brokers.live.values())
 
@@ -236,6 +241,7 @@ def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(
         leader = cluster.create()
         Producer(leader.core).commit(engines.rows(0, 3))
         cluster.settle()
+        engines.wait_until(lambda: all_in_sync(leader))
         engines.wait_until(lambda: "less than 1024 MiB free" in cluster.nodes["b"].host.me.unhealthy)
         engines.wait_until(lambda: all(map(knows_somebody_unhealthy, cluster.nodes.values())))
         leader.kill()

@@ -65,7 +65,8 @@ def _promote(ends: Ends) -> object:
 
 
 def _step_down(ends: Ends) -> object:
-    return ends[0].step_down(BUSINESS, broker_pb2.Home(set="second", home_term=1, addresses=["b:1"]))
+    ends[0].step_down(BUSINESS, broker_pb2.Home(set="second", home_term=1, addresses=["b:1"]))
+    return "replaced"
 
 
 def _open(ends: Ends) -> object:
