@@ -30,7 +30,7 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 	$(BIN)/python -m tests.support.protos --check
 	$(BIN)/python -m tests.support.advisories
 
-test: $(VENV)/.dev ## the suite: half an hour on 2 cores
+test: $(VENV)/.dev ## the suite: 20 minutes on 2 cores
 	$(PYTEST) -m "not slow and not oracle"
 
 test-all: $(VENV)/.dev ## the slow rest as well, but for what takes hours
