@@ -10,6 +10,7 @@ from tests.simulation.client import Lane
 from tests.simulation.coordinator import LEASE_S, described
 from tests.simulation.disk import Disk, decoded, encoded
 from tests.simulation.log_queue import LogQueue
+from tests.simulation.process import Process
 from venus.replication import messages as m
 from venus.replication.position import Position
 from venus.replication.records import Leadership, LiveBroker, Member
@@ -19,17 +20,15 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-class Host:
-    """A broker with its disk; `life` counts its processes."""
+class Host(Process):
+    """A broker with its disk."""
 
     def __init__(self, world: World, name: str, priority: int) -> None:
-        self.world, self.loop, self.name, self.priority = world, world.loop, name, priority
+        super().__init__(world.loop)
+        self.world, self.name, self.priority = world, name, priority
         self.disk = Disk(f"{name}1")
         self._me = Member(broker=name, store=self.disk.store)
         self.stores = 1
-        self.life = 0
-        self.up = False
-        self.paused_until = 0.0
         self.stopping = False
         self.draining = False
         self.acknowledges_in: int | None = None  # the term in which this process takes proposals
@@ -48,9 +47,7 @@ class Host:
     # -- the process -----------------------------------------------------------------------------------------------
 
     def start(self, *, begins: bool = False) -> None:
-        self.life += 1
-        self.up = True
-        self.paused_until = 0.0
+        self.begin()
         content = self.disk.content
         position = Position(
             start=content.start,
@@ -74,31 +71,11 @@ class Host:
 
     def end(self) -> None:
         """End the process at once."""
-        self.life += 1
-        self.up = False
+        super().end()
         self.acknowledges_in = self.installing = None
         self.pending.clear()
         self.leases.close()
         self.records.close()
-
-    def every(self, seconds: float, what: Callable[[], None]) -> None:
-        def again() -> None:
-            what()
-            self.soon(seconds, again)
-
-        self.soon(seconds * self.loop.random.random(), again)
-
-    def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Do something in this process, unless it has ended by then."""
-        self.loop.after(delay, self.run, self.life, what, arguments)
-
-    def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if life != self.life:
-            return
-        if self.loop.now < self.paused_until:
-            self.loop.at(self.paused_until, self.run, life, what, arguments)
-            return
-        what(*arguments)
 
     def _tick(self) -> None:
         self.step(m.Tick())

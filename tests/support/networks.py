@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,19 @@ def settings_of(
 def start(data_dir: Path, *upstream: str, **options: Any) -> RunningBroker:
     """Start a set in a thread."""
     return start_in_thread(settings_of(data_dir, upstream, **options))
+
+
+@contextmanager
+def starting(directory: Path) -> Iterator[Callable[..., RunningBroker]]:
+    """Yield what starts sets in threads, each in a directory of its name; they end with the block."""
+    with ExitStack() as running:
+
+        def begin(name: str, *upstream: str, **options: Any) -> RunningBroker:
+            broker = start(directory / name, *upstream, **options)
+            running.callback(broker.stop)
+            return broker
+
+        yield begin
 
 
 def mirror_of(address: str, business: str = BUSINESS) -> broker_pb2.MirrorStatus | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,20 +16,6 @@ from venus.broker.store import keys
 from venus.codec.batch import digest
 from venus.errors import IllegalTransition, OffsetDiverged, OffsetTrimmed, ProtocolError, Refused, Unavailable
 from venus.wire import broker_pb2, change_pb2
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Core]:
-    engine = make(tmp_path / "home")
-    yield engine
-    engine.stop()
-
-
-@pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[Core]:
-    engine = make(tmp_path / "mirror")
-    yield engine
-    engine.stop()
 
 
 def filled(mirror: Core) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,6 @@ from venus.wire import broker_pb2, change_pb2
 pytestmark = pytest.mark.integration
 HERE = Home(set="second", term=1, addresses=("second:7400",), here=True)
 THERE = Home(set="second", term=1, addresses=("second:7400",))
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Core]:
-    engine = make(tmp_path / "home")
-    yield engine
-    engine.stop()
-
-
-@pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[Core]:
-    engine = make(tmp_path / "mirror")
-    yield engine
-    engine.stop()
 
 
 def filled(above: Core, below: Core, **more: object) -> None:

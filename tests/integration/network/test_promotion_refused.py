@@ -25,16 +25,8 @@ Start = Callable[..., RunningBroker]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[RunningBroker] = []
-
-    def starting(name: str, *upstream: str, **options: Any) -> RunningBroker:
-        broker = networks.start(tmp_path / name, *upstream, **options)
-        running.append(broker)
-        return broker
-
-    yield starting
-    for broker in reversed(running):
-        broker.stop()
+    with networks.starting(tmp_path) as start:
+        yield start
 
 
 class Console:

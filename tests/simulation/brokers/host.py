@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation import faults, states
 from tests.simulation.brokers.clients import Clients
-from tests.simulation.brokers.core import Killed, SimulatedCore
+from tests.simulation.brokers.core import SimulatedCore
 from tests.simulation.brokers.disk import BUSINESS, BrokerDisk
 from tests.simulation.brokers.installer import SimulatedInstaller
+from tests.simulation.brokers.process import ThreadedProcess
 from tests.simulation.client import Lane
 from tests.simulation.coordinator import described
 from tests.simulation.host import Host, shown
@@ -34,7 +35,7 @@ SPACE_BYTES = 1 << 30
 BACKLOG_BYTES = 3000
 
 
-class BrokerHost(Host):
+class BrokerHost(ThreadedProcess, Host):
     """A broker with its disk."""
 
     world: BrokerWorld
@@ -60,9 +61,7 @@ class BrokerHost(Host):
         return self.core.catalogue._stored.get(BUSINESS) if self.up else None
 
     def start(self, *, begins: bool = False) -> None:
-        self.life += 1
-        self.up = True
-        self.paused_until = 0.0
+        self.begin()
         self.disk.host = None
         self._nobody = Replica(self.me, Position(), patience=self.world.patience)
         self.shared = ReplicatedLogs(backlog_bytes=BACKLOG_BYTES)
@@ -150,21 +149,6 @@ class BrokerHost(Host):
             for _ in business.log.entries(self.core.store, business.log.start, business.log.end):
                 pass
         raise Violation("damage is reported", str(self.me))
-
-    def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        try:
-            super().run(life, what, arguments)
-        except Killed:
-            return
-
-    def wait(self, done: Callable[[], bool], seconds: float) -> None:
-        """Let the world go on until something is done, in a thread of this process. Raises Killed."""
-        life, loop = self.life, self.loop
-        loop.run_until(loop.now + seconds, lambda: done() or self.life != life)
-        if self.life == life and self.paused_until > loop.now:
-            loop.run_until(self.paused_until, lambda: self.life != life)
-        if self.life != life:
-            raise Killed
 
     def lines_to(self, to: Member, call: Callable[[BrokerHost], None]) -> None:
         """Send something to another broker."""

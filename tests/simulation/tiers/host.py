@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.brokers.core import Killed, SimulatedCore
+from tests.simulation.brokers.core import SimulatedCore
 from tests.simulation.brokers.disk import BUSINESS, BrokerDisk
 from tests.simulation.brokers.memory_store import MemoryDisk
+from tests.simulation.brokers.process import ThreadedProcess
 from tests.simulation.tiers.clients import TierClients
 from tests.simulation.tiers.puller import SimulatedPuller
 from tests.simulation.tiers.upstream import SimulatedUpstream
@@ -29,17 +29,15 @@ SETTINGS = Broker(
 LABELS = {"one": ("items",), "both": ("items", "others")}
 
 
-class TierHost:
-    """A set with its disk; `life` counts its processes."""
+class TierHost(ThreadedProcess):
+    """A set with its disk."""
 
     def __init__(self, world: TierWorld, name: str, tier: str, level: int, upstream: tuple[str, ...]) -> None:
-        self.world, self.loop, self.name = world, world.loop, name
+        super().__init__(world.loop)
+        self.world, self.name = world, name
         self.tier, self.level, self.upstream = tier, level, upstream
         self.labels: tuple[str, ...] = ()
         self.disk = BrokerDisk(name)
-        self.life = 0
-        self.up = False
-        self.paused_until = 0.0
         self.free_bytes = 1 << 30
         self.acknowledges_in: int | None = None
         self.core: SimulatedCore
@@ -70,9 +68,7 @@ class TierHost:
 
     def start(self) -> None:
         """Begin a process on what is on the disk."""
-        self.life += 1
-        self.up = True
-        self.paused_until = 0.0
+        self.begin()
         self.core = SimulatedCore(self, self.disk.memory, None, SETTINGS)  # type: ignore[arg-type]
         self.clients = TierClients(self)  # type: ignore[arg-type]
         self.core.start()
@@ -106,8 +102,7 @@ class TierHost:
         """End the process at once."""
         if self.up:
             self._graves.append((self.core, self.network))
-        self.life += 1
-        self.up = False
+        super().end()
         self.disk.host = None
 
     def fails(self, error: BaseException) -> None:
@@ -129,37 +124,3 @@ class TierHost:
                 entry.tables.add(namespace=figures.namespace, name=figures.name)
         self.network.lay_over(status)
         return status
-
-    # -- time ------------------------------------------------------------------------------------------------------
-
-    def every(self, seconds: float, what: Callable[[], None]) -> None:
-        """Do something regularly in this process."""
-
-        def again() -> None:
-            what()
-            self.soon(seconds, again)
-
-        self.soon(seconds * self.loop.random.random(), again)
-
-    def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Do something in this process, unless it has ended by then."""
-        self.loop.after(delay, self.run, self.life, what, arguments)
-
-    def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Do something in a process, if it still runs."""
-        if life != self.life:
-            return
-        if self.loop.now < self.paused_until:
-            self.loop.at(self.paused_until, self.run, life, what, arguments)
-            return
-        try:
-            what(*arguments)
-        except Killed:
-            return
-
-    def wait(self, done: Callable[[], bool], seconds: float) -> None:
-        """Let the world go on until something is done, in a thread of this process. Raises Killed."""
-        life, loop = self.life, self.loop
-        loop.run_until(loop.now + seconds, lambda: done() or self.life != life)
-        if self.life != life:
-            raise Killed

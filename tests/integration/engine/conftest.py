@@ -1,0 +1,25 @@
+"""Two engines: a home, and a mirror below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engines import make
+from venus.broker.core import Core
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Core]:
+    engine = make(tmp_path / "home")
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[Core]:
+    engine = make(tmp_path / "mirror")
+    yield engine
+    engine.stop()

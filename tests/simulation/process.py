@@ -1,0 +1,51 @@
+"""A process in simulated time: what it does regularly or later ends with it, and waits while it is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.loop import Loop
+
+
+class Process:
+    """What a host runs; `life` counts its processes, so that nothing of an earlier one goes on in a later one."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.life = 0
+        self.up = False
+        self.paused_until = 0.0
+
+    def begin(self) -> None:
+        """Begin the next process."""
+        self.life += 1
+        self.up = True
+        self.paused_until = 0.0
+
+    def end(self) -> None:
+        """End the process at once."""
+        self.life += 1
+        self.up = False
+
+    def every(self, seconds: float, what: Callable[[], None]) -> None:
+        """Do something regularly in this process."""
+
+        def again() -> None:
+            what()
+            self.soon(seconds, again)
+
+        self.soon(seconds * self.loop.random.random(), again)
+
+    def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
+        """Do something in this process, unless it has ended by then."""
+        self.loop.after(delay, self.run, self.life, what, arguments)
+
+    def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Do something in a process, if it still runs, once it is not paused any more."""
+        if life != self.life:
+            return
+        if self.loop.now < self.paused_until:
+            self.loop.at(self.paused_until, self.run, life, what, arguments)
+            return
+        what(*arguments)
