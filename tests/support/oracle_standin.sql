@@ -56,7 +56,7 @@ UNION ALL SELECT CONCAT(t.table_name, '_PRIMARY'), 'INDEX', t.index_length FROM 
  WHERE t.table_type = 'BASE TABLE' AND t.table_schema = 'APP'
 UNION ALL SELECT SEGMENT_NAME, 'LOBSEGMENT', BYTES FROM LARGE_SEGMENTS;
 
-CREATE VIEW ALL_TABLES AS
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_TABLES AS
 SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
        CASE WHEN t.create_options LIKE '%partitioned%' THEN 'YES' ELSE 'NO' END AS PARTITIONED, t.table_rows AS NUM_ROWS,
        CASE s.SORT WHEN 'temporary' THEN 'Y' ELSE 'N' END AS TEMPORARY,
@@ -94,7 +94,7 @@ CREATE TABLE ALL_SYNONYMS (OWNER VARCHAR(30), SYNONYM_NAME VARCHAR(30), TABLE_OW
 -- Columns that a test declares CHAR(n BYTE), which MariaDB does not have: the test stores the blanks that an Oracle would.
 CREATE TABLE BYTE_CHARS (TABLE_NAME VARCHAR(30), COLUMN_NAME VARCHAR(30));
 
-CREATE VIEW ALL_TAB_COLS AS
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_TAB_COLS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
        CASE WHEN (table_name, column_name) IN (SELECT TABLE_NAME, COLUMN_NAME FROM BYTE_CHARS) THEN 'CHAR'
          ELSE CASE data_type WHEN 'decimal' THEN 'NUMBER' WHEN 'varchar' THEN 'VARCHAR2' WHEN 'char' THEN 'CHAR'
@@ -118,7 +118,13 @@ SELECT TABLE_NAME, COLUMN_NAME, INTERNAL_COLUMN_ID AS COLUMN_ID,
        NULLIF(DATA_PRECISION, 65) AS DATA_PRECISION
   FROM ALL_TAB_COLS;
 
-CREATE VIEW ALL_CONSTRAINTS AS
+CREATE ALGORITHM = TEMPTABLE VIEW FOREIGN_KEYS AS
+SELECT * FROM information_schema.referential_constraints WHERE constraint_schema = 'APP';
+
+CREATE ALGORITHM = TEMPTABLE VIEW CHECKS AS
+SELECT * FROM information_schema.check_constraints WHERE constraint_schema = 'APP';
+
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_CONSTRAINTS AS
 SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
        CONCAT(t.table_name, '_', t.constraint_name) AS CONSTRAINT_NAME,
        CASE t.constraint_type WHEN 'PRIMARY KEY' THEN 'P' WHEN 'UNIQUE' THEN 'U' WHEN 'CHECK' THEN 'C' ELSE 'R' END
@@ -128,24 +134,24 @@ SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
        c.check_clause AS SEARCH_CONDITION, r.delete_rule AS DELETE_RULE, r.unique_constraint_schema AS R_OWNER,
        CONCAT(r.referenced_table_name, '_', r.unique_constraint_name) AS R_CONSTRAINT_NAME
   FROM information_schema.table_constraints t
-  LEFT JOIN information_schema.referential_constraints r
+  LEFT JOIN FOREIGN_KEYS r
     ON r.constraint_schema = t.constraint_schema AND r.constraint_name = t.constraint_name AND r.table_name = t.table_name
-  LEFT JOIN information_schema.check_constraints c
+  LEFT JOIN CHECKS c
     ON c.constraint_schema = t.constraint_schema AND c.constraint_name = t.constraint_name AND c.table_name = t.table_name
  WHERE t.table_schema = 'APP';
 
-CREATE VIEW ALL_CONS_COLUMNS AS
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_CONS_COLUMNS AS
 SELECT table_schema AS OWNER, CONCAT(table_name, '_', constraint_name) AS CONSTRAINT_NAME,
        table_name AS TABLE_NAME, column_name AS COLUMN_NAME, ordinal_position AS POSITION
   FROM information_schema.key_column_usage WHERE table_schema = 'APP';
 
-CREATE VIEW ALL_INDEXES AS
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_INDEXES AS
 SELECT DISTINCT table_schema AS OWNER, CASE index_name WHEN 'PRIMARY' THEN CONCAT(table_name, '_PRIMARY') ELSE index_name END AS INDEX_NAME,
        table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, 'NORMAL' AS INDEX_TYPE,
        CASE non_unique WHEN 0 THEN 'UNIQUE' ELSE 'NONUNIQUE' END AS UNIQUENESS, 'VALID' AS STATUS
   FROM information_schema.statistics WHERE table_schema = 'APP';
 
-CREATE VIEW ALL_IND_COLUMNS AS
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_IND_COLUMNS AS
 SELECT table_schema AS INDEX_OWNER, CASE index_name WHEN 'PRIMARY' THEN CONCAT(table_name, '_PRIMARY') ELSE index_name END AS INDEX_NAME,
        table_schema AS TABLE_OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
        seq_in_index AS COLUMN_POSITION, 'ASC' AS DESCEND
@@ -165,7 +171,7 @@ CREATE VIEW ALL_TAB_COMMENTS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, NULLIF(table_comment, '') AS COMMENTS
   FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema = 'APP';
 
-CREATE VIEW ALL_COL_COMMENTS AS
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_COL_COMMENTS AS
 SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NAME,
        NULLIF(column_comment, '') AS COMMENTS
   FROM information_schema.columns WHERE table_schema = 'APP';
@@ -173,7 +179,7 @@ SELECT table_schema AS OWNER, table_name AS TABLE_NAME, column_name AS COLUMN_NA
 -- Segments that a test gives another number, and partitions that it declares; every other table has number 1.
 CREATE TABLE SEGMENTS (OBJECT_NAME VARCHAR(30), SUBOBJECT_NAME VARCHAR(30), DATA_OBJECT_ID BIGINT);
 
-CREATE VIEW ALL_OBJECTS AS
+CREATE ALGORITHM = TEMPTABLE VIEW ALL_OBJECTS AS
 SELECT t.table_schema AS OWNER, t.table_name AS OBJECT_NAME, 'TABLE' AS OBJECT_TYPE, t.create_time AS LAST_DDL_TIME,
        NULL AS SUBOBJECT_NAME, CASE WHEN s.OBJECT_NAME IS NULL THEN 1 ELSE s.DATA_OBJECT_ID END AS DATA_OBJECT_ID
   FROM information_schema.tables t
@@ -187,7 +193,7 @@ UNION ALL SELECT 'SYS', 'DBMS_LOB', 'PACKAGE', NULL, NULL, NULL
 UNION ALL SELECT 'SYS', 'DBMS_STATS', 'PACKAGE', NULL, NULL, NULL
 UNION ALL SELECT 'SYS', 'DBMS_UTILITY', 'PACKAGE', NULL, NULL, NULL;
 
-CREATE VIEW USER_TRIGGERS AS
+CREATE ALGORITHM = TEMPTABLE VIEW USER_TRIGGERS AS
 SELECT trigger_name AS TRIGGER_NAME, 'ENABLED' AS STATUS, event_object_schema AS TABLE_OWNER,
        event_object_table AS TABLE_NAME, created AS CREATED
   FROM information_schema.triggers WHERE trigger_schema = 'APP'
@@ -196,7 +202,7 @@ UNION ALL SELECT NAME, 'ENABLED', 'APP', '', NULL FROM DDL_TRIGGERS;
 -- Triggers that a test declares altered at another time than their creation.
 CREATE TABLE ALTERED_TRIGGERS (NAME VARCHAR(30) PRIMARY KEY, ALTERED DATETIME);
 
-CREATE VIEW USER_OBJECTS AS
+CREATE ALGORITHM = TEMPTABLE VIEW USER_OBJECTS AS
 SELECT table_name AS OBJECT_NAME, CASE table_type WHEN 'BASE TABLE' THEN 'TABLE' ELSE table_type END AS OBJECT_TYPE,
        'VALID' AS STATUS, create_time AS LAST_DDL_TIME
   FROM information_schema.tables WHERE table_schema = 'APP'
