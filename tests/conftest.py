@@ -1,5 +1,6 @@
 """What every test may ask for."""
 
+import gc
 import os
 
 import pytest
@@ -24,3 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Take what all tests share out of the garbage collector's sight.
+
+    A broker that stops collects garbage, which took 0.2 s among the objects of 5,800 collected tests.
+    """
+    gc.collect()
+    gc.freeze()
