@@ -51,7 +51,7 @@ class ProcessList:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._stop.wait(0.02):
+        while not self._stop.wait(0.1):  # a command lives for longer
             self.looks += 1
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
