@@ -89,6 +89,7 @@ def refused(pipeline: Pipeline, target: str) -> None:
     assert "main.orders is PAUSED at the target" in said
     assert "venus resume main.orders --target main" in said
     resume(settings, "main", ["orders"])
+    pipeline.until(lambda: not any("PAUSED" in p for p in pipeline.status()["problems"]), "the table to go on")
 
     query(target, "UPDATE orders SET what = 'b' WHERE no = 10")
     said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err

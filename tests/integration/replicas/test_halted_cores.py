@@ -88,7 +88,7 @@ def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Calla
         stopped.kill()
         again = cluster.start(stopped.name, "s2")  # with an empty disk
         engines.wait_until(lambda: entries(again) == entries(leader))
-        assert engines.full_data(again.core) == engines.full_data(leader.core)
+        engines.wait_until(lambda: engines.full_data(again.core) == engines.full_data(leader.core))  # applied as well
         assert BUSINESS not in again.host.troubles
 
 

@@ -86,8 +86,10 @@ def test_an_apply_goes_on_at_the_next_set_and_back_after_its_time_of_health(
     made.caught_up()
     assert made.at_target("SELECT count(*) FROM item") == [(500,)]
     assert made.verify().verdict is Verdict.SAME
+    made.until(
+        lambda: not [thread for thread in threading.enumerate() if thread.name == "venus-look"], "the look to end"
+    )
     made.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "venus-look"]
 
 
 def test_a_set_in_which_nobody_leads_is_left_for_the_next(tmp_path: Path) -> None:
