@@ -33,11 +33,11 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 test: $(VENV)/.dev ## the suite: 20 minutes on 2 cores
 	$(PYTEST) -m "not slow and not oracle"
 
-test-all: $(VENV)/.dev ## the slow rest as well, but for what takes hours
-	$(PYTEST) -m "not nightly and not oracle"
+# What is slow is in few files: its tests are spread one by one.
+test-all: test ## the slow rest as well, but for what takes hours
+	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m "slow and not nightly and not oracle"
 
 # The stories once more with a new interpreter for each command, as a user starts it (tests/support/forked.py).
-# What takes hours is in few files: its tests are spread one by one.
 test-nightly: $(VENV)/.dev ## what takes hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers
 	TEST_NEW_INTERPRETERS=1 $(PYTEST) -m "not nightly and not oracle" tests/story
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m nightly
