@@ -12,6 +12,7 @@ import pytest
 from tests.support import mirrored
 from tests.support.engines import BUSINESS, WAIT_S, Producer, full_data, make, rows, wait_until
 from venus.broker.core import Core
+from venus.broker.machine.home import Home
 from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import State
 from venus.broker.mirrors.pulling import Above, Pulling
@@ -136,6 +137,24 @@ def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home
     line = Line(home)
     assert pull(mirror, line).progress.told.fills == 1
     assert isinstance(line.asked[1], calls.OpenSnapshot)
+    whole(home, mirror)
+    mirror.stop()
+
+
+def test_it_does_not_go_on_at_a_home_that_was_replaced(tmp_path: Path, home: Core) -> None:
+    mirror = make(tmp_path / "mirror")
+    pull(mirror, Line(home, 5))
+    mirror.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
+
+    line = Line(home)
+    pulling = pull(mirror, line)
+    assert "follows an older home, which was replaced (home term 0, here 1)" in pulling.progress.told.reason
+    assert [type(call) for call in line.asked] == [calls.RenewSnapshot]
+
+    home.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
+    line = Line(home)  # a set that follows the new home goes on with what it has
+    pull(mirror, line)
+    assert line.chunks > 10
     whole(home, mirror)
     mirror.stop()
 

@@ -99,7 +99,7 @@ class Pulling:
             reason = self._reason(business, mirror)
             if reason is None:
                 yield from self._follow(business, above)
-            elif mirror is not None and (yield from self._is_kept(mirror)):
+            elif mirror is not None and (yield from self._is_kept(business, above, mirror)):
                 yield from self._go_on(business, above, mirror)
             else:
                 yield from self._begin_again(business, above, reason)
@@ -140,7 +140,7 @@ class Pulling:
             return self._again or mirror.reason or "it was interrupted"
         return self._again or None
 
-    def _is_kept(self, mirror: Mirror) -> Calls[bool]:
+    def _is_kept(self, business: Business, above: Above, mirror: Mirror) -> Calls[bool]:
         """Say whether full data that was interrupted can go on; let a snapshot go that is of no use any more."""
         if mirror.end or not mirror.snapshot:
             return False
@@ -154,6 +154,8 @@ class Pulling:
             if error.retryable:
                 raise
             return False
+        self._check_network(above, found.networks)
+        check_home(found.home, homes.term_of(business.proposed.home), above.set)
         return bool((found.offset, found.sequence) == (mirror.offset, mirror.sequence))
 
     def _go_on(self, business: Business, above: Above, mirror: Mirror) -> Calls[None]:

@@ -29,6 +29,10 @@ class FullData:
         home = homes.said(business.committed.home)  # asked first: what is read later is no older
         with self._guard():
             snapshot = self._snapshots.open(business, request)
+        return self._place(snapshot, home)
+
+    def _place(self, snapshot: broker_pb2.Snapshot, home: broker_pb2.Home | None) -> broker_pb2.Snapshot:
+        """Add to whose history a snapshot belongs."""
         snapshot.networks.extend(self._networks())
         if home is not None:
             snapshot.home.CopyFrom(home)
@@ -45,8 +49,10 @@ class FullData:
             return self._snapshots.sums(snapshot_id)
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
-        """Extend the lease of a snapshot. Raises SnapshotExpired."""
-        return self._snapshots.renew(snapshot_id)
+        """Extend the lease of a snapshot, and say whose it is. Raises SnapshotExpired."""
+        name = self.business_of(snapshot_id)
+        home = homes.said(self._catalogue.known(name).committed.home) if name else None
+        return self._place(self._snapshots.renew(snapshot_id), home)
 
     def business_of(self, snapshot_id: str) -> str:
         """Return the name of a snapshot's business, "" if there is no such snapshot."""
