@@ -36,6 +36,7 @@ GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
 #: Of a home's brokers.
 ADDRESSES_MAX, ADDRESS_CHARS_MAX = 100, 300
+SET_ID_CHARS_MAX = 100
 #: Ids of the networks that a store belongs to.
 NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
 #: Of an adapter's report (reports.py).
@@ -162,6 +163,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "table_ids": _TABLE_IDS,
         "kept": _ANY,
         "only": _ONLY,
+        "set_id": Name(SET_ID_CHARS_MAX, may_be_empty=True),
     },
     "AdapterReport": {
         "tables": Each(REPORTED_TABLES_MAX),

@@ -56,6 +56,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         transient: bool = False,
         ahead: bool = False,
         only: Seq[str] = (),
+        set_id: str = "",
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
         super().__init__(address, business, keepalive_s)
@@ -66,6 +67,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             transient=transient,
             ahead=ahead,
             only=only,
+            set_id=set_id,
         )
         self._credit_bytes = credit_bytes
         self._unsqueezer = Unsqueezer()

@@ -672,6 +672,7 @@ class Open(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     ONLY_FIELD_NUMBER: _builtins.int
+    SET_ID_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
@@ -685,6 +686,8 @@ class Open(_message.Message):
     """send the half messages of a large cut before their decision; not with table_ids"""
     kept: _builtins.int
     """from here on it may ask again, for held tables; absent: what the broker keeps already"""
+    set_id: _builtins.str
+    """Of a broker set that pulls: the same for all of its brokers, unlike any other set's. Empty = it is none, or older."""
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -708,10 +711,11 @@ class Open(_message.Message):
         ahead: _builtins.bool = ...,
         kept: _builtins.int | None = ...,
         only: _abc.Iterable[_builtins.str] | None = ...,
+        set_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "set_id", b"set_id", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015

@@ -108,6 +108,27 @@ def test_what_it_has_is_served_while_the_set_above_is_away(start: Start, tmp_pat
     assert networks.says(access.address, "following").fills == 1
 
 
+def test_two_sets_of_one_name_are_not_taken_for_one(start: Start, tmp_path: Path) -> None:
+    home = start("home")
+    fill(home.address, 1, 3, rows=5)
+    first = start("lyon", home.address)
+    networks.has(first.address, 15)
+    second = start("another", home.address, set_name="lyon")
+
+    said = networks.says(second.address, "refused")
+    assert "two sets are called lyon: another one, at ipv4:127.0.0.1:" in said.reason
+    assert business_status(first.address).mirror.state == "following"
+    (alarm,) = business_status(second.address).alarms
+    assert alarm.startswith("the mirror is refused by set home: two sets are called lyon")
+    second.stop()
+    first.stop()
+    networks.has(start("lyon", home.address).address, 15)  # it is known by its data directory
+    with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
+        producer.connect(0, 3)
+        commit(producer, [half(4, rows=5)])
+    networks.has(start("paris", home.address).address, 20)
+
+
 def test_a_producer_is_sent_to_the_home_in_one_line(start: Start) -> None:
     home = start("home")
     fill(home.address, 1, 1)

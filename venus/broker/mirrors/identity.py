@@ -1,4 +1,7 @@
-"""Which network a store belongs to: drawn once at the home, told to every mirror, and never changed there."""
+"""Which network a store belongs to: drawn once at the home, told to every mirror, and never changed there.
+
+And which set it is, whatever that is called.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,21 @@ def read(core: Core) -> tuple[str, ...]:
 def of_home(core: Core) -> tuple[str, ...]:
     """Return the ids of a home's network; one is drawn the first time."""
     return read(core) or remember(core, (uuid.uuid4().hex,))
+
+
+def of_set(core: Core) -> str:
+    """Return the id of this broker's set where it is alone: two sets of one name must not be taken for one."""
+    value = core.store.get(keys.STATE, keys.SET)
+    if value is not None:
+        return str(json.loads(value))
+    drawn = uuid.uuid4().hex
+
+    def work(group: Group) -> None:
+        group.stage(keys.STATE, keys.SET, json.dumps(drawn).encode())
+        group.durable = True
+
+    core.commits.submit(work).result(WAIT_S)
+    return drawn
 
 
 def remember(core: Core, ids: Iterable[str]) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Network:
                 Address(",".join(settings.upstream), proof), f"{PULLS_AS}{self._place.set}", self._looked
             )
         self._own: tuple[str, ...] = ()
+        self._set_id = ""
         self.succession = Succession(core, self._place, settings.upstream, proof)
 
     def start(self, own: Iterable[str], cluster: str = "") -> None:
@@ -71,6 +72,7 @@ class Network:
         if self._upstream is None:
             self.belongs_to((*identity.of_home(self._core), *([cluster] if cluster else [])))
             return
+        self._set_id = cluster or identity.of_set(self._core)
         self.belongs_to(identity.read(self._core))
         if self.succession.promoted():  # the old home may be a mirror of this set by now
             self.succession.watch()
@@ -189,7 +191,7 @@ class Network:
             raise Unavailable("the set above has not answered yet")
         return Above(
             reach=self._upstream.reach, set=network.set, network=network.networks[0] if network.networks else "",
-            group=self._upstream.group, own=self._ids,
+            group=self._upstream.group, own=self._ids, set_id=self._set_id,
         )  # fmt: skip
 
     # -- status ------------------------------------------------------------------------------------------------

@@ -151,8 +151,9 @@ class Line:
         above = self._above
         if self._stream is None:
             self._stream = Subscriber(
-                above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only
-            )
+                above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only,
+                set_id=above.set_id,
+            )  # fmt: skip
         opened = self._stream.open(call.offset, call.epoch)
         check_home(opened.home, call.home_term, above.set)
         return self._stream.address, opened.networks

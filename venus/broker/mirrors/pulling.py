@@ -62,6 +62,7 @@ class Above:
     network: str
     group: str
     own: tuple[str, ...] = ()  # the ids of the network that this store belongs to
+    set_id: str = ""  # of this set
 
 
 class Pulling:

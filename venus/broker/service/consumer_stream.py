@@ -54,6 +54,7 @@ class ConsumerStream:
         wanted: broker_pb2.Open,
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
+        self.set_id, self.peer = wanted.set_id, str(context.peer())
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as we were told
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted

@@ -16,9 +16,10 @@ from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.streams import Streams
 from venus.broker.service.traffic import Traffic
-from venus.errors import Overloaded, ProtocolError, Unavailable, VenusError
+from venus.errors import Overloaded, ProtocolError, Refused, Unavailable, VenusError
 from venus.flow.braking import Brake
 from venus.flow.windows import Window
+from venus.network.topology import PULLS_AS
 from venus.rpc.sealed import checked
 from venus.wire import broker_pb2, broker_pb2_grpc
 
@@ -76,6 +77,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             enter(first.open.business)
             if not first.open.transient:
                 self.core.homes.refuse_consumer(first.open.business)
+                self._refuse_namesake(first.open)
             with self.traffic.stream(first.open.business, first.open.group):
                 stream = ConsumerStream(
                     self.core, self.bridge, self.service_status, self.traffic, self.frames, context, first.open
@@ -88,6 +90,16 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
                     self.streams.remove(stream)
                     self.frames.left(stream.business)
                     self._left(stream)
+
+    def _refuse_namesake(self, wanted: broker_pb2.Open) -> None:
+        """Refuse a set while another one of its name pulls: one would move the positions of the other."""
+        for stream in self.streams.of_group(wanted.business, wanted.group):
+            if wanted.set_id and stream.set_id and wanted.set_id != stream.set_id:
+                name = wanted.group.removeprefix(PULLS_AS)
+                raise Refused(
+                    f"two sets are called {name}: another one, at {stream.peer}, pulls {wanted.business} already",
+                    hint="give each set a name of its own: [cluster] set",
+                )
 
     def _left(self, stream: ConsumerStream) -> None:
         """Note that nobody speaks for a group any more; a successor may have come before its predecessor was gone."""

@@ -39,6 +39,8 @@ MEMBER = b"member"
 INSTALLING = b"installing/"
 #: The ids of the network that the store belongs to (venus/broker/mirrors).
 NETWORK = b"network"
+#: The id of the broker set, if it mirrors and is no cluster (venus/broker/mirrors).
+SET = b"set"
 #: The highest number that a business ever had.
 NUMBER = b"number"
 
