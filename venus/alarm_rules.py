@@ -88,7 +88,7 @@ RULES = (
          pattern=r"(?:^|; )set .+ is a home of (.+) as well|^a broker at (\S+) answers, and may take writes",
          says="the old home answers, and may take writes as well"),
     Rule(name="mirror_cut_off", hop=BROKER, lasts_s=10.0,
-         pattern=r"^the mirror is cut off from set (.+), what it has is|^(?:set .+|the set above) does not answer",
+         pattern=r"^set (.+?) does not answer for|^the set above does not answer",
          says="a broker set does not reach the set above; it serves what it has"),
     Rule(name="mirror_waits", hop=BROKER, pattern=r"^the mirror waits for set", lasts_s=30.0,
          says="a mirror waits for the set above, or for room"),

@@ -98,6 +98,16 @@ def test_nothing_is_done_without_yes(start: Start, console: Console) -> None:
         early.connect(1, 3)
 
 
+def test_a_set_that_was_restarted_while_the_home_is_gone_is_still_a_mirror(start: Start, console: Console) -> None:
+    home, second = two_cores(start)
+    home.stop()
+    second.stop()
+    second = start("second", home.address, tier="core", level=0)
+    assert networks.says(second.address, "cut off").set == "hq"
+    said = console.at(second.address, *PROMOTE, "--yes")
+    assert "main: set second is the home now, no longer hq (home term 1)" in said
+
+
 def test_not_below_the_core(start: Start, console: Console) -> None:
     home = start("hq")
     fill(home.address, 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -97,7 +98,6 @@ def test_what_it_has_is_served_while_the_set_above_is_away(start: Start, tmp_pat
     mirror = networks.says(access.address, "cut off")
     assert mirror.since_us
     assert full_data(access.address) == wanted
-    assert any("cut off from set home" in alarm for alarm in business_status(access.address).alarms)
     port = home.address.rpartition(":")[2]
     start("home", listen=f"127.0.0.1:{port}")
     networks.says(access.address, "following")
@@ -106,6 +106,25 @@ def test_what_it_has_is_served_while_the_set_above_is_away(start: Start, tmp_pat
         commit(producer, [half(4, rows=5)])
     networks.has(access.address, 20)
     assert networks.says(access.address, "following").fills == 1
+
+
+def test_a_set_that_is_cut_off_says_so_once_and_names_every_business(start: Start) -> None:
+    home = start("home")
+    access = start("access", home.address)
+    for business in ("orders", "stock"):
+        fill(home.address, 1, 3, rows=5, business=business)
+        networks.has(access.address, 15, business)
+    home.stop()
+    for business in ("orders", "stock"):
+        networks.says(access.address, "cut off", business=business)
+
+    def alarms() -> list[str]:
+        with Admin(access.address) as admin:
+            status = admin.status()
+        return [*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)]
+
+    (said,) = wait_for(alarms)
+    assert re.match(r"set home does not answer for \d+ s, what is here of orders, stock is served: ", said)
 
 
 def test_two_sets_of_one_name_are_not_taken_for_one(start: Start, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_set_that_is_cut_off_is_red_with_the_reason(sets: Sets, browser: Brows
         with opened(browser, url(sets.lyon), width=400, dark=dark) as seen:
             page = seen.page
             page.wait_for_selector("[role=alert]")
-            assert any("the mirror is cut off from set europe" in text for text in seen.alarms())
+            assert any("set europe does not answer" in text for text in seen.alarms())
             assert page.locator("section[aria-label=Network] dd.bad").all_inner_texts() == ["europe: cut off"]
             state = page.locator("td[data-head=State] .bad").first.inner_text()
             assert state.startswith("cut off for ")

@@ -68,8 +68,8 @@ def test_what_replicas_say_has_a_rule() -> None:
 @pytest.mark.parametrize(
     ("sentences", "rule", "subject"),
     [
-        (alarms_of(broker_pb2.MirrorStatus(state="cut off", set="home", reason="no")), "mirror_cut_off", "home"),
-        (["set home does not answer for 7 s: no"], "mirror_cut_off", ""),
+        (["set home does not answer for 7 s, what is here of main is served: no"], "mirror_cut_off", "home"),
+        (["the set above does not answer for 7 s: no"], "mirror_cut_off", ""),
         (
             ["the promotion of this set to the home (home term 2) may have lost offsets 3 to 5 (1 changes in batches)"],
             "changes_lost",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from venus.broker.core import Core
+from venus.broker.machine.mirror import Mirror
 from venus.broker.mirrors import identity, place
 from venus.broker.mirrors.lag import Lag
 from venus.broker.mirrors.place import Place
-from venus.broker.mirrors.progress import State
+from venus.broker.mirrors.progress import State, Told
 from venus.broker.mirrors.puller import Puller
 from venus.broker.mirrors.pulling import Above
 from venus.broker.mirrors.succession import Succession
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 #: Without an answer for so long the set above counts as cut off.
 CUT_OFF_S = 5.0
+NOT_YET = "the set above has not answered yet"
 
 
 class Network:
@@ -61,6 +63,7 @@ class Network:
             )
         self._own: tuple[str, ...] = ()
         self._set_id = ""
+        self._began_us = core.clock_us()
         self.succession = Succession(core, self._place, settings.upstream, proof)
 
     def start(self, own: Iterable[str], cluster: str = "") -> None:
@@ -188,7 +191,7 @@ class Network:
         if self._refused:
             raise Refused(self._refused)
         if network is None:
-            raise Unavailable("the set above has not answered yet")
+            raise Unavailable(NOT_YET)
         return Above(
             reach=self._upstream.reach, set=network.set, network=network.networks[0] if network.networks else "",
             group=self._upstream.group, own=self._ids, set_id=self._set_id,
@@ -214,33 +217,48 @@ class Network:
         status.alarms.extend(self.succession.alarms())
         if is_home:
             return
-        status.alarms.extend(self._alarms(upstream.seen))
+        mirrored = []
         for entry in status.businesses:
-            if entry.business not in here and (puller := self._pullers.get(entry.business)) is not None:
-                entry.mirror.CopyFrom(self._mirror(entry, puller, upstream.seen))
-                entry.alarms.extend(alarms_of(entry.mirror))
+            told = self._told(entry.business, upstream.seen)
+            if told is not None and entry.business not in here:
+                mirrored.append(entry.business)
+                entry.mirror.CopyFrom(self._mirror(entry, told, upstream.seen))
+                is_told = entry.mirror.state == State.REFUSED and (self._refused or upstream.seen.barred)
+                entry.alarms.extend([] if is_told else alarms_of(entry.mirror))
+        status.alarms.extend(self._alarms(upstream.seen, mirrored))
 
-    def _alarms(self, seen: Seen) -> list[str]:
+    def _alarms(self, seen: Seen, mirrored: Sequence[str]) -> list[str]:
+        """Return what is wrong with the set as a whole, one sentence for all of its businesses."""
         if self._refused:
             return [f"this set mirrors nothing: {self._refused}"]
         if seen.barred:
             return [f"this set mirrors nothing new: {seen.trouble}"]
         if seen.trouble and self._monotonic() - seen.since > CUT_OFF_S:
             where = f"set {seen.network.set}" if seen.network is not None else "the set above"
-            return [f"{where} does not answer for {self._monotonic() - seen.since:,.0f} s: {seen.trouble}"]
+            served = f", what is here of {', '.join(mirrored)} is served" if mirrored else ""
+            return [f"{where} does not answer for {self._monotonic() - seen.since:,.0f} s{served}: {seen.trouble}"]
         if seen.network is None or not self._labels:
             return self._short
         tables = tables_of(seen.businesses.values())
         return self._short + place.absent(self._labels, self.settings.labels, seen.businesses, tables)
 
-    def _mirror(self, entry: broker_pb2.BusinessStatus, puller: Puller, seen: Seen) -> broker_pb2.MirrorStatus:
-        told, now = puller.progress.told, self._monotonic()
+    def _told(self, name: str, seen: Seen) -> Told | None:
+        """Return what a mirror says of itself; one is there before the set above has answered for the first time."""
+        if (puller := self._pullers.get(name)) is not None:
+            return puller.progress.told
+        asks = place.wanted(self._labels, self.settings.labels, name) is not None and seen.network is None
+        if not asks or not self._core.catalogue.known(name).committed.is_mirror:
+            return None
+        return Told(state=State.CUT_OFF, reason=seen.trouble or NOT_YET, since_us=self._began_us)
+
+    def _mirror(self, entry: broker_pb2.BusinessStatus, told: Told, seen: Seen) -> broker_pb2.MirrorStatus:
+        now = self._monotonic()
         lag = self._lags.get(entry.business) or Lag()
         state, reason, since_us = told.state, told.reason, told.since_us
         if state is State.FOLLOWING and seen.trouble and now - seen.since > CUT_OFF_S:
             state, reason = State.CUT_OFF, seen.trouble
             since_us = self._core.clock_us() - int((now - seen.since) * 1e6)
-        if state is State.CUT_OFF and not seen.trouble:
+        if state is State.CUT_OFF and not seen.trouble and seen.network is not None:
             state = State.WAITING  # it answers, but not for this business
         business = self._core.catalogue.known(entry.business)
         if state is State.FOLLOWING and not business.is_filled:
@@ -253,8 +271,13 @@ class Network:
             set=mirror.set if mirror is not None else "", upstream_offset=above,
             lag=lag.offsets(entry.next_offset), lag_ms=lag.ms(entry.next_offset, now), hop_ms=told.hop_ms,
             bytes=told.nbytes, rows=told.rows, rows_expected=mirror.rows if mirror is not None else 0,
-            only=puller.only, fills=told.fills,
+            only=self._only(entry.business, mirror), fills=told.fills,
         )  # fmt: skip
+
+    def _only(self, business: str, mirror: Mirror | None) -> tuple[str, ...]:
+        if (puller := self._pullers.get(business)) is not None:
+            return puller.only
+        return mirror.only if mirror is not None else ()
 
 
 def tables_of(businesses: Iterable[broker_pb2.BusinessStatus]) -> set[str]:
@@ -267,10 +290,8 @@ def tables_of(businesses: Iterable[broker_pb2.BusinessStatus]) -> set[str]:
 
 
 def alarms_of(mirror: broker_pb2.MirrorStatus) -> list[str]:
-    """Return what somebody has to know of a mirror."""
+    """Return what somebody has to know of a mirror; that nobody above answers is said once, of the whole set."""
     match mirror.state:
-        case State.CUT_OFF:
-            return [f"the mirror is cut off from set {mirror.set}, what it has is served: {mirror.reason}"]
         case State.WAITING if mirror.reason:
             return [f"the mirror waits for set {mirror.set or 'above'}: {mirror.reason}"]
         case State.REFUSED:
