@@ -1,15 +1,21 @@
-"""The home that a promoted set has replaced: whether it answers, and that it steps down when it comes back."""
+"""Other homes than this promoted set: the one that it has replaced, and sets that were promoted at the same time.
+
+One home remains. The higher home term counts; of two with the same, the set whose name comes first stays: it raises its
+home term, which puts in doubt what the other one took meanwhile, and tells the other one to step down.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from venus.broker.machine import home as homes
 from venus.broker.machine.home import Home
 from venus.errors import Unavailable, Untrusted, VenusError
+from venus.model import is_address
 from venus.rpc.address import Address, Proof
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
@@ -18,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 5.0
+#: So many addresses of other homes are remembered.
+RIVALS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +43,24 @@ class Answer:
             return False
         if self.status is None:
             return True
-        entry = next((found for found in self.status.businesses if found.business == business), None)
-        is_mirror = bool(self.status.network.upstream) or (entry is not None and entry.HasField("mirror"))
-        return not is_mirror and not (entry is not None and entry.replaced)
+        entry = self.entry(business)
+        if entry is not None and (entry.replaced or entry.HasField("mirror")):
+            return False
+        was_promoted = entry is not None and entry.home.home_term and entry.home.set == self.status.network.set
+        return bool(was_promoted) or not self.status.network.upstream
+
+    def entry(self, business: str) -> broker_pb2.BusinessStatus | None:
+        """Return what was said of a business."""
+        known = self.status.businesses if self.status is not None else ()
+        return next((found for found in known if found.business == business), None)
+
+    @property
+    def homes(self) -> Iterator[str]:
+        """Where it says that homes are."""
+        if self.status is not None:
+            yield from self.status.network.home
+            for entry in self.status.businesses:
+                yield from entry.home.addresses
 
     @property
     def set(self) -> str:
@@ -59,36 +82,44 @@ def ask(address: str, proof: Proof) -> Answer:
 
 
 def ask_homes(upstream: Iterable[str], proof: Proof) -> list[Answer]:
-    """Ask brokers of the sets above, and of the home that they name."""
+    """Ask brokers of the sets above, and of the homes that they name."""
     answers = {address: ask(address, proof) for address in dict.fromkeys(upstream)}
-    named = [
-        address
-        for answer in list(answers.values())
-        if answer.status is not None
-        for address in answer.status.network.home
-    ]
-    answers |= {address: ask(address, proof) for address in named if address not in answers}
+    told = [address for answer in answers.values() for address in answer.homes]
+    named = [address for address in dict.fromkeys(told) if address not in answers and is_address(address)]
+    answers |= {address: ask(address, proof) for address in named[:RIVALS_MAX]}
     return list(answers.values())
+
+
+class Own(Protocol):
+    """What this set does about its own homes. Each may be another broker's to do: then nothing happens."""
+
+    def promoted(self) -> Mapping[str, Home]:
+        """Return the businesses of which a promotion has made this set the home."""
+
+    def step_down(self, business: str, home: Home) -> None:
+        """Let another set be the home of a business."""
+
+    def outrank(self, business: str, term: int) -> None:
+        """Be the home with a higher home term than this one."""
 
 
 @dataclass(slots=True)
 class Former:
-    """Watches the brokers of `upstream` in a thread, and tells those that are a home that they were replaced.
+    """Watches brokers of `upstream`, and the homes that they name, in a thread. `set` is the name of this one."""
 
-    `here` returns the businesses of which this set has become the home.
-    """
-
+    set: str
     upstream: tuple[str, ...]
     proof: Proof
-    here: Callable[[], Mapping[str, Home]]
+    own: Own
     #: What each broker that is there has been found to be: a sentence for people, or empty.
     found: dict[str, str] = field(default_factory=dict)
+    _rivals: dict[str, None] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Watch from now on; once is enough."""
-        if self._thread is None and self.upstream:
+        if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="venus-former-home", daemon=True)
             self._thread.start()
 
@@ -98,36 +129,53 @@ class Former:
         if self._thread is not None:
             self._thread.join()
 
+    def also(self, addresses: Iterable[str]) -> None:
+        """Watch these as well: they say that they are a home."""
+        told = [address for address in addresses if is_address(address) and address not in self._rivals]
+        self._rivals = dict.fromkeys([*self._rivals, *told][-RIVALS_MAX:])
+
     def _run(self) -> None:
         while not self._stop.is_set():
-            for address in self.upstream:
-                try:
-                    self.found[address] = self.look(ask(address, self.proof))
-                except Exception:
-                    logger.exception("the former home at %s cannot be watched; it is tried again", address)
+            try:
+                answers = ask_homes([*self.upstream, *self._rivals], self.proof)
+                self.found = {answer.address: self.look(answer) for answer in answers}
+            except Exception:
+                logger.exception("the former home cannot be watched; it is tried again")
             self._stop.wait(LOOK_EVERY_S)
 
     def look(self, answer: Answer) -> str:
-        """Tell a home that comes back that it was replaced; return what is wrong with it, in words."""
+        """See to it that one home remains; return what is wrong, in words."""
         if not answer.is_there:
             return ""
         if answer.status is None:
             return f"a broker at {answer.address} answers, and may take writes as the former home: {answer.trouble}"
         said = []
-        for name, home in self.here().items():
-            if answer.is_home(name) and (trouble := self._tell(answer, name, home)):
+        for name, home in self.own.promoted().items():
+            entry = answer.entry(name)  # None = it has nothing of it any more
+            if entry is not None and answer.is_home(name) and (trouble := self._settle(answer, entry, home)):
                 said.append(f"{answer.set} at {answer.address} is a home of {name} as well: {trouble}")
         return "; ".join(said)
 
+    def _settle(self, answer: Answer, entry: broker_pb2.BusinessStatus, home: Home) -> str:
+        """Let the home remain that counts: this one, or the other. Return what is wrong all the same."""
+        other = homes.heard(entry.home)
+        if homes.term_of(other) < home.term:
+            return self._tell(answer, entry.business, home)
+        assert other is not None, "it was promoted"
+        if other.set == self.set:
+            return ""  # a broker of this set
+        if other.term > home.term:
+            self.own.step_down(entry.business, other)
+            return f"its home term is {other.term}, and {home.term} here: this set steps down"
+        if self.set < other.set:
+            self.own.outrank(entry.business, other.term)
+            return "both were promoted at the same time: this set stays the home"
+        self._tell(answer, entry.business, home)  # it may not know of us
+        return f"both were promoted at the same time: this set steps down as soon as set {other.set} asks for it"
+
     def _tell(self, answer: Answer, business: str, home: Home) -> str:
-        assert answer.status is not None
-        entry = next((found for found in answer.status.businesses if found.business == business), None)
-        if entry is None:
-            return ""  # it has nothing of it any more
         replaced_by = homes.said(home)
         assert replaced_by is not None, "it is here"
-        if entry.home.home_term >= home.term:
-            return f"its home term is {entry.home.home_term}, and {home.term} here: stop one of the two sets"
         try:
             with Admin(Address(answer.address, self.proof), timeout_s=ANSWER_S) as admin:
                 admin.step_down(business, replaced_by)

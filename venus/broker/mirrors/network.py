@@ -72,14 +72,13 @@ class Network:
         Raises Refused if a broker of the sets above answers, and this one cannot be below it.
         """
         self._own = tuple(own)
+        self.succession.enter(self._own)
         if self._upstream is None:
             self.belongs_to((*identity.of_home(self._core), *([cluster] if cluster else [])))
             return
         self._set_id = cluster or identity.of_set(self._core)
         self.belongs_to(identity.read(self._core))
-        if self.succession.promoted():  # the old home may be a mirror of this set by now
-            self.succession.watch()
-        else:
+        if not self.succession.promoted():  # then the old home may be a mirror of this set by now
             self._check_place()
         self._upstream.start()
 
@@ -127,7 +126,7 @@ class Network:
         """Make this set the home of a business whose home is gone. Blocking. Raises Refused, NotLeader, Unavailable."""
         seen = self._upstream.seen.network if self._upstream is not None else None
         named = seen.home if seen is not None else ()
-        return self.succession.promote(business, named, self._own, force=force, only_look=only_look)
+        return self.succession.promote(business, named, force=force, only_look=only_look)
 
     def _home(self) -> list[str]:
         if self.succession.is_home:
@@ -211,11 +210,9 @@ class Network:
                 refused=self._refused,
             )
         )  # fmt: skip
-        if upstream is None:
-            return
         here = self.succession.promoted()
         status.alarms.extend(self.succession.alarms())
-        if is_home:
+        if upstream is None or is_home:
             return
         mirrored = []
         for entry in status.businesses:

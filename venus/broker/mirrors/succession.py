@@ -26,11 +26,22 @@ class Succession:
 
     def __init__(self, core: Core, place: Place, upstream: Sequence[str], proof: Proof) -> None:
         self._core, self._place, self._upstream, self._proof = core, place, tuple(upstream), proof
-        self._former = Former(upstream=self._upstream, proof=proof, here=self.promoted)
+        self._own: tuple[str, ...] = ()
+        self._former = Former(set=place.set, upstream=self._upstream, proof=proof, own=self)
+
+    def enter(self, own: Sequence[str]) -> None:
+        """Know the addresses of this set; watch other homes if it was promoted."""
+        self._own = tuple(own)
+        if self.promoted():
+            self.watch()
 
     def watch(self) -> None:
-        """Watch the former home from now on."""
+        """Watch the former home, and other homes, from now on."""
         self._former.start()
+
+    def rival(self, home: Home) -> None:
+        """Watch a set as well that says that it is the home."""
+        self._former.also(home.addresses)
 
     def stop(self) -> None:
         """End the watch."""
@@ -40,6 +51,21 @@ class Succession:
         """Return the businesses of which a promotion has made this set the home."""
         found = {business.name: business.committed.home for business in self._core.catalogue.stored()}
         return {name: home for name, home in found.items() if home is not None and home.here}
+
+    def step_down(self, business: str, home: Home) -> None:
+        """Let another set be the home of a business; its leader does that here."""
+        with suppress(VenusError, TimeoutError):
+            self._core.homes.note(business, home).result(NOTE_S)
+
+    def outrank(self, business: str, term: int) -> None:
+        """Be the home with a higher home term than this one; the leader does that."""
+        home = Home(set=self._place.set, term=term + 1, addresses=self._own, here=True)
+        with suppress(VenusError, TimeoutError):
+            if self._core.homes.confirm(business, home).result(NOTE_S):
+                logger.warning(
+                    "%s: another set was promoted at the same time; this one stays the home, home term %d",
+                    business, home.term,
+                )  # fmt: skip
 
     @property
     def is_home(self) -> bool:
@@ -53,14 +79,12 @@ class Succession:
         """Whether producers may ship for a business here."""
         return business in self.promoted() or (self.is_home and not self._core.catalogue.has(business))
 
-    def promote(
-        self, business: str, named: Iterable[str], own: Sequence[str], *, force: bool, only_look: bool
-    ) -> broker_pb2.Promoted:
+    def promote(self, business: str, named: Iterable[str], *, force: bool, only_look: bool) -> broker_pb2.Promoted:
         """Make this set the home; `named` are addresses of the old one that are known besides. Blocking."""
         answers = ask_homes([*self._upstream, *named], self._proof)
         said = promotion.look(self._core, self._place, business, answers, force=force)
         if not only_look:
-            said = promotion.promote(self._core, said, own)
+            said = promotion.promote(self._core, said, self._own)
             logger.warning("%s: this set was promoted: it is the home now, home term %d", business, said.home_term)
             self.watch()
         return said
@@ -75,6 +99,8 @@ class Succession:
             return True
         if homes.term_of(told) < homes.term_of(known) or entry.replaced:
             return False
+        if told is not None and known is not None and told.term == known.term and told.set != known.set:
+            return False  # both were promoted: the one that stays will say so with a higher home term
         if told is not None and told.term > homes.term_of(known) and business.committed.is_mirror:
             with suppress(VenusError):  # another broker of this set leads, or it is done at the next look
                 self._core.homes.note(name, told).result(NOTE_S)
@@ -83,7 +109,9 @@ class Succession:
     def alarms(self) -> list[str]:
         """Say that a promotion has overruled the configuration, and what the old home does."""
         here = self.promoted()
-        if not here or not self._upstream:
+        if not self._upstream:
+            return [text for text in self._former.found.values() if text]
+        if not here:
             return []
         names, above = ", ".join(sorted(here)), ", ".join(self._upstream)
         said = (

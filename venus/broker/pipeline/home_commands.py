@@ -89,6 +89,18 @@ def become_home(group: Group, business: Business, home: Home, at_us: int) -> Hom
     return home
 
 
+def confirm_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
+    """Stay the home with a higher home term, as a promotion does: what another home took meanwhile is not here.
+
+    False = this set is not the home, or has a home term as high.
+    """
+    known = business.proposed.home
+    if known is None or not known.here or home.term <= known.term:
+        return False
+    _append(group, business, home, at_us)
+    return True
+
+
 def note_home(group: Group, business: Business, home: Home, at_us: int) -> bool:
     """Note that another set has become the home; False = that, or a later one, is known. A home here steps down."""
     if home.term <= homes.term_of(business.proposed.home):

@@ -17,7 +17,7 @@ from venus.broker.service.gate import Gate
 from venus.broker.service.ingest import Ingest
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus
-from venus.errors import NotLeader, ProtocolError
+from venus.errors import ProtocolError, VenusError
 from venus.wire import broker_pb2, broker_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class Admin(broker_pb2_grpc.AdminServicer):
     ) -> None:  # fmt: skip
         self._gate, self._delivery = gate, delivery
         self._core, self._bridge, self._service_status, self._ingest = core, bridge, service_status, ingest
+        core.homes.on_moved(lambda business, error: bridge.post(self._end_streams, business, error))
 
     async def Status(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StatusRequest, context: Context
@@ -125,14 +126,12 @@ class Admin(broker_pb2_grpc.AdminServicer):
                 raise ProtocolError("which set is the home is not said")
             if await asyncio.wrap_future(self._core.homes.note(request.business, home)):
                 logger.error("%s: %s has become the home: this set steps down", request.business, home)
-                try:
-                    self._core.homes.refuse_consumer(request.business)
-                except NotLeader as error:
-                    self._end_streams(request.business, error)
+            elif (network := self._service_status.network) is not None:
+                network.succession.rival(home)  # it may be a home as well, and we may not know of it
             return broker_pb2.Empty()
         return None
 
-    def _end_streams(self, business: str, error: NotLeader) -> None:
+    def _end_streams(self, business: str, error: VenusError) -> None:
         if (stream := self._ingest.live.get(business)) is not None:
             stream.end(error)
         self._delivery.end_groups(business, error)
