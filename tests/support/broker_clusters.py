@@ -63,6 +63,10 @@ class BrokerCluster:
         self.brokers[name] = BrokerProcess(chosen)
         return self.brokers[name]
 
+    def configure(self, **cluster: Any) -> None:
+        """Have other options of [cluster] from the next start of a broker on."""
+        self._options |= cluster
+
     def config(self, of: str = "x") -> Path:
         """Return a configuration for commands, with id and data directory of one broker."""
         file = self.folder / "venus.toml"

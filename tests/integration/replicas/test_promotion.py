@@ -1,4 +1,4 @@
-"""A replicated set becomes the home: any of its brokers is asked, and whoever leads next knows it."""
+"""A replicated set becomes the home, or was it: any of its brokers is asked, and whoever leads next knows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tests.support.batches import half
 from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, business_status, commit, fill, wait_for
 from tests.support.etcd import EtcdCluster
+from tests.support.real_broker import free_port
+from venus.errors import VenusError
 from venus.rpc.admin import Admin
+from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -61,6 +64,76 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
             assert windows(cluster, successor) == []
     finally:
         home.stop()
+
+
+def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    ports = {name: free_port() for name in "abc"}
+    with BrokerCluster(tmp_path, etcd_server, listen=ports, set="hq") as cluster, networks.starting(tmp_path) as start:
+        name, producer, ack = cluster.connected()
+        with producer:
+            commit(producer, [half(n, rows=5) for n in range(1, 4)])
+        wait_for(lambda: cluster.in_sync() == set("abc"), SURE_S)
+        addresses = [broker.address for broker in cluster.brokers.values()]
+        second = start("second", *addresses, tier="core", level=0)
+        networks.has(second.address, 15)
+        for broker in cluster.brokers.values():
+            broker.kill()
+        with Admin(second.address) as admin:
+            assert admin.promote(BUSINESS, only_look=False, force=False).home_term == 1
+        with Producer(second.address, BUSINESS, "test", window_bytes_max=1 << 20) as producer:
+            epoch = producer.connect(ack.epoch, 3).epoch
+            producer.pass_over(3, 16)
+            producer.wait_decided(3)
+            commit(producer, [half(4, rows=5)])
+
+        for name in cluster.brokers:
+            cluster.start(name)
+        for address in addresses:
+            wait_for(partial(_is_replaced, address), SURE_S)
+        cluster.brokers[_leader(cluster)].kill()
+        for name, broker in cluster.brokers.items():
+            if not broker.alive:
+                broker = cluster.start(name)
+            wait_for(partial(_is_replaced, broker.address), SURE_S)
+            _is_sent_on(broker.address, second.address, epoch)
+        _becomes_a_mirror(cluster, second.address)
+
+
+def _becomes_a_mirror(cluster: BrokerCluster, new_home: str) -> None:
+    """Start each broker again with another configuration, one after the other; all have then what the new home has."""
+    cluster.configure(upstream=(new_home,))
+    for name in list(cluster.brokers):
+        cluster.brokers[name].stop()
+        cluster.start(name)
+        wait_for(lambda: cluster.in_sync() == set("abc"), SURE_S)
+    wait_for(lambda: any(_state(broker.address) == "following" for broker in cluster.brokers.values()), SURE_S)
+    end = business_status(new_home).next_offset
+    for broker in cluster.brokers.values():
+        wait_for(partial(_has, broker.address, end), SURE_S)
+        assert not _is_replaced(broker.address)
+
+
+def _leader(cluster: BrokerCluster) -> str:
+    leader = wait_for(lambda: cluster.record().leader, SURE_S)
+    return str(leader.broker)
+
+
+def _is_sent_on(address: str, new_home: str, epoch: int) -> None:
+    with Producer(address, BUSINESS, "test", window_bytes_max=1 << 20) as late:
+        late.connect(epoch, 4)
+        assert late.address == new_home
+
+
+def _is_replaced(address: str) -> bool:
+    try:
+        return business_status(address).replaced
+    except (StopIteration, VenusError):
+        return False
+
+
+def _state(address: str) -> str:
+    mirror = networks.mirror_of(address)
+    return mirror.state if mirror is not None else ""
 
 
 def _has(address: str, offset: int) -> bool:

@@ -22,9 +22,14 @@ def read(core: Core) -> tuple[str, ...]:
     return tuple(json.loads(value)) if value is not None else ()
 
 
-def of_home(core: Core) -> tuple[str, ...]:
-    """Return the ids of a home's network; one is drawn the first time."""
-    return read(core) or remember(core, (uuid.uuid4().hex,))
+def of_home(core: Core, cluster: str = "") -> tuple[str, ...]:
+    """Return the ids of a home's network; one is drawn the first time.
+
+    That of its cluster is kept as well: mirrors may know the home by another broker, and a home that was replaced
+    mirrors one of them.
+    """
+    drawn = () if read(core) else (uuid.uuid4().hex,)
+    return remember(core, (*drawn, *([cluster] if cluster else [])))
 
 
 def of_set(core: Core) -> str:

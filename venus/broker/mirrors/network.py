@@ -74,7 +74,7 @@ class Network:
         self._own = tuple(own)
         self.succession.enter(self._own)
         if self._upstream is None:
-            self.belongs_to((*identity.of_home(self._core), *([cluster] if cluster else [])))
+            self.belongs_to(identity.of_home(self._core, cluster))
             return
         self._set_id = cluster or identity.of_set(self._core)
         self.belongs_to(identity.read(self._core))
