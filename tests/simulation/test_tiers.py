@@ -8,15 +8,19 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.judge import Violation
 from tests.simulation.patching import edited
 from tests.simulation.rules import Rule
+from tests.simulation.search import row
 from tests.simulation.tiers.rules import RULES
 from tests.simulation.tiers.states import RARE
 from tests.simulation.tiers.world import TierWorld
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "TIERS.md"
 
 
 def histories(seeds: Iterable[int]) -> Counter[str]:
@@ -46,6 +50,13 @@ def test_a_thousand_histories_of_sets_in_tiers_hold_and_reach_every_rare_state()
     counts = histories(range(1000))
 
     assert {name: counts[name] for name in RARE if counts[name] < 20} == {}
+
+
+def test_the_document_lists_every_rule() -> None:
+    lines = DOCUMENT.read_text().splitlines()
+    table = lines.index("|---|---|---|") + 1
+
+    assert [line for line in lines[table:] if line.startswith("|")] == [row(rule) for rule in RULES]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)

@@ -1,0 +1,181 @@
+"""Core, tandem and access, two sets of each, under writers: kill -9 and cut lines at every level, whole sets gone.
+
+What must hold: every target equals the source row by row and has applied each version once, every set has the bytes of
+the home at its offsets, and none has taken the full data again.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import hops, networks
+from tests.support.brokers import BUSINESS, business_status, take, wait_for
+from tests.support.feed import query
+from tests.support.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TWICE, Levels
+from tests.support.postgres import Server
+from venus.adapters.targets.postgresql.control import progress
+from venus.errors import VenusError
+from venus.network.directory import BACK_AFTER_S
+from venus.rpc.subscriber import Subscriber
+
+pytestmark = [pytest.mark.fault, pytest.mark.integration]
+
+
+@pytest.fixture
+def levels(tmp_path: Path, postgres_server: Server) -> Iterator[Levels]:
+    urls = [postgres_server.create_database() for _ in range(1 + len(TARGETS))]
+    made = Levels(tmp_path, urls[0], dict(zip(TARGETS, urls[1:], strict=True)))
+    try:
+        made.follow()
+        yield made
+    finally:
+        made.close()
+        for url in urls:
+            postgres_server.drop_database(url)
+
+
+@pytest.mark.timeout(240)
+def test_a_kill_and_a_cut_at_every_level(levels: Levels) -> None:
+    with levels.writing():
+        _harm_every_level(levels, random.Random(5), each=1)
+        _an_access_set_is_gone(levels)
+        levels.start("east")
+    _judge(levels)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
+    with levels.writing():
+        lines = _hops(levels, 20.0)
+        took = {level: hops.shown(f"after harm, level {level}", values, "s") for level, values in
+                _harm_every_level(levels, random.Random(7), each=20).items()}  # fmt: skip
+        _both_tandem_sets_are_gone(levels)
+        _the_home_is_gone_for_a_while(levels)
+        _an_access_set_is_gone(levels)
+        levels.start("east")
+        began = time.monotonic()
+        wait_for(lambda: _reads_at(levels, "a", "east"), BACK_AFTER_S + SURE_S)
+        lines.append(f"target a was back at its nearest set after {time.monotonic() - began:.0f} s")
+        levels.level()
+    _judge(levels)
+    for target, url in levels.targets.items():
+        lines.append(hops.shown(f"source to target {target}", [1000 * float(s) for (s,) in query(url, TOOK)]))
+    sys.stdout.write("\n".join(["", f"{'':<24} {'p50':>8} {'p99':>8} {'max':>8}", *lines, *took.values(), ""]))
+
+
+# -- harm --------------------------------------------------------------------------------------------------------------
+
+
+def _harm_every_level(levels: Levels, rng: random.Random, *, each: int) -> dict[int, list[float]]:
+    """Kill and cut so often at each level, in random order; return for each level how long the targets needed."""
+    plan = [(level, kind) for level in range(len(LEVELS)) for kind in ("kill", "cut") for _ in range(each)]
+    rng.shuffle(plan)
+    took = defaultdict(list)
+    for level, kind in plan:
+        name = rng.choice(LEVELS[level])
+        if kind == "kill":
+            levels.brokers[name].kill()
+            time.sleep(rng.uniform(0.0, 1.0))
+            levels.start(name)
+        else:
+            _cut(levels, rng, name)
+        took[level].append(levels.level())
+    return took
+
+
+def _cut(levels: Levels, rng: random.Random, name: str) -> None:
+    """Cut one of the lines to or from a set, at once or after a silence."""
+    line = levels.lines[rng.choice([link for link in levels.lines if name in link])]
+    if rng.random() < 0.5:
+        line.silence()
+        time.sleep(rng.uniform(0.2, 1.5))
+    line.cut()
+    line.resume()
+
+
+def _an_access_set_is_gone(levels: Levels) -> None:
+    """Target a goes on at the other access set."""
+    levels.brokers["east"].kill()
+    levels.level()
+    assert _reads_at(levels, "a", "west")
+
+
+def _both_tandem_sets_are_gone(levels: Levels) -> None:
+    """Let the access sets serve what they have; they go on below the tandem set that comes back first."""
+    for name in LEVELS[1]:
+        levels.brokers[name].kill()
+    for name in LEVELS[2]:
+        assert networks.says(levels.at[name], "cut off").set in LEVELS[1]
+    levels.start("south")
+    levels.level()
+    for name in LEVELS[2]:
+        assert networks.says(levels.at[name], "following").address == levels.lines[name, "south"].address
+    levels.start("north")
+
+
+def _the_home_is_gone_for_a_while(levels: Levels) -> None:
+    """Capture waits; a mirror is no home."""
+    levels.brokers["hq"].kill()
+    networks.says(levels.at["second"], "cut off")
+    end = business_status(levels.at["second"]).next_offset
+    time.sleep(5.0)
+    assert business_status(levels.at["second"]).next_offset == end
+    levels.start("hq")
+    levels.level()
+
+
+def _reads_at(levels: Levels, target: str, name: str) -> bool:
+    try:
+        groups = business_status(levels.at[name]).consumers
+    except (VenusError, StopIteration):
+        return False
+    return any(group.group == f"main/{target}" and group.connected for group in groups)
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _hops(levels: Levels, seconds: float) -> list[str]:
+    """Measure while nothing is wrong, when each set pulls from the nearest above."""
+    with hops.reading(levels.at) as readers:
+        time.sleep(seconds)
+        levels.level()
+    found = []
+    for name, (_, _, above) in SETS.items():
+        if above:
+            found.append(hops.shown(f"{above[0]} to {name}", hops.hop_ms(readers[above[0]], readers[name])))
+    return found
+
+
+# -- what must hold ----------------------------------------------------------------------------------------------------
+
+
+def _judge(levels: Levels) -> None:
+    levels.level()
+    for target, url in levels.targets.items():
+        assert levels.rows(url) == levels.rows(levels.source), target
+        assert query(url, TWICE) == [], target
+        assert progress(levels.settings(target), target).unaccounted == 0
+    home = business_status(levels.at["hq"])
+    first = max(levels.began_at.values())
+    wanted = _queue(levels.at["hq"], first, home.next_offset)
+    for name, address in levels.at.items():
+        assert _queue(address, first, home.next_offset) == wanted, name
+        if name != "hq":
+            networks.has(address, home.next_offset)
+            assert business_status(address).log_start == levels.began_at[name], f"{name} took the full data again"
+
+
+def _queue(address: str, first: int, end: int) -> list[tuple[int, int, bytes]]:
+    """Return offsets, epochs and bytes of what can be read at a set."""
+    with Subscriber(address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
+        subscriber.open(first, 0)
+        return [(i.base_offset, i.epoch, i.body) for i in take(subscriber, end)]
