@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,23 +18,22 @@ from bench.venus_transmission import BUSINESS, make_half
 from tests.support.brokers import BrokerProcess, settings
 from venus.model import Verdict
 from venus.rpc.producer import Producer
+from venus.wire import broker_pb2
 
 MESSAGE_ROWS = 10
 
 
 class Messages:
-    """Commits messages; each one's end is its number times ten."""
+    """Commits messages of `rows` rows each; `end` is the offset behind the last one."""
 
-    def __init__(self, address: str, rows: int = MESSAGE_ROWS) -> None:
+    def __init__(
+        self, address: str, rows: int = MESSAGE_ROWS, make: Callable[[int, int, int], broker_pb2.Half] = make_half
+    ) -> None:
         self._producer = Producer(address, BUSINESS, "bench", window_bytes_max=32 << 20)
         self._producer.connect(0, 0)
-        self._rows = rows
-        self.count = 0
-
-    @property
-    def end(self) -> int:
-        """The offset behind the last one."""
-        return self.count * self._rows
+        self._make = make
+        self.rows = rows
+        self.count = self.end = 0
 
     def one(self) -> None:
         """Commit one, and wait until it is."""
@@ -43,9 +42,7 @@ class Messages:
     def many(self, count: int) -> None:
         """Commit so many, as fast as the broker makes them durable; each is a half message with a decision."""
         producer = self._producer
-        halves = [
-            make_half(self.count + n, (self.count + n - 1) * self._rows + 1, self._rows) for n in range(1, count + 1)
-        ]
+        halves = [self._next() for _ in range(count)]
         first, last = halves[0].batch_no, halves[-1].batch_no
         decided = first - 1
         for half in halves:
@@ -55,7 +52,6 @@ class Messages:
             decided = producer.persisted_through
             producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
         producer.wait_decided(last)
-        self.count += count
 
     def steadily(self, rate: float, seconds: float) -> dict[int, float]:
         """Send so many a second, decided when durable; return when each was sent, by the offset behind it."""
@@ -63,9 +59,8 @@ class Messages:
         decided, start = self.count, time.monotonic()
         for n in range(int(rate * seconds)):
             time.sleep(max(0.0, start + n / rate - time.monotonic()))
-            self.count += 1
+            half = self._next()
             begun[self.end] = time.monotonic()
-            half = make_half(self.count, self.end - self._rows + 1, self._rows)
             digests[self.count] = half.digest
             producer.send_half(half)
             if (through := producer.persisted_through) > decided:
@@ -75,6 +70,12 @@ class Messages:
         producer.decide(self.count, digests[self.count], Verdict.COMMIT)
         producer.wait_decided(self.count)
         return begun
+
+    def _next(self) -> broker_pb2.Half:
+        half = self._make(self.count + 1, self.end + 1, self.rows)
+        self.count += 1
+        self.end += self.rows
+        return half
 
     def close(self) -> None:
         """Leave."""

@@ -66,8 +66,8 @@ def make_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
 class VenusSender:
     """An upper adapter without a source."""
 
-    def __init__(self, address: str, *, one_at_a_time: bool) -> None:
-        self._producer = Producer(address, BUSINESS, "bench", window_bytes_max=WINDOW_BYTES)
+    def __init__(self, address: str, *, one_at_a_time: bool, business: str = BUSINESS) -> None:
+        self._producer = Producer(address, business, "bench", window_bytes_max=WINDOW_BYTES)
         ack = self._producer.connect(0, 0)
         self._batch_no, self._sequence = ack.last_batch, ack.last_sequence
         self._one_at_a_time = one_at_a_time
@@ -109,10 +109,10 @@ class VenusSender:
 class VenusReceiver:
     """An under adapter without a target."""
 
-    def __init__(self, address: str) -> None:
-        self._subscriber = Subscriber(address, BUSINESS, "bench", credit_bytes=16 << 20)
+    def __init__(self, address: str, *, business: str = BUSINESS, credit_bytes: int = 16 << 20) -> None:
+        self._subscriber = Subscriber(address, business, "bench", credit_bytes=credit_bytes)
         with Admin(address) as admin:
-            known = admin.status(BUSINESS).businesses
+            known = admin.status(business).businesses
         self._offset = known[0].next_offset if known else 0
         self._subscriber.open(self._offset, 0)
 

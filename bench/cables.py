@@ -1,0 +1,188 @@
+"""Cables between brokers, in a process of their own: what passes is counted, and each can be out for a while.
+
+While a cable is out nothing passes and nobody is told. Once it is back, a connection goes on when TCP would send again:
+at doubling intervals since it lost its first segment, 0.2 s for one that was up, 1 s for one that was being made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+RESEND_S = 0.2
+CONNECT_AGAIN_S = 1.0
+ANSWER_S = 60.0
+spawn = multiprocessing.get_context("spawn")
+
+
+def sent_again_at(lost_at: float, first_s: float, now: float) -> float:
+    """Return when TCP sends next what it lost: the interval doubles each time."""
+    step_s, at = first_s, lost_at + first_s
+    while at < now:
+        step_s *= 2
+        at += step_s
+    return at
+
+
+class _Cable:
+    """One line to a broker, with all of its connections."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self.target = (host, int(port))
+        self.passed = {"up": 0, "down": 0}
+        self.back = asyncio.Event()
+        self.back.set()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_out(self) -> bool:
+        return not self.back.is_set()
+
+    def accepted(self) -> _End:
+        """Make the near end of a new connection, and connect the far one."""
+        near = _End(self, "up")
+        task = asyncio.get_running_loop().create_task(self._connect(near))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return near
+
+    async def _connect(self, near: _End) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while self.is_out:
+            await self.back.wait()
+            await asyncio.sleep(sent_again_at(began, CONNECT_AGAIN_S, loop.time()) - loop.time())
+        try:
+            _, far = await loop.create_connection(lambda: _End(self, "down"), *self.target)
+        except OSError:
+            near.close()
+            return
+        near.other, far.other = far, near
+        near.drain()
+        far.drain()
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection: what it gets leaves the other end, in order."""
+
+    def __init__(self, cable: _Cable, way: str) -> None:
+        self._cable, self._way = cable, way
+        self._waiting: deque[bytes | None] = deque()  # None = the end
+        self._resending = False
+        self.other: _End | None = None
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._pass(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._pass(None)
+
+    def close(self) -> None:
+        """End it."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _pass(self, item: bytes | None) -> None:
+        self._waiting.append(item)
+        if self._cable.is_out and self.other is not None and not self._resending:
+            self._resending = True
+            task = asyncio.get_running_loop().create_task(self._send_again())
+            self._cable.tasks.add(task)
+            task.add_done_callback(self._cable.tasks.discard)
+        self.drain()
+
+    async def _send_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time()
+        while self._cable.is_out:
+            await self._cable.back.wait()
+            await asyncio.sleep(sent_again_at(lost_at, RESEND_S, loop.time()) - loop.time())
+        self._resending = False
+        self.drain()
+
+    def drain(self) -> None:
+        """Let go what waits, if it may."""
+        while self._waiting and self.other is not None and not self._resending:
+            item = self._waiting.popleft()
+            if item is None:
+                self.other.close()
+            elif self.other._transport is not None and not self.other._transport.is_closing():
+                self._cable.passed[self._way] += len(item)
+                self.other._transport.write(item)
+
+
+async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    cables = {name: _Cable(target) for name, target in targets.items()}
+    servers = {name: await loop.create_server(cable.accepted, "127.0.0.1", 0) for name, cable in cables.items()}
+    orders.send({name: f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for name, server in servers.items()})
+    while (order := await asyncio.to_thread(orders.recv)) is not None:
+        what, names = order
+        for name in names:
+            if what == "out":
+                cables[name].back.clear()
+            elif what == "back":
+                cables[name].back.set()
+        orders.send({name: dict(cables[name].passed) for name in names})
+
+
+def _run(targets: Mapping[str, str], orders: Connection) -> None:
+    asyncio.run(_lay(targets, orders))
+
+
+class Cables:
+    """Lines to brokers, by name; `at` has the address of each one's near end."""
+
+    def __init__(self, targets: Mapping[str, str]) -> None:
+        self._orders, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_run, args=(dict(targets), theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.at: dict[str, str] = self._answer()
+
+    def out(self, names: Sequence[str]) -> None:
+        """Let nothing pass from now on."""
+        self._order("out", names)
+
+    def back(self, names: Sequence[str]) -> None:
+        """Let everything pass again."""
+        self._order("back", names)
+
+    def down(self, name: str) -> int:
+        """Return how many bytes a broker has sent down its cable."""
+        return int(self._order("passed", [name])[name]["down"])
+
+    def close(self) -> None:
+        """End every connection."""
+        self._orders.send(None)
+        self._process.join(30)
+
+    def _order(self, what: str, names: Sequence[str]) -> Any:
+        self._orders.send((what, list(names)))
+        return self._answer()
+
+    def _answer(self) -> Any:
+        if not self._orders.poll(ANSWER_S):
+            raise TimeoutError("the cables do not answer")
+        return self._orders.recv()
+
+
+@contextmanager
+def laid(**targets: str) -> Iterator[Cables]:
+    """Lay a cable to each of these brokers."""
+    cables = Cables(targets)
+    try:
+        yield cables
+    finally:
+        cables.close()

@@ -1,0 +1,134 @@
+"""M1: 4,000,000 rows of 100 bytes by 1, 50, 200 producers to one consumer (Minos figure 5), a business a producer.
+
+Three processes: the broker, one with all producers, one with the consumer's streams, a thread each. From the first
+send until every row has come; rows go in batches of 1,000. Neither Kafka nor RocketMQ stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from bench.figures.figure import Figure, Finding, at_most
+from bench.rounds import Receiver, Round, Sender, measure
+from bench.venus_transmission import Venus, VenusReceiver, VenusSender
+
+ROWS = 1000
+TOTAL_ROWS = 4_000_000
+QUICK_ROWS = 400_000
+PRODUCERS = (1, 50, 200)
+ALONE_S = 6.0
+SLOWER_MAX = 1.2
+#: What all streams of the consumer may have on their way together.
+CREDIT_BYTES = 64 << 20
+PAPER = "2 x Kafka, 3 x RocketMQ at 1; level or behind at 50, 200"
+
+
+def names(count: int) -> list[str]:
+    """Return the businesses."""
+    return [f"bench{n}" for n in range(count)]
+
+
+class Producers:
+    """The producers, a thread each."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self._all = [VenusSender(address, one_at_a_time=False, business=name) for name in names(count)]
+        self._pool = ThreadPoolExecutor(count)
+
+    def prepare(self, wanted: Round) -> None:
+        """Make everybody's half messages."""
+        for each in self._all:
+            each.prepare(wanted)
+
+    def send(self, wanted: Round) -> None:
+        """Send them all at the same time."""
+        list(self._pool.map(lambda each: each.send(wanted), self._all))
+
+    def close(self) -> None:
+        """End the streams."""
+        for each in self._all:
+            each.close()
+
+
+class Consumer:
+    """One consumer of all businesses, a stream each."""
+
+    def __init__(self, address: str, count: int) -> None:
+        credit = min(16 << 20, CREDIT_BYTES // count)
+        self._all = [VenusReceiver(address, business=name, credit_bytes=credit) for name in names(count)]
+        self._pool = ThreadPoolExecutor(count)
+
+    def receive(self, wanted: Round) -> None:
+        """Take everything of all."""
+        list(self._pool.map(lambda each: each.receive(wanted), self._all))
+
+    def close(self) -> None:
+        """End the streams."""
+        for each in self._all:
+            each.close()
+
+
+class Businesses(Venus):
+    """A broker with so many businesses."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def start(self) -> None:
+        """Start it; a business exists from its first batch on."""
+        super().start()
+        first = Producers(self.address, self._count)
+        first.prepare(Round(number=0, rows=1, batches=1))
+        first.send(Round(number=0, rows=1, batches=1))
+        first.close()
+
+    def sender(self) -> Callable[[], Sender]:
+        """Return the producers."""
+        return partial(Producers, self.address, self._count)
+
+    def receiver(self) -> Callable[[], Receiver]:
+        """Return the consumer."""
+        return partial(Consumer, self.address, self._count)
+
+    def finish(self, wanted: Round) -> None:
+        """Wait for nothing more: the next count has a broker of its own."""
+
+
+def received(count: int, total: int) -> tuple[float, float]:
+    """Return the seconds until everything has come, and the seconds of the broker's CPU."""
+    system = Businesses(count)
+    system.start()
+    try:
+        found = measure(system, rows=ROWS, batches=total // ROWS // count, rounds=1, warm_up=0)
+        return found.received_s, found.server_cpu_s
+    finally:
+        system.stop()
+
+
+def by_turns(count: int, total: int, rounds: int) -> tuple[float, float, float]:
+    """Return the best seconds of 1 producer, of `count`, and the least CPU of the broker with these."""
+    alone, many = [], []
+    for _ in range(rounds):  # so that a slow minute of the machine is in both
+        alone.append(received(1, total))
+        many.append(received(count, total) if count > 1 else alone[-1])
+    return min(took for took, _ in alone), min(took for took, _ in many), min(cpu for _, cpu in many)
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    total = QUICK_ROWS if quick else TOTAL_ROWS
+    findings: list[Finding] = []
+    for count in PRODUCERS:
+        alone_s, took_s, cpu_s = by_turns(count, total, 1 if quick else 3)
+        who = "1 producer" if count == 1 else f"{count} producers"
+        what = f"{total:,} rows of 100 B by {who}, until all have come (broker's CPU {cpu_s:.1f} s)"
+        limit = ALONE_S * total / TOTAL_ROWS if count == 1 else SLOWER_MAX * alone_s
+        beside = "" if count == 1 else f"1 producer by turns: {alone_s:.2f} s"
+        findings.append(at_most(what, took_s, limit, "s", paper="" if findings else PAPER, peer=beside))
+    return findings
+
+
+FIGURE = Figure(id="M1", title="many producers", measure=run)

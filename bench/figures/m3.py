@@ -1,0 +1,162 @@
+"""M3: the plug of a set is pulled while consumers sleep 2 ms a message (Minos 4.3): nothing lost, nothing doubled.
+
+A home, a tandem and an access set, one broker each, and at each of them a consumer, the product's own client. A message
+is a batch of one row. In each round 10,000 are written, and the power of each set goes once: the process is killed, and
+its disk loses every byte that was not synced. Every key is checked at every tier.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.figures.figure import Figure, Finding, at_most
+from bench.processes import free_port
+from bench.venus_cluster import Writer
+from bench.venus_transmission import BUSINESS
+from bench.watchers import Seen, Watchers, watching
+from tests.support import networks, power
+from tests.support.forked_brokers import ForkedBroker, supervised
+
+TIERS = (("home", "core", 0), ("tandem", "tandem", 1), ("access", "access", 2))
+SLEEP_S = 0.002
+MESSAGES, ROUNDS = 10_000, 20
+QUICK_MESSAGES, QUICK_ROUNDS = 2_000, 1
+#: Written in pieces, so that there is a writer at work whenever the power goes.
+PIECES = 50
+AWAY_S = 0.5
+PAPER = "0 lost, 0 doubled (Kafka, RocketMQ lose and double)"
+
+
+class PoweredSets:
+    """The three sets, each with a note of what its disk was promised to keep."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = {name: free_port() for name, _, _ in TIERS}
+        self.brokers: dict[str, ForkedBroker] = {}
+        for name, _, _ in TIERS:
+            self.start(name)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where they are, before and after each cut."""
+        return {name: f"127.0.0.1:{port}" for name, port in self._ports.items()}
+
+    def start(self, name: str) -> None:
+        """Give a set power."""
+        _, tier, level = next(each for each in TIERS if each[0] == name)
+        above = [self.addresses[TIERS[level - 1][0]]] if level else []
+        chosen = networks.settings_of(
+            self._folder / name, above, tier=tier, level=level, listen=self.addresses[name], http=""
+        )
+        note = partial(power.note_what_is_synced, self._note(name))
+        self.brokers[name] = supervised(chosen, self._folder / f"{name}.log", [note])
+
+    def cut(self, name: str, chance: random.Random) -> int:
+        """Pull the plug of a set; return how many bytes its disk had not kept."""
+        self.brokers[name].send(signal.SIGKILL)
+        self.brokers[name].kill()
+        return power.cut(self._folder / name, self._note(name), chance, power.all_of_it)
+
+    def _note(self, name: str) -> Path:
+        return self._folder / f"{name}.note"
+
+    def stop(self) -> None:
+        """End them."""
+        for broker in self.brokers.values():
+            broker.kill()
+
+
+@contextmanager
+def powered() -> Iterator[PoweredSets]:
+    """Start them on empty directories."""
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
+        started = PoweredSets(Path(folder))
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+class Writing:
+    """The producer, in a thread: it goes on where it was when its broker is back."""
+
+    def __init__(self, writer: Writer, messages: int, seconds: float) -> None:
+        self._writer, self._messages, self._pause_s = writer, messages, seconds / PIECES
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for _ in range(PIECES):
+                self._writer.stream(self._messages // PIECES, 1)
+                time.sleep(self._pause_s)
+        except BaseException as error:
+            self._error = error
+
+    def join(self) -> None:
+        """Wait until all are committed."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+def one_round(
+    sets: PoweredSets, writer: Writer, watchers: Watchers, messages: int, chance: random.Random
+) -> tuple[int, int]:
+    """Write messages while the power of each set goes once; return the bytes lost on disks, and the cuts."""
+    seconds = messages * SLEEP_S * 0.75  # the consumers are behind all the time
+    writing, dropped, began = Writing(writer, messages, seconds), 0, time.monotonic()
+    order = [name for name, _, _ in TIERS]
+    chance.shuffle(order)
+    for n, name in enumerate(order):
+        moment = began + (n + chance.uniform(0.2, 0.8)) * seconds / len(order)
+        time.sleep(max(0.0, moment - time.monotonic()))
+        dropped += sets.cut(name, chance)
+        time.sleep(AWAY_S)
+        sets.start(name)
+    writing.join()
+    watchers.wait(writer.committed, 60 + messages * SLEEP_S * 5)
+    return dropped, len(order)
+
+
+def finding(name: str, seen: Seen, wanted: int, rounds: int, beside: str) -> list[Finding]:
+    """Say what a consumer has missed, and what it had twice."""
+    where = f"consumer at {name}, {wanted:,} messages, the power of each set cut {rounds} times"
+    lost = seen.lost + max(0, wanted - seen.row)
+    return [
+        at_most(f"{where}, lost ({seen.reconnects} tries to go on{beside})", lost, 0, "", paper=PAPER),
+        at_most("the same, doubled", seen.doubled, 0, ""),
+    ]
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    messages, rounds = (QUICK_MESSAGES, QUICK_ROUNDS) if quick else (MESSAGES, ROUNDS)
+    chance, dropped, cuts = random.Random(3), 0, 0
+    with powered() as sets:
+        writer = Writer(sets.addresses["home"])
+        writer.commit_until_done()
+        for name in ("tandem", "access"):
+            networks.has(sets.addresses[name], writer.committed, BUSINESS)
+        with watching(sets.addresses, writer.committed, sleep_s=SLEEP_S) as watchers:
+            for _ in range(rounds):
+                nbytes, number = one_round(sets, writer, watchers, messages, chance)
+                dropped, cuts = dropped + nbytes, cuts + number
+            seen = watchers.seen()
+        wanted = writer.committed
+        writer.close()
+    beside = f"; {cuts} cuts took {dropped:,} bytes that were not synced"
+    return [line for name in seen for line in finding(name, seen[name], wanted, rounds, beside)]
+
+
+FIGURE = Figure(id="M3", title="power cuts in every tier", measure=run)

@@ -1,0 +1,140 @@
+"""M5: three levels of two sets each (Minos figure 2 has 3 + 3 + 6): how long a hop takes, and what goes down.
+
+Two core sets, two tandem sets, two access sets, one broker each; everything below the first comes over cables in a
+process that counts. A hop is the time from a change's arrival at a consumer of the upper set to its arrival at one of
+the lower set. One access set takes a label with one of two tables, the other one everything.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from bench.cables import Cables, laid
+from bench.fan_out import Messages
+from bench.figures.figure import Figure, Finding, at_most, percentile
+from bench.sets import Sets, sets
+from bench.venus_transmission import KEY_BYTES, ROW_BYTES, make_half
+from bench.watchers import Seen, watching
+from venus.codec.batch import digest
+from venus.wire import broker_pb2, change_pb2
+
+#: Each set with what is above it.
+HOPS = (("second", "home"), ("north", "home"), ("south", "second"), ("oslo", "north"), ("rome", "south"))
+LABELS = {"few": ("bench.few",)}
+LABELLED_PART = 0.3
+#: At 100/s the fsyncs of all six are on one disk here.
+CHANGES_PER_S = (30, 100)
+HOP_MS = 50.0
+SHARE_OFF = 1.0
+VOLUME_ROWS = 1000
+QUIET_S = 2.5
+
+
+def mixed(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
+    """Return a batch of which 30 % is of the table `few`, the rest of `rows`; nothing in it can be compressed."""
+    whole = make_half(batch_no, first_sequence, rows)
+    body = change_pb2.BatchBody.FromString(whole.body)
+    if batch_no == 1:
+        body.schemas.add(table_id=2, version=1, namespace="bench", name="few", key=["id"])
+    every, few, chance = body.tables.pop(), round(rows * LABELLED_PART), random.Random(batch_no)
+    width = ROW_BYTES - KEY_BYTES
+    for table_id, begin, end in ((2, 0, few), (1, few, rows)):
+        body.tables.add(
+            table_id=table_id,
+            schema_version=1,
+            count=end - begin,
+            record_ids=every.record_ids[begin * KEY_BYTES : end * KEY_BYTES],
+            record_id_sizes=np.full(end - begin, KEY_BYTES, dtype="<u4").tobytes(),
+            rows=b"".join(b"\x12\x56" + chance.randbytes(width - 2) for _ in range(end - begin)),
+            row_sizes=np.full(end - begin, width, dtype="<u4").tobytes(),
+            inserts_only=True,
+        )
+    encoded = body.SerializeToString()
+    return broker_pb2.Half(batch_no=batch_no, digest=digest(encoded), body=encoded)
+
+
+def share(first: int, last: int) -> float:
+    """Return which part of the sections of these batches is labelled."""
+    few = every = 0
+    for number in range(first, last + 1):
+        body = change_pb2.BatchBody.FromString(mixed(number, 1, VOLUME_ROWS).body)
+        few += sum(table.ByteSize() for table in body.tables if table.table_id == 2)
+        every += sum(table.ByteSize() for table in body.tables)
+    return few / every
+
+
+@contextmanager
+def levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
+    """Start the six, the lower ones behind cables named as they are."""
+    with sets() as started:
+        home = started.start("home")
+        with laid(second=home, north=home) as upper:
+            started.start("second", [upper.at["second"]], tier="core", level=0)
+            started.start("north", [upper.at["north"]], tier="tandem", level=1)
+            with laid(south=started.at("second"), oslo=started.at("north")) as middle:
+                started.start("south", [middle.at["south"]], tier="tandem", level=1)
+                started.start("oslo", [middle.at["oslo"]], level=2)
+                with laid(rome=started.at("south")) as lower:
+                    place = {"level": 2, "labels": ["few"], "known_labels": LABELS}
+                    started.start("rome", [lower.at["rome"]], **place)
+                    yield started, {"oslo": middle, "rome": lower}
+
+
+def hops(seen: dict[str, Seen], offsets: Sequence[int]) -> dict[str, list[float]]:
+    """Return the milliseconds of each change at each hop."""
+    came = {name: dict(zip(each.ends, each.times, strict=True)) for name, each in seen.items()}
+    return {
+        f"{upper} to {lower}": [max(0.0, came[lower][end] - came[upper][end]) * 1000 for end in offsets]
+        for lower, upper in HOPS
+    }
+
+
+def steady(started: Sets, sender: Messages, rate: int, seconds: float) -> Finding:
+    """Write at a steady rate and measure hops."""
+    addresses = {name: broker.address for name, broker in started.brokers.items()}
+    with watching(addresses, sender.end, counts=False) as watchers:
+        begun = sender.steadily(rate, seconds)
+        watchers.wait(sender.end, 60.0)
+        found = hops(watchers.seen(), list(begun))
+    each = "; ".join(f"{name} {percentile(ms, 50):.1f} / {percentile(ms, 99):.1f}" for name, ms in found.items())
+    worst = max(percentile(ms, 99) for ms in found.values())
+    what = f"3 levels of 2 sets, {rate} changes/s for {seconds:.0f} s: p99 of the slowest hop (p50 / p99: {each})"
+    return at_most(what, worst, HOP_MS, "ms")
+
+
+def volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: int) -> Finding:
+    """Send much, and compare what went down to a set with a label with what went down to one without."""
+    before = {name: line.down(name) for name, line in cables.items()}
+    first = sender.count + 1
+    sender.many(batches)
+    started.wait(sender.end)
+    time.sleep(QUIET_S)
+    went = {name: line.down(name) - before[name] for name, line in cables.items()}
+    part, wanted = went["rome"] / went["oslo"], share(first, sender.count)
+    off = abs(part / wanted - 1) * 100
+    what = (
+        f"bytes on the wire to a set with a label, {went['rome']:,} of {went['oslo']:,} = {part:.4f}, "
+        f"the labelled tables are {wanted:.4f}: off by"
+    )
+    return at_most(what, off, SHARE_OFF, "%")
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure. Predicates, which send keys alone for rows that are out, are not in it."""
+    with levels() as (started, cables):
+        sender = Messages(started.at("home"), make=mixed)
+        sender.one()
+        started.wait(sender.end)
+        found = [steady(started, sender, rate, 8.0 if quick else 60.0) for rate in CHANGES_PER_S]
+        sender.rows = VOLUME_ROWS
+        found.append(volume(started, cables, sender, 50 if quick else 400))
+        sender.close()
+    return found
+
+
+FIGURE = Figure(id="M5", title="three levels", measure=run)

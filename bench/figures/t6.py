@@ -1,0 +1,141 @@
+"""T6: the cables of five access sets are out (Tensor V-E: connected within 30 s, normal within 3 minutes).
+
+A home under 100 changes/s, five access sets of one broker each behind cables in another process, a consumer at each.
+All five cables are out at once. While they are, each set must serve what it has. Afterwards a connection goes on when
+TCP would send again (bench/cables.py). Connected again: the first new change has come to the consumers of all five.
+Normal: from then on every change comes within half a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from bench.cables import Cables, laid
+from bench.fan_out import Messages
+from bench.figures.figure import Figure, Finding, at_most
+from bench.sets import Sets, sets
+from bench.venus_transmission import BUSINESS
+from bench.watchers import Seen, watching
+from tests.support.networks import mirror_of
+from venus.rpc.snapshots import Snapshots
+
+SITES = tuple(f"site{n}" for n in range(5))
+CHANGES_PER_S = 100
+LATE_S = 0.5
+CONNECTED_S, NORMAL_S = 5.0, 10.0
+#: Just below and above what TCP waits before it sends again, and what finds a silent peer.
+OUT_S = (2.0, 7.0, 14.0, 24.0, 30.0, 60.0)
+QUICK_OUT_S = (3.0, 14.0)
+SETTLE_S = 12.0
+PAPER = "connected again <= 30 s, normal <= 3 min"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """When the cables were out and back, and the rows that each set served just before they were back."""
+
+    out_at: float
+    back_at: float
+    served: tuple[int, ...]
+    states: tuple[str, ...]
+
+
+def rows_served(address: str) -> int:
+    """Return how many rows of full data a set gives to somebody who asks for all of them."""
+    rows = 0
+    with Snapshots(address) as snapshots:
+        snapshot = snapshots.open(BUSINESS)
+        for split in snapshot.splits:
+            rows += sum(len(chunk.rows) for chunk in snapshots.read_split(snapshot.snapshot_id, split))
+        snapshots.close(snapshot.snapshot_id)
+    return rows
+
+
+def outage(cables: Cables, started: Sets, seconds: float) -> Outage:
+    """Let the cables of all sites be out for so long."""
+    cables.out(SITES)
+    out_at = time.monotonic()
+    time.sleep(seconds / 2)
+    served = tuple(rows_served(started.at(name)) for name in SITES)
+    states = tuple(mirror.state if (mirror := mirror_of(started.at(n), BUSINESS)) else "" for n in SITES)
+    time.sleep(max(0.0, out_at + seconds - time.monotonic()))
+    cables.back(SITES)
+    return Outage(out_at=out_at, back_at=time.monotonic(), served=served, states=states)
+
+
+def connected_s(each: Outage, seen: dict[str, Seen], until: float) -> float:
+    """Return the seconds until the first change has come to the last of the sites."""
+    return max(
+        next((at for at in found.times if each.back_at < at < until), until) - each.back_at for found in seen.values()
+    )
+
+
+def normal_s(each: Outage, seen: dict[str, Seen], sent: dict[int, float], until: float) -> float:
+    """Return the seconds until no change comes late any more."""
+    late = [
+        at
+        for found in seen.values()
+        for end, at in zip(found.ends, found.times, strict=True)
+        if each.back_at < at < until and at - sent[end] > LATE_S
+    ]
+    return max([*late, each.back_at]) - each.back_at
+
+
+def outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[Finding]:
+    """Write, and let the cables be out for each of these times."""
+    sender = Messages(started.at("home"), rows=1)
+    sender.one()
+    started.wait(sender.end)
+    addresses = {name: started.at(name) for name in SITES}
+    with watching(addresses, sender.end) as watchers, ThreadPoolExecutor(1) as pool:
+        seconds = sum(lengths) + SETTLE_S * (len(lengths) + 0.5)
+        writing = pool.submit(sender.steadily, CHANGES_PER_S, seconds)
+        time.sleep(SETTLE_S / 3)
+        found = []
+        for length in lengths:
+            found.append(outage(cables, started, length))
+            time.sleep(SETTLE_S)
+        sent = writing.result()
+        watchers.wait(sender.end, 60.0)
+        seen = watchers.seen()
+    sender.close()
+    return findings(found, seen, sent, sender.end)
+
+
+def findings(found: Sequence[Outage], seen: dict[str, Seen], sent: dict[int, float], end: int) -> list[Finding]:
+    """Say how long everything took, the longest of all outages."""
+    until = [*(each.out_at for each in found[1:]), float("inf")]
+    connected = [connected_s(each, seen, limit) for each, limit in zip(found, until, strict=True)]
+    normal = [normal_s(each, seen, sent, limit) for each, limit in zip(found, until, strict=True)]
+    lengths = [each.back_at - each.out_at for each in found]
+    beside = ", ".join(
+        f"{length:.0f} s out: {first:.1f} / {second:.1f}"
+        for length, first, second in zip(lengths, connected, normal, strict=True)
+    )
+    states = sorted({state for each in found for state in each.states})
+    lost = sum(each.lost + max(0, end - each.row) for each in seen.values())
+    return [
+        at_most(f"{len(SITES)} sets cut off at once, connected again (/ normal; {beside})", max(connected),
+                CONNECTED_S, "s", paper=PAPER),
+        at_most("the same, normal", max(normal), NORMAL_S, "s"),
+        at_most(f"sets that served less than a row in the middle of an outage (they called themselves "
+                f"{', '.join(states)})", sum(not rows for each in found for rows in each.served), 0, ""),
+        at_most(f"rows twice at the consumers, of {end:,} each", sum(each.doubled for each in seen.values()), 0, ""),
+        at_most("rows that never came", lost, 0, ""),
+    ]  # fmt: skip
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    with sets() as started:
+        home = started.start("home")
+        with laid(**dict.fromkeys(SITES, home)) as cables:
+            for name in SITES:
+                started.start(name, [cables.at[name]])
+            return outages(started, cables, QUICK_OUT_S if quick else OUT_S)
+
+
+FIGURE = Figure(id="T6", title="five access sets cut off", measure=run)

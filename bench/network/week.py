@@ -1,0 +1,164 @@
+"""A week of readers that come and go, and what each rule of retention keeps for them; pure.
+
+Offsets are bytes. Readers stay for half an hour on average and are away for 40 s in the median (log-normal, an hour at
+most); in one of twelve spells of ten minutes 6 MB/s are written, else 5 to 80 KB/s.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from venus.broker.machine import consumers, retention
+from venus.broker.machine.consumers import Consumer
+from venus.broker.pipeline.shared_log import Backlog
+
+TICK_S = 30
+WEEK_S = 7 * 24 * 3600
+READERS = 5
+STAY_S, AWAY_S, AWAY_SIGMA, AWAY_MAX_S = 1800.0, 40.0, 1.2, 3600.0
+SPELL_S, BURST_PART, BURST_BYTES_S = 600, 0.08, 6e6
+QUIET_BYTES_S = (5e3, 80e3)
+
+
+class Rule(Protocol):
+    """What is kept. Told of every tick in turn: who left, who came, who is there."""
+
+    def left(self, name: str, position: int, now_s: int) -> None: ...
+
+    def came(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
+
+    def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
+        """Return the first byte that is still there."""
+
+
+@dataclass
+class Known:
+    """The product's rule for consumers and sets below: what they may ask for is kept until they are forgotten."""
+
+    retain_bytes: int
+    ttl_s: float
+    _known: dict[str, Consumer] = field(default_factory=dict)
+    _start: int = 0
+
+    def left(self, name: str, position: int, now_s: int) -> None:
+        if name in self._known:
+            self._known[name] = consumers.detach(self._known[name], now_us=now_s * 10**6)
+
+    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
+        wanted = Consumer(group=name, acknowledged=position, kept=position, token=1)
+        self._known[name] = consumers.attach(self._known.get(name), wanted, kept=None, log_start=self._start)
+
+    def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
+        for name in present:
+            known = self._known.get(name) or Consumer(group=name, acknowledged=end, kept=end, token=1)
+            self._known[name] = consumers.acknowledge(known, applied=end, kept=None, end=end, now_us=now_s * 10**6)
+        away = {name: consumers.away(each, TICK_S * 10**6) for name, each in self._known.items()}
+        self._known = {name: each for name, each in away.items() if not consumers.has_expired(each, self.ttl_s)}
+        point = retention.trim_point(end, consumers.kept_for(self._known.values()), [])
+        self._start = max(self._start, point - self.retain_bytes)
+        return self._start
+
+
+@dataclass
+class Followers:
+    """The product's rule for replicas: what the last of them lacks is kept up to a limit."""
+
+    retain_bytes: int
+    bytes_max: int
+    _needed: dict[str, int] = field(default_factory=dict)
+    _entries: deque[int] = field(default_factory=deque)
+    _start: int = 0
+
+    def left(self, name: str, position: int, now_s: int) -> None:
+        self._needed[name] = position
+
+    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
+        self._needed.pop(name, None)
+
+    def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
+        self._entries.append(end)
+        backlog = Backlog(needed_from=min(self._needed.values(), default=end) + 1, bytes_max=self.bytes_max)
+        target = retention.trim_point(end, [], []) - self.retain_bytes
+        while (
+            self._entries and self._entries[0] <= target and not backlog.keeps(self._entries[0], end - self._entries[0])
+        ):
+            self._start = self._entries.popleft()
+        return self._start
+
+
+@dataclass
+class Formula:
+    """Tensor's: write rate times the mean absence of a day, raised at once, halved each `tau_s`, at least 10 MB."""
+
+    tau_s: float
+    floor: float = 10e6
+    _size: float = 10e6
+    _raised: tuple[float, float] = (0.0, 10e6)
+    _absences: deque[tuple[int, float]] = field(default_factory=deque)
+
+    def left(self, name: str, position: int, now_s: int) -> None: ...
+
+    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
+        self._absences.append((now_s, away_s))
+
+    def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
+        while self._absences and self._absences[0][0] <= now_s - 86400:
+            self._absences.popleft()
+        mean_s = sum(away for _, away in self._absences) / max(1, len(self._absences))
+        predicted = written / TICK_S * mean_s
+        if predicted > self._size:
+            self._size, self._raised = predicted, (now_s, predicted)
+        else:
+            at, size = self._raised
+            self._size = max(self.floor, size * 2 ** (-(now_s - at) / self.tau_s))
+        return max(0, end - int(self._size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a week was like; `kept_max` and `kept_mean` in bytes."""
+
+    returns: int
+    resyncs: int
+    kept_max: int
+    kept_mean: float
+
+
+def written(seed: int, now_s: int) -> int:
+    """Return how many bytes come in the tick that begins then."""
+    chance = random.Random(now_s // SPELL_S * 7919 + seed)
+    rate = BURST_BYTES_S if chance.random() < BURST_PART else chance.uniform(*QUIET_BYTES_S)
+    return int(rate * TICK_S)
+
+
+def week(seed: int, make: Callable[[], Rule], seconds: int = WEEK_S) -> Outcome:
+    """Return what becomes of the readers under a rule."""
+    chance, rule = random.Random(seed), make()
+    changes = {f"r{n}": chance.expovariate(1 / STAY_S) for n in range(READERS)}
+    away: dict[str, tuple[int, float]] = {}  # where and when it left
+    end = start = returns = resyncs = kept_max = kept_sum = 0
+    for now_s in range(0, seconds, TICK_S):
+        for name, at in changes.items():
+            if at > now_s:
+                continue
+            if name in away:
+                position, left_s = away.pop(name)
+                returns, resyncs = returns + 1, resyncs + (position < start)
+                rule.came(name, max(position, start), now_s - left_s, now_s)
+                changes[name] = at + chance.expovariate(1 / STAY_S)
+            else:
+                away[name] = end, at
+                rule.left(name, end, now_s)
+                changes[name] = at + min(AWAY_MAX_S, chance.lognormvariate(math.log(AWAY_S), AWAY_SIGMA))
+        more = written(seed, now_s)
+        end += more
+        start = rule.tick(changes.keys() - away.keys(), end, more, now_s)
+        kept_max, kept_sum = max(kept_max, end - start), kept_sum + end - start
+    return Outcome(
+        returns=returns, resyncs=resyncs, kept_max=kept_max, kept_mean=kept_sum / (seconds // TICK_S)
+    )  # fmt: skip
