@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import cables, watchers
+from bench import cables, subscribers, watchers
 from bench.figures import m3, m5, t6
 from bench.network.week import Followers, Formula, Known, week
 from bench.venus_transmission import make_half
 from bench.watchers import Seen, numbers
+from venus.errors import DigestMismatch
 from venus.network.labels import is_wanted
+from venus.rpc.sealed import seal
 from venus.wire import broker_pb2, change_pb2
 
 README = Path(__file__).parents[2] / "bench" / "README.md"
@@ -92,6 +94,21 @@ def test_a_watcher_counts_rows_that_come_twice_and_rows_that_never_come() -> Non
     assert (watcher.seen.row, watcher.seen.doubled, watcher.seen.lost) == (9, 2, 3)
     assert watcher.seen.ends == [3, 5, 5, 9]
     assert list(numbers(increment(7, 3).body)) == [7, 8, 9]
+
+
+def test_a_frame_that_another_subscriber_has_read_is_compared_and_a_damaged_one_is_found() -> None:
+    frames = subscribers._Frames()
+    content = seal(broker_pb2.DeliveryFrame(increments=[increment(1, 3), increment(4, 2)]))
+    found = frames.read(content)
+
+    assert (found.begin, found.end) == (0, 5)
+    assert frames.read(bytes(bytearray(content))) is found, "another copy of the same bytes"
+    damaged = bytearray(content)
+    damaged[len(damaged) // 2] ^= 1
+    with pytest.raises(DigestMismatch):
+        frames.read(bytes(damaged))
+    with pytest.raises(AssertionError, match="missing"):
+        frames.read(seal(broker_pb2.DeliveryFrame(increments=[increment(1, 3), increment(5, 2)])))
 
 
 def test_a_consumer_that_has_not_everything_has_lost_the_rest() -> None:
