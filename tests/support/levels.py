@@ -11,7 +11,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -210,12 +209,11 @@ class Levels:
         self._source.cursor().execute("UPDATE marks SET number = %s", (number,))
         return lambda target: bool(query(self.targets[target], "SELECT number FROM marks")[0][0] >= number)
 
-    def level(self, *targets: str, within_s: float = SURE_S) -> float:
-        """Wait until a mark is at these targets, all if none is named; return how long that took."""
-        began, has = time.monotonic(), self.mark()
-        for target in targets or tuple(self.targets):
-            wait_for(partial(has, target), within_s)
-        return time.monotonic() - began
+    def level(self) -> None:
+        """Wait until a mark that is written now is at every target."""
+        has = self.mark()
+        for target in self.targets:
+            wait_for(partial(has, target), SURE_S)
 
     def rows(self, url: str) -> list[tuple[Any, ...]]:
         """Return every row, at the source or at a target."""

@@ -12,6 +12,7 @@ from venus.network.drawing import Hop, SetView, View
 from venus.network.topology import PULLS_AS, BrokerSet, Tier, merged, problems_of
 from venus.rpc.address import Address, Proof
 from venus.rpc.admin import Admin
+from venus.rpc.homes import is_home
 from venus.wire import broker_pb2
 
 SETS_MAX = 200
@@ -119,13 +120,13 @@ def _second_homes(told: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> 
     homes: dict[tuple[str, str], dict[str, int]] = {}
     for found, status in told:
         for entry in status.businesses:
-            if not status.network.upstream and not entry.HasField("mirror") and not entry.replaced:
+            if is_home(status.network, entry):
                 for network in status.network.networks[:1]:
                     homes.setdefault((network, entry.business), {})[found.name] = entry.home.home_term
     for (_, business), sets in homes.items():
         if len(sets) > 1:
             named = " and ".join(f"set {name} (home term {term})" for name, term in sorted(sets.items()))
-            newest = max(sets, key=lambda name: sets[name])
+            newest = min(sets, key=lambda name: (-sets[name], name))
             yield (
                 f"{business} has two homes, {named}: stop all but {newest}, name its brokers in the others' [cluster] "
                 "upstream, and start them again"

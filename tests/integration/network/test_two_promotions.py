@@ -16,7 +16,7 @@ from tests.support.brokers import BUSINESS, BrokerProcess, business_status, comm
 from tests.support.proxy import Proxy
 from tests.support.real_broker import free_port
 from venus.broker.service.process import RunningBroker
-from venus.errors import Refused, VenusError
+from venus.errors import Refused, Unavailable, VenusError
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
@@ -140,6 +140,25 @@ def test_two_sets_that_were_promoted_apart_become_one_home(cores: Cores) -> None
     networks.has(cores.at["third"], business_status(cores.at["second"]).next_offset)
 
 
+def test_the_producer_of_the_set_that_stays_is_asked_once_more(cores: Cores) -> None:
+    cores.hq.stop()
+    cores.cut()
+    for address in cores.at.values():
+        promote(address)
+    source = Shipper()
+    source.ship(cores.at["second"], 1)
+    with Producer(cores.at["second"], BUSINESS, "source", window_bytes_max=1 << 20) as producer:
+        source.epoch = producer.connect(source.epoch, source.batch).epoch
+        cores.mend()
+        wait_for(lambda: homes(*cores.at.values()) == [("second", 2)], SURE_S)
+        with pytest.raises(Unavailable, match="another set was promoted at the same time, and this one stays"):
+            commit(producer, [half(5, rows=5)])
+    (window,) = business_status(cores.at["second"]).losses
+    assert not window.HasField("end_offset")
+    source.ship(cores.at["second"], 1)
+    assert not business_status(cores.at["second"]).losses, "the other one took nothing"
+
+
 def test_the_old_home_tells_two_that_do_not_know_each_other(start: Start) -> None:
     port = free_port()
     hq = start("hq", listen=f"127.0.0.1:{port}")
@@ -237,3 +256,5 @@ def test_a_set_that_is_the_home_of_one_business_alone_counts_as_its_home(start: 
     with pytest.raises(Refused, match=r"orders: the home is not gone, set second at"):
         promote(third.address, business="orders")
     assert promote(third.address, business="stock").home_term == 1
+    assert promote(third.address, business="orders", force=True).home_term == 2
+    wait_for(lambda: business_status(second.address, "orders").home.home_term == 2, SURE_S)

@@ -18,6 +18,7 @@ from venus.errors import Unavailable, Untrusted, VenusError
 from venus.model import is_address
 from venus.rpc.address import Address, Proof
 from venus.rpc.admin import Admin
+from venus.rpc.homes import is_home
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
@@ -43,11 +44,7 @@ class Answer:
             return False
         if self.status is None:
             return True
-        entry = self.entry(business)
-        if entry is not None and (entry.replaced or entry.HasField("mirror")):
-            return False
-        was_promoted = entry is not None and entry.home.home_term and entry.home.set == self.status.network.set
-        return bool(was_promoted) or not self.status.network.upstream
+        return is_home(self.status.network, self.entry(business))
 
     def entry(self, business: str) -> broker_pb2.BusinessStatus | None:
         """Return what was said of a business."""

@@ -113,6 +113,7 @@ class Network:
         """Raise where no producer may ship, which is done at the home alone: Refused, NotLeader at a core set."""
         if self._upstream is None or self.succession.takes(business):
             return
+        self._core.homes.refuse_consumer(business)  # a promoted set that was replaced knows who is the home
         home = ", ".join(self._home()) or "not known yet"
         text = (
             f"{business}: this broker is of {self._place.tier} set {self._place.set}, which takes no changes from "

@@ -1,0 +1,16 @@
+"""Whether a broker that answers is of a home of a business, by what its status says. Pure."""
+
+from __future__ import annotations
+
+from venus.wire import broker_pb2
+
+
+def is_home(network: broker_pb2.NetworkStatus, entry: broker_pb2.BusinessStatus | None) -> bool:
+    """Whether producers may ship for a business there: by configuration, or since a promotion of this business.
+
+    `entry` None: it has nothing of the business yet.
+    """
+    if entry is not None and (entry.replaced or entry.HasField("mirror")):
+        return False
+    was_promoted = entry is not None and bool(entry.home.home_term) and entry.home.set == network.set
+    return was_promoted or not network.upstream
