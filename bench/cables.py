@@ -39,6 +39,7 @@ class _Cable:
         self.back = asyncio.Event()
         self.back.set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.open: set[_End] = set()
 
     @property
     def is_out(self) -> bool:
@@ -81,11 +82,13 @@ class _End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
+        self._cable.open.add(self)
 
     def data_received(self, data: bytes) -> None:
         self._pass(data)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._cable.open.discard(self)
         self._pass(None)
 
     def close(self) -> None:
@@ -135,6 +138,9 @@ async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
             elif what == "back":
                 cables[name].back.set()
         orders.send({name: dict(cables[name].passed) for name in names})
+    for cable in cables.values():
+        for end in cable.open:
+            end.close()
 
 
 def _run(targets: Mapping[str, str], orders: Connection) -> None:

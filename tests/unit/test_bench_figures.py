@@ -43,6 +43,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(100):
         writer.write(data)
     writer.close()
+    await writer.wait_closed()
 
 
 def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
@@ -70,8 +71,11 @@ def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
         found = await asyncio.wait_for(reader.readexactly(3), 5.0)
         waited_s = time.monotonic() - began
         late_found = await asyncio.wait_for(late_reader.readexactly(5), 5.0)
-        writer.close()
-        late.close()
+        for each in (writer, late):
+            each.close()
+            await each.wait_closed()
+        while cable.open:
+            await asyncio.sleep(0.01)
         near.close()
         server.close()
         return silent, found, waited_s, late_found, cable.passed["down"]
