@@ -130,7 +130,7 @@ def run(quick: bool) -> Sequence[Finding]:
         sender = Messages(started.at("home"), make=mixed)
         sender.one()
         started.wait(sender.end)
-        found = [steady(started, sender, rate, 8.0 if quick else 60.0) for rate in CHANGES_PER_S]
+        found = [steady(started, sender, rate, 5.0 if quick else 60.0) for rate in CHANGES_PER_S]
         sender.rows = VOLUME_ROWS
         found.append(volume(started, cables, sender, 50 if quick else 400))
         sender.close()
