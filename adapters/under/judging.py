@@ -7,25 +7,18 @@ crash or to catch up, gets the same one.
 
 from __future__ import annotations
 
-import numpy as np
-
 from venus.adapters.under.fold import Rows
-from venus.codec.filtering import inside_of
-from venus.codec.packed import Packed
+from venus.codec.filtering import as_keys
 from venus.model import TableSchema
 from venus.predicates.ranges import Predicate
 
 
 def judged(rows: Rows, predicate: Predicate | None, version: TableSchema) -> Rows:
     """Return the changes as the target gets them; in order, as many as there were."""
-    live = ~rows.is_deleted
-    if predicate is None or not live.any():
+    found = None
+    if predicate is not None:
+        found = as_keys(predicate, rows.record_ids, rows.rows, rows.is_deleted, version)
+    if found is None:
         return rows
-    present = rows.where(live)
-    kept = np.zeros(len(rows), dtype=np.bool_)
-    kept[live] = inside_of(predicate, present.record_ids, present.rows, version)
-    if (kept == live).all():
-        return rows
-    data = np.frombuffer(rows.rows.data, dtype=np.uint8)[np.repeat(kept, rows.rows.sizes)].tobytes()
-    sizes = np.where(kept, rows.rows.sizes, 0).astype(np.uint32)
-    return Rows(record_ids=rows.record_ids, rows=Packed(data, sizes), is_deleted=~kept, offsets=rows.offsets)
+    kept, is_deleted = found
+    return Rows(record_ids=rows.record_ids, rows=kept, is_deleted=is_deleted, offsets=rows.offsets)

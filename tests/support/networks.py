@@ -16,12 +16,14 @@ from venus.wire import broker_pb2
 
 def settings_of(
     data_dir: Path, upstream: Sequence[str], *, tier: str = "access", level: int = 1, labels: Sequence[str] = (),
-    known_labels: dict[str, tuple[str, ...]] | None = None, set_name: str = "", **options: Any,
+    known_labels: dict[str, tuple[str, ...]] | None = None, set_name: str = "",
+    where: dict[str, dict[str, str]] | None = None, **options: Any,
 ) -> Settings:  # fmt: skip
     """Return settings of a set of one broker, named as its directory; without an upstream it is the home."""
     place: dict[str, Any] = {"set": set_name or data_dir.name}
     if upstream:
         place |= {"tier": tier, "level": level, "upstream": tuple(upstream), "labels": tuple(labels)}
+        place |= {"where": where or {}}
     broker = Broker(**{"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "data_dir": data_dir, **options})
     return Settings(broker=broker, cluster=Cluster(**place), labels=known_labels or {})
 

@@ -111,6 +111,21 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
         ("[cluster]\npriority = 3\n", 1, "cluster: name must be set"),
         ("[cluster]\nlevel = 1\n", 1, "cluster: level is 1, and core sets are at level 0"),
         ('[cluster]\nlabels = ["eu"]\n', 1, "cluster: labels are for tandem and access sets"),
+        (
+            '[cluster]\n[cluster.where.shop]\norders = "a = 1"\n',
+            1,
+            "cluster: where is for tandem and access sets: a core set has",
+        ),
+        (
+            f'{ACCESS}level = 1\nset = "a"\n[cluster.where.shop]\norders = "region = \'EU\' or x = 1"\n',
+            7,
+            "cluster.where.shop.orders: \"region = 'EU' or x = 1\" character 15: OR joins two ranges into something",
+        ),
+        (
+            f'{ACCESS}level = 1\nset = "a"\n[cluster.where.shop]\nORDERS = "a = 1"\n"app.orders" = "a = 2"\n',
+            6,
+            "cluster.where.shop: has two predicates for one table: ORDERS and app.orders",
+        ),
         ('[cluster]\nset = " "\n', 1, "cluster: set must have 1 to 128 printable characters"),
         ('[cluster]\ntier = "access"\n', 1, "cluster: level must be set for tier access: 1 is directly below"),
         (

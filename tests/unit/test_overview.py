@@ -198,6 +198,10 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
         "mirror of home -> eu: cut off for 12 s; it had everything then; 2.0 KiB pulled: nobody answers"
     )
     assert "it has everything" in mirror_shown(replace(view, state="following"))
+    some = mirror_shown(replace(view, only=("orders", "items"), where=("orders where a = 1", "items where b = 2")))
+    assert some.startswith(
+        "mirror of orders, items of home -> eu (only rows of orders where a = 1; of items where b = 2): cut off"
+    )
 
 
 def test_a_set_that_pulls_from_here_is_shown_and_missed_as_a_set() -> None:

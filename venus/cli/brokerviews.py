@@ -49,3 +49,5 @@ class MirrorView:
     rows: int
     rows_expected: int
     only: tuple[str, ...] = ()
+    #: Of which tables some rows only are here: "TABLE where PREDICATE".
+    where: tuple[str, ...] = ()

@@ -173,6 +173,7 @@ def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView
         rows=found.rows,
         rows_expected=found.rows_expected,
         only=tuple(found.only),
+        where=tuple(f"{one.table} where {one.predicate}" for one in found.where),
     )
 
 

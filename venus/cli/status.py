@@ -156,6 +156,7 @@ def mirror_shown(found: MirrorView) -> str:
     """Say what is mirrored, from where, and how far it is behind."""
     way = " -> ".join(found.path)
     what = f"{', '.join(found.only)} of " if found.only else ""
+    rows = f" (only rows of {'; of '.join(found.where)})" if found.where else ""
     state = f"{found.state} for {seconds_shown(found.since_s)}"
     if found.state == "filling" and found.rows_expected:
         state += f", {found.rows:,} rows of about {found.rows_expected:,}"
@@ -163,7 +164,7 @@ def mirror_shown(found: MirrorView) -> str:
     behind = everything if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
     where = f" at {found.address}" if found.address else ""
     reason = f": {found.reason}" if found.reason else ""
-    return f"mirror of {what}{way}{where}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}"
+    return f"mirror of {what}{way}{where}{rows}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}"
 
 
 def below_shown(below: ConsumerView) -> str:

@@ -58,7 +58,8 @@ def _set(one: SetView) -> dict[str, Any]:
     return {
         "set": one.set.name, "asked": one.asked, "tier": one.set.tier.value if one.asked else None,
         "level": one.set.level, "addresses": list(one.set.addresses), "upstream": list(one.set.upstream),
-        "labels": sorted(one.set.labels), "pulls_from": one.pulls_from or None, "trouble": one.trouble,
+        "labels": sorted(one.set.labels), "where": sorted(one.set.where),
+        "pulls_from": one.pulls_from or None, "trouble": one.trouble,
         "businesses": [_hop(hop) for hop in one.businesses],
     }  # fmt: skip
 

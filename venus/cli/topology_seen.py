@@ -111,7 +111,7 @@ def _set_of(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> Br
     tier = Tier(network.tier) if network.tier in list(Tier) else Tier.CORE
     return BrokerSet(
         name=network.set or ", ".join(addresses), tier=tier, level=network.level, upstream=tuple(network.upstream),
-        labels=frozenset(network.labels), addresses=addresses,
+        labels=frozenset(network.labels), where=frozenset(network.where), addresses=addresses,
     )  # fmt: skip
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from venus.config.section import Section
-from venus.config.values import Addresses, Names
+from venus.config.values import Addresses, Name, Names, Predicates
 from venus.model import NAME_CHARS_MAX, is_name
 
 #: Replicas of one business.
@@ -15,7 +15,19 @@ BROKERS_MAX = 64
 #: Levels of tandem sets between the core and the access sets.
 LEVELS_MAX = 100
 #: The options that need neither a name nor etcd.
-_NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels"})
+_NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels", "where"})
+
+
+def _one_for_each(where: dict[str, str]) -> dict[str, str]:
+    """Refuse two predicates for one table: ORDERS is orders, and APP.ORDERS is one of them."""
+    known: dict[str, str] = {}
+    for name in sorted(where, key=lambda name: "." in name):
+        lower = name.lower()
+        for key in (lower, lower.partition(".")[2]):
+            if key and key in known:
+                raise ValueError(f"has two predicates for one table: {known[key]} and {name}")
+        known[lower] = name
+    return where
 
 
 class Cluster(Section):
@@ -49,6 +61,8 @@ class Cluster(Section):
     upstream: Addresses = ()
     #: Which labels of `[labels]` are mirrored; empty = everything.
     labels: Names = ()
+    #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; other tables come whole.
+    where: dict[Name, Annotated[Predicates, AfterValidator(_one_for_each)]] = {}
     #: Among brokers that could equally well lead, the one with the smallest leads.
     priority: int = Field(default=0, ge=-1000, le=1000)
     #: How many brokers have a new business.
@@ -106,8 +120,9 @@ class Cluster(Section):
         if self.tier == "core":
             if self.level:
                 raise ValueError(f"level is {self.level}, and core sets are at level 0: set tier too")
-            if self.labels:
-                raise ValueError("labels are for tandem and access sets: a core set has every business")
+            if self.labels or self.where:
+                what = "labels are" if self.labels else "where is"
+                raise ValueError(f"{what} for tandem and access sets: a core set has every row of every business")
             return
         if not self.level:
             raise ValueError(f"level must be set for tier {self.tier}: 1 is directly below the core")

@@ -102,6 +102,7 @@ def _title(one: SetView) -> str:
         parts.append(one.set.site)
     parts += [", ".join(one.set.addresses)] if one.set.addresses else []
     parts += [f"labels {', '.join(sorted(one.set.labels))}"] if one.set.labels else []
+    parts += [f"rows of {one_filter}" for one_filter in sorted(one.set.where)]
     parts += [f"! {one.trouble}"] if one.trouble else []
     return f"{one.set.name}: {' · '.join(parts)}"
 

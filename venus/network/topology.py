@@ -39,6 +39,8 @@ class BrokerSet:
     upstream: tuple[str, ...] = ()
     #: It pulls what has one of these labels; empty = everything.
     labels: frozenset[str] = frozenset()
+    #: Of which tables it pulls some rows only: "BUSINESS: TABLE where PREDICATE".
+    where: frozenset[str] = frozenset()
     addresses: tuple[str, ...] = ()
 
     @property
@@ -112,7 +114,7 @@ def merged(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
 
 
 def _contradictions(one: BrokerSet, other: BrokerSet) -> Iterator[str]:
-    for what in ("tier", "level", "site", "labels"):
+    for what in ("tier", "level", "site", "labels", "where"):
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
             yield (

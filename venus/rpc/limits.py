@@ -39,6 +39,8 @@ ADDRESSES_MAX, ADDRESS_CHARS_MAX = 100, 300
 SET_ID_CHARS_MAX = 100
 #: Ids of the networks that a store belongs to.
 NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
+#: Of what somebody wants of a table's rows, in the one way of writing it.
+PREDICATE_CHARS_MAX = 40_000
 #: Of an adapter's report (reports.py).
 REPORTED_TABLES_MAX = 256
 REPORTED_NAME_CHARS_MAX = 300
@@ -113,6 +115,7 @@ _SNAPSHOT = Name(64)
 _VERDICT = Number(0, 2)
 _TABLE_IDS = Each(TABLES_MAX, _U32)
 _ONLY = Each(TABLES_MAX, Name(REPORTED_NAME_CHARS_MAX))
+_WHERE = Each(TABLES_MAX)
 _NETWORKS = Each(NETWORKS_MAX, Name(NETWORK_CHARS_MAX))
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
@@ -164,7 +167,10 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "kept": _ANY,
         "only": _ONLY,
         "set_id": Name(SET_ID_CHARS_MAX, may_be_empty=True),
+        "where": _WHERE,
     },
+    "RowFilter": {"table": Name(REPORTED_NAME_CHARS_MAX), "predicate": Bytes(PREDICATE_CHARS_MAX), "tables": _WHERE},
+    "TableVersion": {"table_id": _U32, "version": _U32},
     "AdapterReport": {
         "tables": Each(REPORTED_TABLES_MAX),
         "tables_left_out": _U32,
@@ -194,6 +200,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "lease_s": Number(0, LEASE_S_MAX),
         "holder": Name(HOLDER_CHARS_MAX, may_be_empty=True),
         "only": _ONLY,
+        "where": _WHERE,
     },
     "Split": {
         "table_id": _U32,
@@ -205,6 +212,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "Snapshot": {
         "snapshot_id": _SNAPSHOT,
         "networks": _NETWORKS,
+        "where": _WHERE,
         "offset": _ANY,
         "epoch": _ANY,
         "sequence": _ANY,

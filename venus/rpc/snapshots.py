@@ -72,12 +72,13 @@ class Snapshots:
 
     def open(
         self, business: str, *, table_ids: Seq[int] = (), splits: int = 1, lease_s: int = 0, holder: str = "",
-        only: Seq[str] = (),
+        only: Seq[str] = (), where: Seq[broker_pb2.RowFilter] = (),
     ) -> broker_pb2.Snapshot:  # fmt: skip
         """Make a snapshot and pin it for its lease."""
         request = broker_pb2.OpenSnapshotRequest(
-            business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder, only=only
-        )
+            business=business, table_ids=table_ids, splits=splits, lease_s=lease_s, holder=holder, only=only,
+            where=where,
+        )  # fmt: skip
         snapshot = self._connection.call(
             business, lambda channel: _ask(channel, "OpenSnapshot", request, broker_pb2.Snapshot)
         )

@@ -57,6 +57,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         ahead: bool = False,
         only: Seq[str] = (),
         set_id: str = "",
+        where: Seq[broker_pb2.RowFilter] = (),
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
         super().__init__(address, business, keepalive_s)
@@ -68,6 +69,7 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
             ahead=ahead,
             only=only,
             set_id=set_id,
+            where=where,
         )
         self._credit_bytes = credit_bytes
         self._unsqueezer = Unsqueezer()

@@ -673,6 +673,7 @@ class Open(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     ONLY_FIELD_NUMBER: _builtins.int
     SET_ID_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
@@ -698,6 +699,12 @@ class Open(_message.Message):
         Not with table_ids. What has such a name later counts too.
         """
 
+    @_builtins.property
+    def where(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowFilter]:
+        """Of these tables only the rows inside are sent whole; what is outside is sent as the deletion of its key.
+        Not with table_ids.
+        """
+
     def __init__(
         self,
         *,
@@ -712,16 +719,71 @@ class Open(_message.Message):
         kept: _builtins.int | None = ...,
         only: _abc.Iterable[_builtins.str] | None = ...,
         set_id: _builtins.str = ...,
+        where: _abc.Iterable[Global___RowFilter] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "set_id", b"set_id", "table_ids", b"table_ids", "transient", b"transient"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "set_id", b"set_id", "table_ids", b"table_ids", "transient", b"transient", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kept) -> _WhichOneofReturnType__kept | None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
+
+@_typing.final
+class RowFilter(_message.Message):
+    """Which rows of a table somebody wants."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    PREDICATE_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    """ORDERS or APP.ORDERS; what has such a name later counts too"""
+    predicate: _builtins.str
+    """a conjunction of ranges of its columns"""
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableVersion]:
+        """Those that had the name at the cut of the full data, each with its newest version there."""
+
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        predicate: _builtins.str = ...,
+        tables: _abc.Iterable[Global___TableVersion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["predicate", b"predicate", "table", b"table", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowFilter: _TypeAlias = RowFilter  # noqa: Y015
+
+@_typing.final
+class TableVersion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["table_id", b"table_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableVersion: _TypeAlias = TableVersion  # noqa: Y015
 
 @_typing.final
 class Increment(_message.Message):
@@ -814,12 +876,15 @@ class Opened(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
+    FILTERS_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
     """of the queue now"""
     log_start: _builtins.int
     epoch: _builtins.int
     kept: _builtins.int
     """from here on the queue is kept for this consumer; absent: a broker that knows one position"""
+    filters: _builtins.bool
+    """what follows is chosen as Open.where says; an older broker does not say so"""
     @_builtins.property
     def snapshot(self) -> Global___Snapshot:
         """only for offset -1"""
@@ -842,10 +907,11 @@ class Opened(_message.Message):
         kept: _builtins.int | None = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
         home: Global___Home | None = ...,
+        filters: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "home", b"home", "kept", b"kept", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "home", b"home", "kept", b"kept", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "filters", b"filters", "home", b"home", "kept", b"kept", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
@@ -894,6 +960,7 @@ class OpenSnapshotRequest(_message.Message):
     LEASE_S_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
     ONLY_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     splits: _builtins.int
@@ -911,6 +978,10 @@ class OpenSnapshotRequest(_message.Message):
     def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """tables by name, as in Open"""
 
+    @_builtins.property
+    def where(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowFilter]:
+        """as in Open"""
+
     def __init__(
         self,
         *,
@@ -920,11 +991,12 @@ class OpenSnapshotRequest(_message.Message):
         lease_s: _builtins.int = ...,
         holder: _builtins.str = ...,
         only: _abc.Iterable[_builtins.str] | None = ...,
+        where: _abc.Iterable[Global___RowFilter] | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "holder", b"holder", "lease_s", b"lease_s", "only", b"only", "seal", b"seal", "splits", b"splits", "table_ids", b"table_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "holder", b"holder", "lease_s", b"lease_s", "only", b"only", "seal", b"seal", "splits", b"splits", "table_ids", b"table_ids", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -977,6 +1049,7 @@ class Snapshot(_message.Message):
     LAST_BATCH_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     offset: _builtins.int
@@ -998,6 +1071,10 @@ class Snapshot(_message.Message):
 
     @_builtins.property
     def home(self) -> Global___Home: ...
+    @_builtins.property
+    def where(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowFilter]:
+        """as asked for, with the tables; its rows are chosen so"""
+
     def __init__(
         self,
         *,
@@ -1011,11 +1088,12 @@ class Snapshot(_message.Message):
         last_batch: _builtins.int = ...,
         networks: _abc.Iterable[_builtins.str] | None = ...,
         home: Global___Home | None = ...,
+        where: _abc.Iterable[Global___RowFilter] | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "home", b"home", "last_batch", b"last_batch", "lease_s", b"lease_s", "networks", b"networks", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "home", b"home", "last_batch", b"last_batch", "lease_s", b"lease_s", "networks", b"networks", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1790,6 +1868,7 @@ class MirrorStatus(_message.Message):
     ROWS_EXPECTED_FIELD_NUMBER: _builtins.int
     ONLY_FIELD_NUMBER: _builtins.int
     FILLS_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """waiting, filling, following, cut off, refused, elsewhere (another broker of the set pulls)"""
     reason: _builtins.str
@@ -1820,6 +1899,10 @@ class MirrorStatus(_message.Message):
     def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the tables; empty = all"""
 
+    @_builtins.property
+    def where(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowFilter]:
+        """which rows of a table are here; other tables are here whole"""
+
     def __init__(
         self,
         *,
@@ -1837,10 +1920,11 @@ class MirrorStatus(_message.Message):
         rows_expected: _builtins.int = ...,
         only: _abc.Iterable[_builtins.str] | None = ...,
         fills: _builtins.int = ...,
+        where: _abc.Iterable[Global___RowFilter] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "fills", b"fills", "hop_ms", b"hop_ms", "lag", b"lag", "lag_ms", b"lag_ms", "only", b"only", "reason", b"reason", "rows", b"rows", "rows_expected", b"rows_expected", "set", b"set", "since_us", b"since_us", "state", b"state", "upstream_offset", b"upstream_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "fills", b"fills", "hop_ms", b"hop_ms", "lag", b"lag", "lag_ms", b"lag_ms", "only", b"only", "reason", b"reason", "rows", b"rows", "rows_expected", b"rows_expected", "set", b"set", "since_us", b"since_us", "state", b"state", "upstream_offset", b"upstream_offset", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1862,6 +1946,7 @@ class NetworkStatus(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     FORMER_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
     set: _builtins.str
     tier: _builtins.str
     """core, tandem, access"""
@@ -1891,6 +1976,10 @@ class NetworkStatus(_message.Message):
     def former(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """addresses of the sets above until this one was promoted; `upstream` is empty then"""
 
+    @_builtins.property
+    def where(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of which tables some rows only are mirrored: "BUSINESS: TABLE where PREDICATE" """
+
     def __init__(
         self,
         *,
@@ -1904,10 +1993,11 @@ class NetworkStatus(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         refused: _builtins.str = ...,
         former: _abc.Iterable[_builtins.str] | None = ...,
+        where: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["former", b"former", "home", b"home", "labels", b"labels", "level", b"level", "networks", b"networks", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["former", b"former", "home", b"home", "labels", b"labels", "level", b"level", "networks", b"networks", "path", b"path", "refused", b"refused", "set", b"set", "tier", b"tier", "upstream", b"upstream", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ from tests.simulation.brokers.streams import Stream
 from venus.broker.queue.only import Choice
 from venus.codec.chunk import Sealed
 from venus.errors import Unavailable, VenusError
+from venus.network.row_filters import RowFilter
 from venus.wire import broker_pb2
 
 FRAME_BYTES = 300
@@ -19,9 +20,11 @@ FRAME_BYTES = 300
 class TierReading(Reading):
     """How far a stream has come, and which tables it wants."""
 
-    def __init__(self, group: str, token: int, offset: int, only: tuple[str, ...]) -> None:
+    def __init__(
+        self, group: str, token: int, offset: int, only: tuple[str, ...], where: tuple[RowFilter, ...]
+    ) -> None:
         super().__init__(group, token, offset)
-        self.only = Choice(only) if only else None
+        self.only = Choice(only, where) if only or where else None
 
 
 class TierClients(Clients):
@@ -30,7 +33,10 @@ class TierClients(Clients):
     def _let_in(self) -> None:
         """Let everybody in."""
 
-    def subscribe(self, stream: Stream, group: str, offset: int, epoch: int, only: tuple[str, ...]) -> None:
+    def subscribe(
+        self, stream: Stream, group: str, offset: int, epoch: int, only: tuple[str, ...],
+        where: tuple[RowFilter, ...] = (),
+    ) -> None:  # fmt: skip
         """Begin a stream from an offset on."""
         core = self._host.core
         try:
@@ -40,7 +46,7 @@ class TierClients(Clients):
             stream.end(error)
             return
         stream.on_end = lambda: self._consumer_left(stream)
-        self.consumers[stream] = TierReading(group, token, offset, only)
+        self.consumers[stream] = TierReading(group, token, offset, only, where)
         if not stream.open:
             stream._left()
             return

@@ -13,11 +13,13 @@ from tests.simulation.judge import Violation
 from tests.simulation.tiers import faults
 from tests.simulation.tiers.clients import request
 from venus.broker.core import Core
+from venus.broker.machine import filter_wire
 from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import Progress
 from venus.broker.mirrors.pulling import Above, Pulling
 from venus.codec.chunk import Sealed, decode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, Unavailable, VenusError
+from venus.network.row_filters import RowFilter
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2
 
@@ -33,12 +35,12 @@ class SimulatedPuller:
 
     def __init__(
         self, core: Core, business: str, only: tuple[str, ...], above: Callable[[], Above],
-        may_pull: Callable[[str], None],
+        may_pull: Callable[[str], None], where: tuple[RowFilter, ...] = (),
     ) -> None:  # fmt: skip
         self.host = cast("TierHost", core._host)  # type: ignore[attr-defined]
         self.business, self.only = business, only
         self._look = above
-        self._pulling = Pulling(core, business, only, self._found, may_pull, lambda: self.host.loop.now)
+        self._pulling = Pulling(core, business, only, self._found, may_pull, lambda: self.host.loop.now, where)
         self._session: Generator[calls.Call, Any, None]
         self._at = 0  # which of the sets above is asked
         self._clear()
@@ -170,11 +172,11 @@ class SimulatedPuller:
         match call:
             case calls.OpenSnapshot():
                 self.host.loop.counts["full data begun"] += 1
-                return upper.clients.open_snapshot(
-                    broker_pb2.OpenSnapshotRequest(
-                        business=BUSINESS, splits=1, lease_s=5, holder=call.holder, only=self.only
-                    )
-                )
+                asked = broker_pb2.OpenSnapshotRequest(
+                    business=BUSINESS, splits=1, lease_s=5, holder=call.holder, only=self.only,
+                    where=filter_wire.to_wire(call.where),
+                )  # fmt: skip
+                return upper.clients.open_snapshot(asked)
             case calls.RenewSnapshot():
                 self.host.loop.counts["full data that was interrupted is asked for"] += 1
                 snapshot = upper.core.full_data.renew(call.snapshot_id)
@@ -224,7 +226,7 @@ class SimulatedPuller:
         stream: Stream = Stream(upper, taken, ended, self.host.name)  # type: ignore[arg-type]
         self._stream, self._error = stream, None
         self.host.soon(ANSWERED_S, self._answer, ticket, None, Unavailable("no answer"))
-        stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only)
+        stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where)
 
     def _waited(self, ticket: int) -> None:
         stream = self._stream

@@ -11,17 +11,24 @@ import pytest
 from venus import alarm_rules, broker, conditions
 from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
 from venus.broker.mirrors.network import alarms_of
-from venus.broker.mirrors.place import Place, absent, short_of
+from venus.broker.mirrors.place import Place, absent, beyond, short_of, without_rows
 from venus.broker.pipeline.halting import reason
 from venus.broker.replicas.losses import diverged
 from venus.broker.service.replication_status import alarms as replication_alarms
 from venus.broker.service.replication_status import lost
 from venus.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
+from venus.model import Column, Kind, LogicalType, TableSchema
+from venus.network.row_filters import RowFilter
 from venus.replication.messages import Reinstall
 from venus.replication.records import Leadership, LossWindow, Member
 from venus.wire import broker_pb2
 
 ACCESS = Place(set="lyon", tier="access", level=2, labels=frozenset({"us"}))
+EU = (RowFilter(table="orders", predicate="a = 1"),)
+ORDERS = TableSchema(
+    table_id=1, version=1, namespace="shop", name="orders", key=("a",),
+    columns=(Column(name="a", number=1, type=LogicalType(kind=Kind.INT, length=8)),),
+)  # fmt: skip
 ABOVE = broker_pb2.NetworkStatus(set="europe", tier="tandem", level=1, labels=["eu"])
 
 
@@ -90,6 +97,14 @@ def test_what_replicas_say_has_a_rule() -> None:
         (alarms_of(broker_pb2.MirrorStatus(state="filling", reason="trimmed")), "mirror_filled", ""),
         (absent({"eu": ["ordres"]}, ["eu"], [], []), "label_absent", "eu names ordres"),
         (short_of(ACCESS, ABOVE), "label_short", "lyon"),
+        (without_rows({"shop": EU}, {}, "hq"), "predicate_absent", "shop"),
+        (without_rows({"shop": EU}, {"shop": {"items"}}, "hq"), "predicate_absent", "shop"),
+        (beyond((), EU, [ORDERS], "lyon", "hq"), "predicate_short", "lyon"),
+        (
+            ["table shop.orders is mirrored no further: its predicate (a = 1) does not fit version 2: character 1"],
+            "mirror_table_refused",
+            "shop.orders",
+        ),
         (short_of(replace(ACCESS, labels=frozenset()), ABOVE), "label_short", "lyon"),
     ],
 )

@@ -9,7 +9,7 @@ from venus.network.topology import BrokerSet, Tier
 
 
 def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: object) -> SetView:
-    known = {key: more.pop(key) for key in ("labels", "addresses", "site") if key in more}
+    known = {key: more.pop(key) for key in ("labels", "where", "addresses", "site") if key in more}
     return SetView(
         set=BrokerSet(name=name, tier=tier, level=level, **known),  # type: ignore[arg-type]
         pulls_from=above,
@@ -30,6 +30,13 @@ LYON = one(
     labels=frozenset({"eu"}),
 )  # fmt: skip
 NICE = one("nice", Tier.ACCESS, 2, "europe", Hop(business="main", offset=5, behind=0, state="following", hop_s=2.5))
+OSLO = one("oslo", Tier.ACCESS, 2, "europe", where=frozenset({"main: orders where region = 'NO'"}))
+
+
+def test_a_set_says_which_rows_it_has() -> None:
+    assert drawn(View((OSLO, EUROPE, HQ)), 100)[-1] == (
+        "   └─ oslo: access · level 2 · rows of main: orders where region = 'NO'"
+    )
 
 
 def test_each_set_hangs_below_the_one_it_pulls_from() -> None:

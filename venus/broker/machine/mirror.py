@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from venus.network import row_filters
+from venus.network.row_filters import RowFilter
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
@@ -17,6 +20,7 @@ class Mirror:
     set: str
     network: str
     only: tuple[str, ...] = ()  # the tables, by name; empty = all
+    where: tuple[RowFilter, ...] = ()  # which rows of a table; other tables are here whole
     begin: int = 0
     end: int = 0
     offset: int = 0
@@ -39,9 +43,17 @@ class Mirror:
 
 def encode(mirror: Mirror | None) -> dict[str, Any] | None:
     """Return what is stored."""
-    return asdict(mirror) if mirror is not None else None
+    if mirror is None:
+        return None
+    stored = asdict(mirror)
+    if not mirror.where:
+        del stored["where"]  # an older broker can read it
+    return stored
 
 
 def decode(stored: Mapping[str, Any] | None) -> Mirror | None:
     """Read what `encode` returned."""
-    return Mirror(**{**stored, "only": tuple(stored["only"])}) if stored is not None else None
+    if stored is None:
+        return None
+    where = row_filters.decode(stored.get("where", ()))
+    return Mirror(**{**stored, "only": tuple(stored["only"]), "where": where})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from venus.broker.machine import filter_wire, loss
 from venus.broker.machine import home as homes
-from venus.broker.machine import loss
 from venus.broker.machine.half import Half, State
 from venus.broker.machine.home import Home
 from venus.broker.machine.mirror import Mirror
@@ -18,6 +18,7 @@ def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
     mirror = Mirror(
         set=said.set, network=said.network, only=tuple(said.only), begin=index, offset=said.offset,
         sequence=said.sequence, rows=said.rows, reason=said.reason, snapshot=said.snapshot_id,
+        where=filter_wire.from_wire(said.where),
     )  # fmt: skip
     return State(
         epoch=said.epoch, last_batch=said.last_batch, last_sequence=said.sequence, next_offset=said.offset,

@@ -24,6 +24,7 @@ from venus.broker.store.rocks import Batch, Store
 from venus.model import Verdict
 from venus.replication.terms import TermCache
 from venus.rpc.limits import NUMBER_MAX
+from venus.wire import change_pb2
 
 _HALF = struct.Struct(">QQIQqQ")
 _SCHEMA_OFFSET = struct.Struct(">Q")
@@ -216,6 +217,13 @@ def encode_schema(offset: int, schema: bytes) -> bytes:
 def decode_schema(value: bytes) -> tuple[int, bytes]:
     """Read what `encode_schema` wrote."""
     return int(_SCHEMA_OFFSET.unpack_from(value)[0]), value[_SCHEMA_OFFSET.size :]
+
+
+def schemas_of(store: Store, business: int) -> Iterator[tuple[int, change_pb2.TableSchema]]:
+    """Yield the table versions that are known, each with the offset where it was described."""
+    for _, value in store.scan_prefix(keys.STATE, keys.schema_prefix(business)):
+        offset, content = decode_schema(value)
+        yield offset, change_pb2.TableSchema.FromString(content)
 
 
 def consumer_record(consumer: Consumer) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from venus.network.row_filters import RowFilter
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2
 
@@ -21,6 +22,7 @@ class OpenSnapshot:
 
     lease_s: int
     holder: str
+    where: tuple[RowFilter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +52,13 @@ class CloseSnapshot:
 class OpenStream:
     """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: address and networks.
 
-    Unavailable where an older home than that of `home_term` is followed.
+    Unavailable where an older home than that of `home_term` is followed; Refused where nobody judges by `where`.
     """
 
     offset: int
     epoch: int
     home_term: int = 0
+    where: tuple[RowFilter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,4 +66,5 @@ def said_of(
         snapshot_id=snapshot.snapshot_id,
         splits=snapshot.splits,
         home=snapshot.home if snapshot.HasField("home") else None,
+        where=snapshot.where,
     )

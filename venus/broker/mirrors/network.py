@@ -15,10 +15,12 @@ from venus.broker.mirrors.place import Place
 from venus.broker.mirrors.progress import State, Told
 from venus.broker.mirrors.puller import Puller
 from venus.broker.mirrors.pulling import Above
+from venus.broker.mirrors.rows import Rows
 from venus.broker.mirrors.succession import Succession
 from venus.broker.mirrors.upstream import Seen, Upstream
 from venus.config import Cluster
 from venus.errors import NotLeader, Refused, Unavailable
+from venus.network import row_filters
 from venus.network.topology import PULLS_AS
 from venus.rpc.address import Address, Proof
 from venus.wire import broker_pb2
@@ -50,6 +52,7 @@ class Network:
         self._place = Place(
             set=settings.set_name, tier=settings.tier, level=settings.level, labels=frozenset(settings.labels)
         )  # fmt: skip
+        self._rows = Rows(core, {name: row_filters.configured(found) for name, found in settings.where.items()})
         self._ids: tuple[str, ...] = ()
         self._refused = ""
         self._short: list[str] = []  # labels that the set above does not get
@@ -179,7 +182,7 @@ class Network:
             return
         if only and not tables_of([entry]) & {table.lower() for table in only}:
             return
-        puller = self._puller(self._core, name, only, self._above, self._may_pull)
+        puller = self._puller(self._core, name, only, self._above, self._may_pull, self._rows.wanted(name))
         with self._lock:
             self._pullers[name] = puller
         puller.start()
@@ -208,7 +211,7 @@ class Network:
                 set=self._place.set, tier=self._place.tier, level=self._place.level, networks=self._ids,
                 path=place.path_of(self._place, above), home=self._home(), labels=settings.labels,
                 upstream=() if is_home else settings.upstream, former=settings.upstream if is_home else (),
-                refused=self._refused,
+                refused=self._refused, where=place.shown(self._rows.configured),
             )
         )  # fmt: skip
         here = self.succession.promoted()
@@ -223,6 +226,7 @@ class Network:
                 entry.mirror.CopyFrom(self._mirror(entry, told, upstream.seen))
                 is_told = entry.mirror.state == State.REFUSED and (self._refused or upstream.seen.barred)
                 entry.alarms.extend([] if is_told else alarms_of(entry.mirror))
+                entry.alarms.extend(self._rows.alarms(entry.business, self._place.set, self._above_of(entry.business)))
         status.alarms.extend(self._alarms(upstream.seen, mirrored))
 
     def _alarms(self, seen: Seen, mirrored: Sequence[str]) -> list[str]:
@@ -235,10 +239,18 @@ class Network:
             where = f"set {seen.network.set}" if seen.network is not None else "the set above"
             served = f", what is here of {', '.join(mirrored)} is served" if mirrored else ""
             return [f"{where} does not answer for {self._monotonic() - seen.since:,.0f} s{served}: {seen.trouble}"]
-        if seen.network is None or not self._labels:
+        if seen.network is None:
             return self._short
-        tables = tables_of(seen.businesses.values())
-        return self._short + place.absent(self._labels, self.settings.labels, seen.businesses, tables)
+        absent = self._rows.absent(seen.network.set, {n: tables_of([e]) for n, e in seen.businesses.items()})
+        if self._labels:
+            tables = tables_of(seen.businesses.values())
+            absent += place.absent(self._labels, self.settings.labels, seen.businesses, tables)
+        return self._short + absent
+
+    def _above_of(self, business: str) -> broker_pb2.MirrorStatus | None:
+        """Return how the set above mirrors a business itself, as far as it has said; None = it has all of it."""
+        entry = self._upstream.seen.businesses.get(business) if self._upstream is not None else None
+        return entry.mirror if entry is not None and entry.HasField("mirror") else None
 
     def _told(self, name: str, seen: Seen) -> Told | None:
         """Return what a mirror says of itself; one is there before the set above has answered for the first time."""
@@ -270,6 +282,7 @@ class Network:
             lag=lag.offsets(entry.next_offset), lag_ms=lag.ms(entry.next_offset, now), hop_ms=told.hop_ms,
             bytes=told.nbytes, rows=told.rows, rows_expected=mirror.rows if mirror is not None else 0,
             only=self._only(entry.business, mirror), fills=told.fills,
+            where=self._rows.here(entry.business, self._above_of(entry.business)),
         )  # fmt: skip
 
     def _only(self, business: str, mirror: Mirror | None) -> tuple[str, ...]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from venus.model import TableSchema
+from venus.network.labels import is_wanted
+from venus.network.row_filters import RowFilter
 from venus.network.topology import BrokerSet, Tier, hop_problems, label_problems
+from venus.predicates.containing import contains
+from venus.predicates.ranges import compiled
+from venus.predicates.words import PredicateRefused
 from venus.wire import broker_pb2
 
 BUSINESS = "business:"
@@ -48,6 +54,78 @@ def refusal(here: Place, above: broker_pb2.NetworkStatus, known: Collection[str]
     upper = _node_of(above)
     wrong = next(hop_problems(here.node, upper), "") if upper is not None else ""
     return f"{wrong}; correct [cluster] tier or upstream" if wrong else ""
+
+
+def shown(where: Mapping[str, Iterable[RowFilter]]) -> list[str]:
+    """Return the predicates of every business as people read them."""
+    return [
+        f"{business}: {one.table} where {one.predicate}" for business, found in sorted(where.items()) for one in found
+    ]
+
+
+def without_rows(
+    where: Mapping[str, Iterable[RowFilter]], tables: Mapping[str, Collection[str]], above: str
+) -> list[str]:
+    """Return which businesses and tables have a predicate and are not above.
+
+    `tables`: of each business there, by name, with and without their namespace, in lower case.
+    """
+    found = []
+    for business, filters in sorted(where.items()):
+        if business not in tables:
+            found.append(f"[cluster.where.{business}] is about a business that set {above} does not have")
+            continue
+        found += [
+            f"[cluster.where.{business}] is about the table {one.table}, which set {above} does not have"
+            for one in filters
+            if one.table.lower() not in tables[business]
+        ]
+    return found
+
+
+def beyond(
+    own: Sequence[RowFilter], above: Sequence[RowFilter], schemas: Iterable[TableSchema], here: str, upper: str
+) -> list[str]:
+    """Return which tables have rows that are wanted here and that the set above does not get."""
+    found = []
+    for schema in schemas:
+        wide, narrow = _about(above, schema), _about(own, schema)
+        if wide is None or (narrow is not None and _contains(wide, narrow, schema)):
+            continue
+        rows = (
+            f"the rows of {schema.qualified} where {narrow.predicate}" if narrow else f"every row of {schema.qualified}"
+        )
+        found.append(
+            f"set {here} wants {rows}, and set {upper} above gets those where {wide.predicate}: only these come"
+        )
+    return found
+
+
+def _about(filters: Iterable[RowFilter], schema: TableSchema) -> RowFilter | None:
+    if schema.is_heartbeat:
+        return None
+    return next((one for one in filters if is_wanted((one.table,), schema.namespace, schema.name)), None)
+
+
+def _contains(wide: RowFilter, narrow: RowFilter, schema: TableSchema) -> bool:
+    try:
+        return contains(compiled(wide.predicate, schema), compiled(narrow.predicate, schema))
+    except PredicateRefused:
+        return True  # the table that it does not fit is named anyway
+
+
+def later_cut(changed: str, cut: int, end: int, groups: Collection[str]) -> str:
+    """Return why a cut of the full data is not taken yet, or an empty string.
+
+    `changed`: what is wanted now and was not; `end`: of the queue here. Who is below the cut is told to start over; a
+    consumer that has everything that was here could be at it, and would go on with rows that were chosen otherwise.
+    """
+    if not changed or not groups or cut > end:
+        return ""
+    return (
+        f"{changed}; the full data is taken once the queue above goes past offset {end}, so that {min(groups)} is told "
+        "to start over"
+    )
 
 
 def short_of(here: Place, above: broker_pb2.NetworkStatus) -> list[str]:

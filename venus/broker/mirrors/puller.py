@@ -10,11 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 from venus.broker.core import Core
+from venus.broker.machine import filter_wire
 from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import Progress, State
-from venus.broker.mirrors.pulling import Above, Pulling, check_home
+from venus.broker.mirrors.pulling import Above, Pulling, check_filters, check_home
 from venus.codec.chunk import Chunk
 from venus.errors import Unavailable, VenusError
+from venus.network.row_filters import RowFilter
 from venus.rpc.snapshots import Resume, Snapshots
 from venus.rpc.subscriber import Subscriber
 
@@ -33,9 +35,10 @@ class Puller:
         only: tuple[str, ...],
         above: Callable[[], Above],
         may_pull: Callable[[str], None],
+        where: tuple[RowFilter, ...] = (),
     ) -> None:
         self.business, self.only = business, only
-        self._pulling = Pulling(core, business, only, self._found, may_pull, time.monotonic)
+        self._pulling = Pulling(core, business, only, self._found, may_pull, time.monotonic, where)
         self._look = above
         self._line: Line | None = None
         self._stop = threading.Event()
@@ -118,8 +121,9 @@ class Line:
         match call:
             case calls.OpenSnapshot():
                 return self._full_data().open(
-                    self._business, splits=1, lease_s=call.lease_s, holder=call.holder, only=self._only
-                )
+                    self._business, splits=1, lease_s=call.lease_s, holder=call.holder, only=self._only,
+                    where=filter_wire.to_wire(call.where),
+                )  # fmt: skip
             case calls.RenewSnapshot():
                 return self._full_data().renew(call.snapshot_id)
             case calls.NextChunk():
@@ -153,8 +157,10 @@ class Line:
             self._stream = Subscriber(
                 above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only,
                 set_id=above.set_id,
+                where=filter_wire.to_wire(call.where),
             )  # fmt: skip
         opened = self._stream.open(call.offset, call.epoch)
+        check_filters(is_filtered=opened.filters or not call.where, above=above.set)
         check_home(opened.home, call.home_term, above.set)
         return self._stream.address, opened.networks
 

@@ -27,6 +27,7 @@ from venus.broker.mirrors.calls import (
     Settle,
 )
 from venus.broker.mirrors.filling import fill, said_of, splits_of
+from venus.broker.mirrors.place import later_cut
 from venus.broker.mirrors.progress import Progress, State
 from venus.broker.queue import places
 from venus.errors import (
@@ -41,6 +42,8 @@ from venus.errors import (
     Unavailable,
     VenusError,
 )
+from venus.network import row_filters
+from venus.network.row_filters import RowFilter
 from venus.wire import broker_pb2
 
 #: So many groups of batches are on their way to the disk.
@@ -79,8 +82,9 @@ class Pulling:
         above: Callable[[], Above],
         may_pull: Callable[[str], None],
         monotonic: Callable[[], float],
+        where: tuple[RowFilter, ...] = (),
     ) -> None:
-        self.business, self.only = business, only
+        self.business, self.only, self.where = business, only, where
         self.progress = Progress(core.clock_us)
         self.wait_s = RETRY_FIRST_S
         self._core, self._above, self._may_pull, self._monotonic = core, above, may_pull, monotonic
@@ -135,17 +139,23 @@ class Pulling:
         """Return why the full data is to be taken, "" the first time, None if there is no reason."""
         if mirror is None:
             return f"{business.proposed.home} has replaced this home" if business.proposed.is_replaced else ""
-        if mirror.only != self.only:
-            return "the labels have changed"
+        if changed := self._changed(mirror):
+            return changed
         if not mirror.end:
             return self._again or mirror.reason or "it was interrupted"
         return self._again or None
+
+    def _changed(self, mirror: Mirror) -> str:
+        """Return what is wanted now and was not when the full data was begun, or an empty string."""
+        if mirror.only != self.only:
+            return "the labels have changed"
+        return "" if row_filters.same(mirror.where, self.where) else "the predicates have changed"
 
     def _is_kept(self, business: Business, above: Above, mirror: Mirror) -> Calls[bool]:
         """Say whether full data that was interrupted can go on; let a snapshot go that is of no use any more."""
         if mirror.end or not mirror.snapshot:
             return False
-        if mirror.only != self.only or self._again:
+        if self._changed(mirror) or self._again:
             with suppress(VenusError):
                 yield CloseSnapshot(snapshot_id=mirror.snapshot)
             return False
@@ -170,9 +180,11 @@ class Pulling:
         """Take the full data, and follow from its cut on."""
         self.progress.enter(State.FILLING, reason, above.reach)
         self.progress.fills()
-        snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group)
+        snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group, where=self.where)
         try:
             self._check_network(above, snapshot.networks)
+            check_filters(is_filtered=len(snapshot.where) == len(self.where), above=above.set)
+            self._check_cut(business, snapshot.offset)
             check_home(snapshot.home, homes.term_of(business.proposed.home), above.set)
             said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
             yield Settle(future=self._core.mirrors.begin_full(business, said))
@@ -182,6 +194,15 @@ class Pulling:
             raise
         self._again = ""
         yield from self._take_full(business, above, snapshot.splits, snapshot.snapshot_id)
+
+    def _check_cut(self, business: Business, cut: int) -> None:
+        """Raise Unavailable where consumers would not be told that other rows are here."""
+        state = business.proposed
+        changed = self._changed(state.mirror) if state.mirror is not None else ""
+        with business.lock:
+            groups = list(business.consumers)
+        if waits := later_cut(changed, cut, state.next_offset, groups):
+            raise Unavailable(waits)
 
     def _take_full(
         self, business: Business, above: Above, splits: Sequence[broker_pb2.Split], snapshot_id: str
@@ -218,13 +239,14 @@ class Pulling:
         newest = places.newest(self._core.store, business)
         end, epoch = business.proposed.next_offset, business.epoch_at_end
         term = homes.term_of(business.proposed.home)
+        where = business.proposed.mirror.where if business.proposed.mirror is not None else ()
         if newest is not None and business.log_start <= newest.base_offset < end:
             with suppress(OffsetTrimmed):
                 found: tuple[str, Collection[str]] = yield OpenStream(
-                    offset=newest.base_offset, epoch=epoch, home_term=term
+                    offset=newest.base_offset, epoch=epoch, home_term=term, where=where
                 )
                 return found
-        found = yield OpenStream(offset=end, epoch=epoch, home_term=term)
+        found = yield OpenStream(offset=end, epoch=epoch, home_term=term, where=where)
         return found
 
     def _take_all(self, business: Business) -> Calls[None]:
@@ -248,6 +270,14 @@ class Pulling:
         yield Acknowledge(offset=reached)
         if committed_at_us:
             self.progress.arrived(committed_at_us)
+
+
+def check_filters(*, is_filtered: bool, above: str) -> None:
+    """Refuse what nobody has judged by the predicates that were asked for."""
+    if not is_filtered:
+        raise Refused(
+            f"set {above} is of a version that chooses no rows by [cluster.where]: update it, or remove the predicates"
+        )
 
 
 def check_home(said: broker_pb2.Home, home_term: int, above: str) -> None:

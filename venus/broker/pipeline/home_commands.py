@@ -68,9 +68,10 @@ def check_promotable(business: Business) -> None:
     if not state.is_mirror:
         raise Refused(f"{business.name} is no mirror at this set, which is its home: producers ship to it")
     assert state.mirror is not None
-    if state.mirror.only:
+    if state.mirror.only or state.mirror.where:
+        part = [*state.mirror.only, *(f"{one.table} where {one.predicate}" for one in state.mirror.where)]
         raise Refused(
-            f"{business.name}: only a part of it is mirrored here ({', '.join(state.mirror.only)}), so this set cannot "
+            f"{business.name}: only a part of it is mirrored here ({', '.join(part)}), so this set cannot "
             "become its home",
             hint="promote a core set: those have everything",
         )

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.queue_index import Placed
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
 from venus.broker.pipeline.failstop import Guard
 from venus.broker.queue import early_delivery, reader
 from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.cutting import Cut
 from venus.broker.queue.early_delivery import Sent
-from venus.broker.queue.only import Choice, Cut
+from venus.broker.queue.only import Choice
 from venus.broker.queue.reader import ReadResult
 from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
@@ -40,13 +42,17 @@ class Subscriptions:
     ) -> ReadResult:
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged.
 
-        `table_ids`: batches that concern one of these tables; `only`: nothing but these tables of them.
+        `table_ids`: batches that concern one of these tables; `only`: nothing but these tables and rows of them.
         """
         found = self._catalogue.known(business)
         with self._guard():
             if only is not None:
-                ids = only.ids(found)
-                return reader.read(self._store, self._buffer, found, offset, max_bytes, ids, self._cut)
+                part = only.part(found, self._store)
+
+                def cut(place: Placed, whole: bytes) -> tuple[int, bytes]:
+                    return self._cut.body(found, place, whole, part)
+
+                return reader.read(self._store, self._buffer, found, offset, max_bytes, part.ids, cut)
             return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
 
     def serving(self, business: str, offset: int) -> Business:

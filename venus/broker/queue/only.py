@@ -1,101 +1,66 @@
-"""What a reader gets that wants some tables by name: each batch with these alone, under a digest of its own.
-
-Offsets and Sequences stay what they are: changes of other tables are replaced by how many there were. A batch in which
-every change is wanted goes out as it is.
-"""
+"""What a reader wants of a business: some tables by name, and of some tables the rows inside a predicate."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable
-
-import xxhash
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.envelope import Version
+from venus.broker.machine.records import schemas_of
+from venus.broker.store.rocks import Store
+from venus.codec import schema as schemas_codec
+from venus.model import TableSchema
 from venus.network.labels import is_wanted
-from venus.wire import change_pb2
+from venus.network.row_filters import Fitted, RowFilter, fitted
 
 #: No table has this id: nothing of a business is wanted, which is something else than everything.
 NOTHING = frozenset({-1})
-#: What is kept for others who want the same.
-CACHE_BYTES_MAX = 8 << 20
 
-Body = tuple[int, bytes]  # digest, body
-#: Business, index in its log, digest: an unclean election may give an index to another batch.
-_Key = tuple[int, int, int, frozenset[int]]
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is wanted of a business as it is now. Parts with the same `key` want the same of every batch."""
+
+    ids: frozenset[int]  # of the tables; empty = all
+    where: tuple[RowFilter, ...] = ()
+    rows: Mapping[int, Fitted] = field(default_factory=dict)
+    versions: Mapping[Version, TableSchema] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[frozenset[int], tuple[RowFilter, ...]]:
+        """What tells it from another part of the same business."""
+        return self.ids, self.where
 
 
 class Choice:
-    """The tables of one business that a reader wants, by name; what has such a name later counts too."""
+    """What one reader wants of one business; what has such a name later counts too."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)
+    def __init__(self, names: Iterable[str], where: Iterable[RowFilter] = ()) -> None:
+        self.names, self.where = tuple(names), tuple(where)
         self._known = -1
         self._ids = NOTHING
+        self._rows: Mapping[int, Fitted] = {}
+        self._versions: Mapping[Version, TableSchema] = {}
+
+    def part(self, business: Business, store: Store) -> Part:
+        """Return what that is of the tables that there are."""
+        ids = self.ids(business)
+        if not self.where:
+            return Part(ids)
+        if len(self._versions) != len(business.schemas):  # what is committed here is on disk a moment later
+            found = [schemas_codec.from_wire(wire) for _, wire in schemas_of(store, business.number)]
+            self._versions = {(schema.table_id, schema.version): schema for schema in found}
+            self._rows = fitted(self.where, found)
+        return Part(ids, self.where, self._rows, self._versions)
 
     def ids(self, business: Business) -> frozenset[int]:
         """Return the ids of the tables that there are; the empty set stands for all."""
-        if not self._names:
+        if not self.names:
             return frozenset()
         if self._known != len(business.schemas):  # it grows with every version, and each name comes with one
             self._known = len(business.schemas)
             tables = list(business.tables.items())
-            found = frozenset(n for n, t in tables if is_wanted(self._names, t.namespace, t.name))
+            found = frozenset(n for n, t in tables if is_wanted(self.names, t.namespace, t.name))
             self._ids = found or NOTHING
         return self._ids
-
-
-class Cut:
-    """Batches cut down to some tables; thread-safe. The newest are kept: many sets may want the same."""
-
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[_Key, Body] = OrderedDict()
-        self._nbytes = 0
-
-    def body(self, business: Business, place: Placed, whole: bytes, ids: frozenset[int]) -> Body:
-        """Return digest and body of a batch with these tables only."""
-        key = (business.number, place.index, place.digest, ids)
-        with self._lock:
-            found = self._kept.get(key)
-        if found is None:
-            body = cut_down(whole, ids)
-            found = (place.digest if body is whole else xxhash.xxh3_64_intdigest(body)), body
-            self._keep(key, found)
-        return found
-
-    def _keep(self, key: _Key, found: Body) -> None:
-        with self._lock:
-            if key in self._kept:
-                return
-            self._kept[key] = found
-            self._nbytes += len(found[1])
-            while self._nbytes > self._bytes_max:
-                _, (_, gone) = self._kept.popitem(last=False)
-                self._nbytes -= len(gone)
-
-
-def cut_down(body: bytes, ids: frozenset[int]) -> bytes:
-    """Return a batch with the changes of some tables alone; the same object if that is all of it."""
-    message = change_pb2.BatchBody.FromString(body)
-    left_out = change_pb2.TableChanges.LEFT_OUT
-    others = [t for t in message.tables if t.table_id not in ids and t.kind != left_out]
-    if not others and all(schema.table_id in ids for schema in message.schemas):
-        return body
-    kept = change_pb2.BatchBody()
-    for table in message.tables:
-        if table.table_id in ids and table.kind != left_out:
-            kept.tables.add().CopyFrom(table)
-        elif kept.tables and kept.tables[-1].kind == left_out:
-            kept.tables[-1].count += table.count
-        else:
-            kept.tables.add(kind=left_out, count=table.count)
-    schemas = [schema for schema in message.schemas if schema.table_id in ids]
-    message.ClearField("tables")
-    message.ClearField("schemas")
-    message.schemas.extend(schemas)
-    message.tables.extend(kept.tables)
-    return message.SerializeToString()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from venus.broker.machine import home, loss
@@ -10,7 +11,6 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
 from venus.broker.queue import filled, places
 from venus.broker.queue.buffer import Buffer
-from venus.broker.queue.only import Cut
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed, Unavailable
 from venus.wire import broker_pb2
@@ -106,11 +106,11 @@ def in_range(business: Business, offset: int) -> None:
 
 def read(
     store: Store, buffer: Buffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int],
-    cut: Cut | None = None,
+    cut: Callable[[Placed, bytes], tuple[int, bytes]] | None = None,
 ) -> ReadResult:  # fmt: skip
     """Return at least one increment, if there is one, and no more than `max_bytes` of further ones.
 
-    With `cut` each batch has changes of these tables only.
+    `cut` makes digest and body of what the reader wants of each batch.
     """
     in_range(business, offset)
     visible = business.visible_offset
@@ -128,7 +128,7 @@ def read(
             else:
                 digest, body = place.digest, _body(store, buffer, business, place)
                 if cut is not None:
-                    digest, body = cut.body(business, place, body, table_ids)
+                    digest, body = cut(place, body)
                 increments.append(_increment(place, digest, body))
                 nbytes += len(body)
             reached = place.next_offset

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 
 from venus.broker.core import Core
+from venus.broker.machine import filter_wire
 from venus.broker.queue.early_delivery import Sent
 from venus.broker.queue.only import Choice
 from venus.broker.service.chunks import Chunks
@@ -60,7 +61,8 @@ class ConsumerStream:
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
         self._service_status, self._traffic, self._frames = service_status, traffic, frames
         self._tables = tuple(wanted.table_ids)
-        self._only = Choice(wanted.only) if wanted.only else None
+        self._where = filter_wire.from_wire(wanted.where)
+        self._only = Choice(wanted.only, self._where) if wanted.only or wanted.where else None
         #: A part of the credit; it shrinks while the consumer takes nothing.
         self.window = Window(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
         self._credit = Credit(wanted.credit_bytes)
@@ -68,7 +70,7 @@ class ConsumerStream:
         self._acknowledged = wanted.offset
         self._position = wanted.offset
         self.transient = wanted.transient
-        self.ahead = wanted.ahead and not wanted.table_ids and not wanted.only
+        self.ahead = wanted.ahead and not wanted.table_ids and self._only is None
         self._sent = Sent(wanted.offset)
         self._squeezer = Squeezer()
         self._error: VenusError | None = None
@@ -95,8 +97,9 @@ class ConsumerStream:
         snapshot: broker_pb2.Snapshot | None = None
         if self._wanted.offset == FULL:
             request = broker_pb2.OpenSnapshotRequest(
-                business=self.business, table_ids=self._tables, splits=1, holder=self.group, only=self._wanted.only
-            )
+                business=self.business, table_ids=self._tables, splits=1, holder=self.group, only=self._wanted.only,
+                where=self._wanted.where,
+            )  # fmt: skip
             snapshot = await blocking(Lane.FULL_DATA, self._core.full_data.open, request)
             self._position = snapshot.offset
         try:
@@ -111,6 +114,7 @@ class ConsumerStream:
         opened = await blocking(
             Lane.INCREMENTS, self._core.subscriptions.check_position, self.business, self._position, epoch
         )
+        opened.filters = bool(self._where)
         self.tail = max(self.tail, opened.next_offset)
         self._sent = Sent(self._position)
         attaching = asyncio.ensure_future(blocking(Lane.INCREMENTS, self._attach))
@@ -195,7 +199,7 @@ class ConsumerStream:
         if (shared := await self._shared_frame(room)) is not None:
             return shared
         wanted = (self.business, self._position, room, self._tables, self._only)
-        if self._follows:  # what was committed just now is in memory: no thread is worth it
+        if self._reads_here:
             result = self._core.subscriptions.read(*wanted)
         else:
             result = await self._bridge.blocking(Lane.INCREMENTS, self._core.subscriptions.read, *wanted)
@@ -223,11 +227,13 @@ class ConsumerStream:
             return None
         position = self._position
         business = self._core.subscriptions.serving(self.business, position)
-        wanted = Wanted(self.business, position, self._tables, tuple(self._wanted.only), bytes_max_for(room))
+        wanted = Wanted(
+            self.business, position, self._tables, tuple(self._wanted.only), bytes_max_for(room), self._where
+        )
         read = partial(
             self._core.subscriptions.read, self.business, position, wanted.bytes_max, self._tables, self._only
         )
-        found = await self._frames.take(business, wanted, read, from_memory=self._follows)
+        found = await self._frames.take(business, wanted, read, from_memory=self._reads_here)
         if found.frame is None or found.next_offset == position or not self._allows(found.price, found.increments):
             return None
         self._spend(found.price)
@@ -235,6 +241,11 @@ class ConsumerStream:
         self._position = found.next_offset
         self._frames.sent += 1
         return found.frame
+
+    @property
+    def _reads_here(self) -> bool:
+        """Whether no thread is worth it: what was committed just now is in memory, and no row of it is judged."""
+        return self._follows and not self._where
 
     @property
     def _room(self) -> int:

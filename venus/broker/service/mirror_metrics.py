@@ -17,6 +17,7 @@ GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]], ...] 
         lambda m: m.hop_ms / 1000,
     ),
     ("venus_mirror_following", "1 while it follows the set above", lambda m: float(m.state == "following")),
+    ("venus_mirror_predicates", "Tables of which some rows only are mirrored", lambda m: float(len(m.where))),
     ("venus_mirror_cut_off", "1 while nobody of the set above answers", lambda m: float(m.state == "cut off")),
 )
 

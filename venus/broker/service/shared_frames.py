@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from venus.broker.machine.business import Business
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.network.row_filters import RowFilter
 from venus.rpc.credit import cost
 from venus.rpc.sealed import Presealed, seal
 from venus.rpc.squeeze import is_large
@@ -40,6 +41,7 @@ class Wanted:
     only: tuple[str, ...]
     #: Credit that the frame may cost; a single message may cost more.
     bytes_max: int
+    where: tuple[RowFilter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,13 @@
 """One key range of a snapshot, a chunk at a time, ordered by record_id.
 
 Nothing is held open between two chunks, so a reader may take as long as it likes, stop for good, or resume behind
-any record_id it has seen. Rows go out as they are stored; only what is no row any more is left out.
+any record_id it has seen. Rows go out as they are stored; only what is no row any more, or was not asked for, is left
+out.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
@@ -18,7 +21,7 @@ _NONE = StoredRows(pack([]))
 
 
 class Chunks:
-    """Where the reading of one split stands; `counted` is what it has before `after`."""
+    """Where the reading of one split stands; `counted` is what it has before `after`, `choose` picks wanted rows."""
 
     def __init__(
         self,
@@ -28,6 +31,7 @@ class Chunks:
         nbytes: int,
         floor: int,
         counted: Totals | None = None,
+        choose: Callable[[StoredRows], StoredRows] | None = None,
     ) -> None:
         self._table_id = split.table_id
         self._prefix = keys.row_prefix(business, split.table_id)
@@ -38,6 +42,7 @@ class Chunks:
         self._last = after
         self._nbytes = nbytes
         self._floor = floor
+        self._choose = choose
         self._number = 0
         self.totals = counted or Totals()
         self.done = False
@@ -74,4 +79,5 @@ class Chunks:
         stored = StoredRows(pack(values))
         self._last = stored.record_id(-1)
         self._at = self._prefix + self._last + b"\x00"
-        return stored.where(stored.alive(self._floor))
+        alive = stored.where(stored.alive(self._floor))
+        return self._choose(alive) if self._choose is not None and len(alive) else alive

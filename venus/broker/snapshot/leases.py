@@ -5,9 +5,13 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from venus.errors import SnapshotExpired
+from venus.network import row_filters
+from venus.network.row_filters import RowFilter
 
 #: A planned split: table, low and high in hexadecimal.
 Range = tuple[int, str, str]
@@ -31,6 +35,13 @@ class Pin:
     holder: str = ""
     last_batch: int = 0
     plan: tuple[Range, ...] = ()
+    where: tuple[RowFilter, ...] = ()  # which rows are read
+
+
+def decode(stored: Mapping[str, Any]) -> Pin:
+    """Read a lease as it was stored: a dictionary of its fields."""
+    plan = tuple((table, low, high) for table, low, high in stored.get("plan", ()))
+    return Pin(**{**stored, "plan": plan, "where": row_filters.decode(stored.get("where", ()))})
 
 
 class Leases:

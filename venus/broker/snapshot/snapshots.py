@@ -17,20 +17,22 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from venus.broker.machine import mirror, queue_index
+from venus.broker.machine import filter_wire, mirror, queue_index
 from venus.broker.machine.business import Business, Materialised
-from venus.broker.machine.records import decode_materialised, decode_schema
+from venus.broker.machine.records import decode_materialised, schemas_of
 from venus.broker.queue.filled import check, unfilled
-from venus.broker.snapshot import splits
+from venus.broker.snapshot import choosing, leases, splits
 from venus.broker.snapshot.checkpoints import Checkpoints
 from venus.broker.snapshot.chunks import Chunks
 from venus.broker.snapshot.leases import Leases, Pin, Range
 from venus.broker.store import keys, seal
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
+from venus.codec import schema as schemas_codec
 from venus.codec.chunk import Sealed, Totals
 from venus.errors import Overloaded, ProtocolError, Refused, Unavailable
 from venus.network.labels import is_wanted
+from venus.network.row_filters import RowFilter, at_cut
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
@@ -77,13 +79,14 @@ class Snapshots:
         self._leases = Leases()
         self._checkpoints = Checkpoints(directory)
         self._provisional: dict[int, int] = {}  # business: offset, while a checkpoint is being made
-        self._sums: dict[str, dict[Range, Totals]] = {}  # of splits that were read to their end, by directory
+        #: Of splits that were read to their end, by directory, and by which rows were read.
+        self._sums: dict[str, dict[tuple[tuple[RowFilter, ...], Range], Totals]] = {}
 
     def load(self, store: Store) -> None:
         """Take up the leases found in the store; remove checkpoints that nobody has a lease on."""
         for _, value in store.scan_prefix(keys.STATE, keys.PIN):
             record = json.loads(value)
-            pin = Pin(**(record | {"plan": tuple(map(tuple, record.get("plan", ())))}))
+            pin = leases.decode(record)
             broken = seal.broken(self._checkpoints.path(pin.directory))
             if broken:
                 logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
@@ -146,7 +149,7 @@ class Snapshots:
             shared = self._shareable(business)
             pin = self._share(shared, lease_s, request.holder) if shared else self._make(business, lease_s, request)
         found = self._describe(pin, request)
-        pin = replace(pin, plan=tuple(map(range_of, found.splits)))
+        pin = replace(pin, plan=tuple(map(range_of, found.splits)), where=filter_wire.from_wire(found.where))
         self._leases.replace(pin)
         self._note(pin).result()
         return found
@@ -173,6 +176,7 @@ class Snapshots:
             expires_at_us=self._clock_us() + lease_s * 10**6,
             holder=holder,
             plan=(),
+            where=(),
         )
         self._add(pin)
         return pin
@@ -243,7 +247,9 @@ class Snapshots:
                 newest = {schema.table_id: schema for schema in schemas}  # in the order of their versions
                 wanted = {n for n, s in newest.items() if is_wanted(request.only, s.namespace, s.name)}
                 schemas = [schema for schema in schemas if schema.table_id in wanted]
-            tables = sorted({schema.table_id for schema in schemas})
+            where = at_cut(filter_wire.from_wire(request.where), map(schemas_codec.from_wire, schemas))
+            unfit = choosing.refused_tables(where, schemas)
+            tables = sorted({schema.table_id for schema in schemas} - unfit)
             found = splits.plan(store, pin.business, tables, request.splits)
         return broker_pb2.Snapshot(
             snapshot_id=pin.snapshot_id,
@@ -254,16 +260,15 @@ class Snapshots:
             schemas=schemas,
             splits=found,
             lease_s=pin.lease_s,
+            where=filter_wire.to_wire(where),
         )
 
     def _schemas(self, store: Store, pin: Pin, table_ids: tuple[int, ...]) -> list[change_pb2.TableSchema]:
-        found = []
-        for _, value in store.scan_prefix(keys.STATE, keys.schema_prefix(pin.business)):
-            offset, content = decode_schema(value)
-            schema = change_pb2.TableSchema.FromString(content)
-            if offset < pin.offset and (not table_ids or schema.table_id in table_ids):
-                found.append(schema)
-        return found
+        return [
+            schema
+            for offset, schema in schemas_of(store, pin.business)
+            if offset < pin.offset and (not table_ids or schema.table_id in table_ids)
+        ]
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -286,7 +291,7 @@ class Snapshots:
         tables: dict[int, Totals] = {}
         for planned in pin.plan:
             with self._lock:
-                totals = self._sums.get(pin.directory, {}).get(planned)
+                totals = self._sums.get(pin.directory, {}).get((pin.where, planned))
             if totals is None:
                 table_id, low, high = planned
                 split = broker_pb2.Split(table_id=table_id, low=bytes.fromhex(low), high=bytes.fromhex(high))
@@ -316,7 +321,10 @@ class Snapshots:
     ) -> Chunks:
         with self._checkpoints.reading(pin.directory) as store:
             floor = self._reached(store, pin.business).floors.get(split.table_id, 0)
-        return Chunks(pin.business, split, after, nbytes, floor, counted)
+            choose = None
+            if pin.where:
+                choose = choosing.choosing(pin.where, split.table_id, self._schemas(store, pin, (split.table_id,)))
+        return Chunks(pin.business, split, after, nbytes, floor, counted, choose)
 
     def _count(self, pin: Pin, request: broker_pb2.ReadSplitRequest) -> Totals:
         """Count what comes before the place from which a split is resumed."""
@@ -338,7 +346,7 @@ class Snapshots:
     def _remember(self, pin: Pin, planned: Range, totals: Totals) -> None:
         with self._lock:
             if pin.directory in self._leases.directories():
-                self._sums.setdefault(pin.directory, {})[planned] = totals
+                self._sums.setdefault(pin.directory, {})[pin.where, planned] = totals
 
     # -- leases ------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ export function network(status) {
       mirrors.map(([b, m]) => [b.business,
         el("span", {class: mirrorTone(m)}, mirrorState(m) + (m.reason ? ": " + m.reason : "")), num(b.next_offset), num(m.upstream_offset),
         el("span", {class: Number(m.lag) && mirrorTone(m) === "bad" ? "bad" : ""}, mirrorBehind(m)), Number(m.hop_ms) ? span(Number(m.hop_ms) / 1000) : "–",
-        bytes(m.bytes), m.only.length ? m.only.join(", ") : "all"]), "Nothing yet.") : null,
+        bytes(m.bytes), (m.only.length ? m.only.join(", ") : "all") + m.where.map(w => `; of ${w.table} where ${w.predicate}`).join("")]), "Nothing yet.") : null,
     below.length ? sheet("Sets that pull from here", ["Set", "Business", "State", ">Offset", ">Behind"],
       below.map(([b, c]) => [setName(c), b.business, el("span", {class: setTone(c, status.raised || [])}, setState(c)), num(c.acknowledged),
         Number(c.backlog_rows) ? `${num(c.backlog_rows)} changes, ${bytes(c.backlog_bytes)}` : "level"]), "") : null);

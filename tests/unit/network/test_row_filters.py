@@ -1,0 +1,81 @@
+"""Filters fitted to tables that are renamed, made later and changed; and which predicate is inside which."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.support.predicate_histories import SCHEMA, predicate_of, random_text, where
+from venus.network.row_filters import RowFilter, at_cut, configured, decode, fitted, same
+from venus.predicates.containing import contains
+
+(EU,) = configured({"t": "region = 'EU'"})
+
+
+def test_a_filter_holds_for_what_had_the_name_at_the_cut_and_for_what_comes_later() -> None:
+    other = replace(SCHEMA, table_id=2, namespace="crm")
+    away = replace(SCHEMA, table_id=3, name="u")
+    (found,) = at_cut([EU], [SCHEMA, replace(SCHEMA, version=2), other, away])
+    assert found.tables == ((1, 2), (2, 1))
+    later = replace(SCHEMA, table_id=4)
+    assert fitted([found], [SCHEMA, other, away, later]).keys() == {1, 2, 4}
+    qualified = RowFilter(table="CRM.T", predicate=EU.predicate)
+    assert fitted([qualified], [SCHEMA, other]).keys() == {2}
+
+
+def test_a_table_that_is_renamed_stays_filtered() -> None:
+    (found,) = at_cut([EU], [SCHEMA])
+    renamed = replace(SCHEMA, version=2, name="archive")
+    one = fitted([found], [SCHEMA, renamed])[1]
+    assert one.at(2) is not None
+    assert one.at(2).canonical == one.at(1).canonical  # type: ignore[union-attr]
+
+
+def test_a_table_that_gets_the_name_later_goes_no_further() -> None:
+    (found,) = at_cut([EU], [replace(SCHEMA, name="draft")])
+    one = fitted([found], [replace(SCHEMA, name="draft"), replace(SCHEMA, version=2)])[1]
+    assert (one.takes(1), one.at(1), one.takes(2)) == (True, None, False)
+    assert one.refused == "it has the name t since version 2, and its rows came whole before"
+
+
+def test_a_version_that_fits_again_is_not_taken() -> None:
+    without = replace(SCHEMA, version=2, columns=(SCHEMA.columns[0], *SCHEMA.columns[2:]))
+    (found,) = at_cut([EU], [SCHEMA])
+    one = fitted([found], [SCHEMA, without, replace(SCHEMA, version=3)])[1]
+    assert [one.takes(version) for version in (1, 2, 3)] == [True, False, False]
+    (found,) = at_cut([EU], [SCHEMA, without])
+    unfit = fitted([found], [SCHEMA, without])[1]
+    assert [unfit.takes(version) for version in (1, 2)] == [False, False]
+    assert unfit.refused.startswith(
+        "its predicate (region = 'EU') does not fit version 2: character 1: public.t has no"
+    )
+
+
+def test_what_is_stored_is_read_again_and_blanks_are_no_change() -> None:
+    (found,) = at_cut([EU], [SCHEMA])
+    stored = {"table": "t", "predicate": EU.predicate, "tables": [[1, 1]]}
+    assert decode([stored]) == (found,)
+    assert same([found], configured({"T": "REGION  = 'EU'"}))
+    assert not same([found], configured({"t": "region = 'eu'"}))
+    assert not same([found], ())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_predicate_inside_another_has_no_row_that_the_other_lacks(seed: int) -> None:
+    rng = random.Random(seed)
+    inside = 0
+    for _ in range(400):
+        wide, narrow = random_text(rng), random_text(rng)
+        if rng.random() < 0.5:
+            narrow += f" and {wide}"
+        one, other = predicate_of(wide), predicate_of(narrow)
+        if one is None or other is None:
+            continue
+        if contains(one, other):
+            inside += 1
+            assert where(narrow) <= where(wide), (wide, narrow)
+        elif narrow.endswith(f" and {wide}"):
+            raise AssertionError((wide, narrow))
+    assert inside > 50

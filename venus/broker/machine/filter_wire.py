@@ -1,0 +1,32 @@
+"""Row filters between the wire and what the rules know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from venus.network.row_filters import RowFilter
+from venus.wire import broker_pb2
+
+
+def from_wire(filters: Iterable[broker_pb2.RowFilter]) -> tuple[RowFilter, ...]:
+    """Read filters; what they say is checked where they are fitted to a table."""
+    return tuple(
+        RowFilter(
+            table=one.table,
+            predicate=one.predicate,
+            tables=tuple((table.table_id, table.version) for table in one.tables),
+        )
+        for one in filters
+    )
+
+
+def to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
+    """Return the messages."""
+    return [
+        broker_pb2.RowFilter(
+            table=one.table,
+            predicate=one.predicate,
+            tables=[broker_pb2.TableVersion(table_id=n, version=version) for n, version in one.tables],
+        )
+        for one in filters
+    ]

@@ -1,0 +1,79 @@
+"""The predicates by which this set mirrors: those of the configuration, those in force, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from venus.broker.core import Core
+from venus.broker.machine import filter_wire
+from venus.broker.machine.business import Business
+from venus.broker.machine.records import schemas_of
+from venus.broker.mirrors import place
+from venus.codec import schema as schemas_codec
+from venus.model import TableSchema
+from venus.network.row_filters import RowFilter, fitted
+from venus.wire import broker_pb2
+
+
+class Rows:
+    """Thread-safe: nothing changes but what was read of the store."""
+
+    def __init__(self, core: Core, configured: Mapping[str, tuple[RowFilter, ...]]) -> None:
+        self._core = core
+        self.configured = configured
+        self._schemas: dict[str, list[TableSchema]] = {}
+
+    def wanted(self, business: str) -> tuple[RowFilter, ...]:
+        """Return the filters that a business is mirrored by."""
+        return self.configured.get(business, ())
+
+    def here(self, business: str, above: broker_pb2.MirrorStatus | None) -> list[broker_pb2.RowFilter]:
+        """Return the filters that the rows here were chosen by: this set's, and those of the sets above."""
+        own = self._in_force(self._core.catalogue.known(business))
+        inherited = above.where if above is not None else ()
+        others = [one for one in inherited if not any(_may_be_one(one.table, known.table) for known in own)]
+        return [*filter_wire.to_wire(own), *others]
+
+    def alarms(self, business: str, here: str, above: broker_pb2.MirrorStatus | None) -> list[str]:
+        """Return which tables are mirrored no further, and which have rows that the set above does not get."""
+        found = self._core.catalogue.known(business)
+        own = self._in_force(found)
+        if not own and (above is None or not above.where):
+            return []
+        schemas = self._versions(found)
+        said = [
+            f"table {one.name} is mirrored no further: {one.refused}; correct [cluster.where.{business}] and start "
+            "this broker again"
+            for one in fitted(own, schemas).values()
+            if one.refused
+        ]
+        if above is not None and above.where:
+            newest = {schema.table_id: schema for schema in sorted(schemas, key=lambda s: s.version)}
+            wide = filter_wire.from_wire(above.where)
+            said += place.beyond(own, wide, newest.values(), here, self._set_above(found))
+        return said
+
+    def absent(self, above: str, tables: Mapping[str, Collection[str]]) -> list[str]:
+        """Return which predicates are about something that the set above does not have."""
+        return place.without_rows(self.configured, tables, above)
+
+    def _set_above(self, business: Business) -> str:
+        mirror = business.committed.mirror
+        return mirror.set if mirror is not None else ""
+
+    def _in_force(self, business: Business) -> tuple[RowFilter, ...]:
+        mirror = business.committed.mirror
+        return mirror.where if mirror is not None else ()
+
+    def _versions(self, business: Business) -> list[TableSchema]:
+        known = self._schemas.get(business.name, [])
+        if {(s.table_id, s.version) for s in known} != business.schemas:
+            known = [schemas_codec.from_wire(wire) for _, wire in schemas_of(self._core.store, business.number)]
+            self._schemas[business.name] = known
+        return known
+
+
+def _may_be_one(name: str, other: str) -> bool:
+    """Whether two names may be one table's: ORDERS is orders, and APP.ORDERS is one of them."""
+    (schema, _, table), (other_schema, _, other_table) = name.lower().rpartition("."), other.lower().rpartition(".")
+    return table == other_table and (schema == other_schema or not schema or not other_schema)

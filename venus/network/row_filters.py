@@ -1,0 +1,142 @@
+"""Which rows of its tables a broker set mirrors: predicates of its configuration, fitted to the tables. Pure.
+
+A filter holds for every table that ever had its name, in the version that the table had at the cut of the full data and
+in those that follow. From the first version on that it does not fit, nothing of the table is mirrored: rows that were
+chosen by one column and rows that were chosen by another do not belong together. A new cut begins again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+from venus.model import TableSchema
+from venus.network.labels import is_wanted
+from venus.predicates.ranges import Predicate, compiled, differing_column
+from venus.predicates.syntax import parse
+from venus.predicates.terms import written
+from venus.predicates.words import PredicateRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFilter:
+    """The rows that are wanted of the tables of a name. `tables`: id and newest version of each at the cut."""
+
+    table: str
+    predicate: str
+    tables: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def says(self) -> tuple[str, str]:
+        """What was configured; where it was found does not matter."""
+        return self.table.lower(), self.predicate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A filter for one table. `refused` says why nothing of it is mirrored from the version `until` on."""
+
+    name: str
+    text: str
+    first: int = 0  # the table is mirrored whole in versions before
+    predicates: Mapping[int, Predicate] = field(default_factory=dict)
+    until: int | None = None
+    refused: str = ""
+
+    def takes(self, version: int) -> bool:
+        """Whether anything of this version is mirrored."""
+        return self.until is None or version < self.until
+
+    def at(self, version: int) -> Predicate | None:
+        """Return the predicate for rows of a version that is mirrored; None = every row is wanted."""
+        if version < self.first and self.first not in self.predicates:
+            return None
+        return self.predicates.get(max(version, self.first))
+
+
+def configured(where: Mapping[str, str]) -> tuple[RowFilter, ...]:
+    """Return the filters of a business as the configuration has them. Raises PredicateRefused."""
+    return tuple(RowFilter(table=name, predicate=written(parse(text))) for name, text in sorted(where.items()))
+
+
+def decode(stored: Iterable[Mapping[str, Any]]) -> tuple[RowFilter, ...]:
+    """Read filters as they were stored: dictionaries of their fields."""
+    return tuple(RowFilter(**{**one, "tables": tuple((n, v) for n, v in one["tables"])}) for one in stored)
+
+
+def same(one: Iterable[RowFilter], other: Iterable[RowFilter]) -> bool:
+    """Whether the same rows of the same names are wanted."""
+    return sorted(f.says for f in one) == sorted(f.says for f in other)
+
+
+def at_cut(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> tuple[RowFilter, ...]:
+    """Return the filters with the tables that they are about; `schemas` are all versions below the cut."""
+    tables = _versions(schemas) if filters else {}
+    return tuple(
+        RowFilter(
+            table=one.table,
+            predicate=one.predicate,
+            tables=tuple((n, versions[-1].version) for n, versions in tables.items() if _named(one, versions)),
+        )
+        for one in filters
+    )
+
+
+def fitted(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> dict[int, Fitted]:
+    """Return what the filters make of each table that one of them is about; `schemas` are all versions."""
+    found = {}
+    for table_id, versions in _versions(schemas).items():
+        for one in filters:
+            first = dict(one.tables).get(table_id)
+            if first is not None or _named(one, versions):
+                found[table_id] = _fitted(one, versions, first)
+                break
+    return found
+
+
+def _versions(schemas: Iterable[TableSchema]) -> dict[int, list[TableSchema]]:
+    """Return the versions of each table in their order; VENUS's own heartbeat is filtered by nobody."""
+    found: defaultdict[int, list[TableSchema]] = defaultdict(list)
+    for schema in schemas:
+        if not schema.is_heartbeat:
+            found[schema.table_id].append(schema)
+    return {n: sorted(versions, key=lambda s: s.version) for n, versions in sorted(found.items())}
+
+
+def _named(one: RowFilter, versions: Iterable[TableSchema]) -> bool:
+    return any(is_wanted((one.table,), s.namespace, s.name) for s in versions)
+
+
+def _fitted(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> Fitted:
+    born = next((s.version for s in versions if _named(one, [s])), versions[0].version)
+    late = first is None and born != versions[0].version
+    begin = born if first is None else first
+    name = versions[-1].qualified
+    found: dict[int, Predicate] = {}
+    before: Predicate | None = None
+    for schema in versions:
+        if schema.version < begin:
+            continue
+        wrong, now = _judged(one, before, schema)
+        if late:
+            wrong = f"it has the name {one.table} since version {schema.version}, and its rows came whole before"
+        if wrong or now is None:
+            until = schema.version if found or late else 0
+            return Fitted(name=name, text=one.predicate, first=begin, predicates=found, until=until, refused=wrong)
+        found[schema.version] = before = now
+    return Fitted(name=name, text=one.predicate, first=begin, predicates=found)
+
+
+def _judged(one: RowFilter, before: Predicate | None, schema: TableSchema) -> tuple[str, Predicate | None]:
+    """Return why a filter does not fit a version, or what it is there."""
+    try:
+        now = compiled(one.predicate, schema)
+    except PredicateRefused as refused:
+        return f"its predicate ({one.predicate}) does not fit version {schema.version}: {refused}", None
+    other = differing_column(before, now) if before is not None else ""
+    if not other:
+        return "", now
+    return f"its predicate ({one.predicate}) names {other}, another column since version {schema.version}", now
