@@ -30,6 +30,8 @@ from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.model import TableSchema
 from venus.network.labels import is_wanted
+from venus.predicates.ranges import compiled, same
+from venus.predicates.words import PredicateRefused
 from venus.rpc.address import broker_of
 from venus.rpc.admin import Admin
 
@@ -60,6 +62,8 @@ class _Run:
     #: The tables that the broker set here mirrors, as its labels name them; empty = all.
     mirrored: tuple[str, ...] = ()
     left_out: list[TableSchema] = field(default_factory=list)
+    #: Of which tables it mirrors some rows only, and which.
+    filters: tuple[tuple[str, str], ...] = ()
 
     def run(self) -> Result:
         began, options = time.monotonic(), self.options
@@ -120,6 +124,7 @@ class _Run:
         """Return the registry without what the broker set here does not mirror, and note that."""
         with Admin(broker_of(self.settings)) as admin:
             self.mirrored = admin.mirrored(self.settings.business.name)
+            self.filters = admin.filters(self.settings.business.name)
         if not self.mirrored:
             return registered
         self.left_out = [t.schema for t in (registered or {}).values() if not self._is_mirrored(t.schema)]
@@ -163,11 +168,26 @@ class _Run:
         elif known and not known.fill.done:
             obstacle = f"it is still being read from the source ({known.fill.rows_done:,} rows so far)"
         note = f"RESYNC at the source: {known.reason}" if known and known.state == "RESYNC" else ""
-        predicate = loaded.predicate if loaded else ""
-        if predicate and not note:
-            note = f"the target gets {rows_where(predicate)}: it is compared with those"
+        predicate, said = self._rows(schema, loaded.predicate if loaded else "")
+        if not predicate and said:
+            obstacle = obstacle or said
+        note = note or said
         subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest, predicate=predicate)
         return Chosen(subject=subject, note=note, obstacle=obstacle)
+
+    def _rows(self, schema: TableSchema, predicate: str) -> tuple[str, str]:
+        """Return which rows are compared, empty = every row or none, and why."""
+        mirrored = next((p for name, p in self.filters if is_wanted((name,), schema.namespace, schema.name)), "")
+        note = f"the target gets {rows_where(predicate)}: it is compared with those" if predicate else ""
+        if not mirrored or same(predicate, mirrored, (schema,)):
+            return predicate, note
+        both = f"({predicate}) and ({mirrored})" if predicate else mirrored
+        try:
+            compiled(both, schema)
+        except PredicateRefused as refused:
+            return "", f"the broker set here does not mirror it by its predicate ({both}): {refused}"
+        here = f"the broker set here has {rows_where(mirrored)}: no others are compared"
+        return both, "; ".join(filter(None, (note, here)))
 
     def _wanted(self, schema: TableSchema, every: list[TableSchema]) -> bool:
         patterns = self.options.tables

@@ -44,6 +44,11 @@ class Admin:
         found = [entry for entry in self.status(business).businesses if entry.business == business]
         return tuple(name for entry in found if entry.HasField("mirror") for name in entry.mirror.only)
 
+    def filters(self, business: str) -> tuple[tuple[str, str], ...]:
+        """Return of which tables the broker's set mirrors some rows only, each with its predicate."""
+        found = [entry for entry in self.status(business).businesses if entry.business == business]
+        return tuple((one.table, one.predicate) for entry in found for one in entry.mirror.where)
+
     def decide(self, business: str, batch_no: int, verdict: Verdict) -> broker_pb2.Decided:
         """Decide half messages in the producer's place; it is fenced and reads the outcome when it comes back."""
         request = broker_pb2.DecideRequest(

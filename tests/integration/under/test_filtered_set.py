@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,14 @@ from tests.support.feed import (
 from tests.support.real_broker import RealBroker, free_port
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.broker.service.process import RunningBroker
+from venus.codec.chunk import Totals
 from venus.codec.headed import pack
 from venus.codec.stored import StoredRows
 from venus.errors import OffsetTrimmed
 from venus.rpc.admin import Admin
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
-from venus.wire import change_pb2
+from venus.wire import broker_pb2, change_pb2
 
 pytestmark = pytest.mark.integration
 EU, NARROW = "label = 'EU' and amount >= 10", "label = 'EU' and amount between 20 and 60"
@@ -136,7 +138,7 @@ def increments(address: str, until: int) -> list[change_pb2.BatchBody]:
     return found
 
 
-def test_a_filtered_set_that_is_killed_again_and_again(database: str, tmp_path: Path, real: RealBroker) -> None:
+def test_a_filtered_set_survives_kills(database: str, tmp_path: Path, real: RealBroker) -> None:
     """Each kill comes in the middle: of the full data at first, then of increments."""
     rng = random.Random(5)
     feed = Feed(real)
@@ -271,3 +273,51 @@ def test_what_cannot_be_is_said(real: RealBroker, start: Start) -> None:
     assert [w.predicate for w in business_status(whole.address).mirror.where] == [
         "label = 'EU' and amount >= 20 and amount <= 60"
     ]
+
+
+@pytest.mark.parametrize("part", ["open", "where"])
+def test_an_older_set_above_that_does_not_judge_is_refused(
+    real: RealBroker, start: Start, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """It does not know the field: here it does not arrive, in the full data or behind it."""
+    opened, made = Snapshots.open, Subscriber.__init__
+
+    def without_where(snapshots: Snapshots, business: str, **options: Any) -> Any:
+        return opened(snapshots, business, **{**options, "where": ()})
+
+    def made_without(subscriber: Subscriber, *arguments: Any, **options: Any) -> None:
+        made(subscriber, *arguments, **{**options, "where": ()})
+
+    if part == "open":
+        monkeypatch.setattr(Snapshots, "open", without_where)
+    else:
+        monkeypatch.setattr(Subscriber, "__init__", made_without)
+    feed = Feed(real)
+    feed.describe(items())
+    feed.cut(put(1, "EU", 20), put(2, "US", 70))
+    access = start("access", real.address, where={"main": {"items": EU}})
+    says = "set core is of a version that chooses no rows by [cluster.where]: update it, or remove the predicates"
+    with Admin(access.address) as admin:
+        if part == "open":
+            wait_for(lambda: f"this set mirrors nothing of main: {says}" in admin.status().alarms)
+            assert not admin.status().businesses
+        else:
+            assert networks.says(access.address, "refused").reason == says
+            assert business_status(access.address).mirror.lag == 0
+
+
+def test_a_snapshot_is_chosen_and_summed_for_each_reader(real: RealBroker) -> None:
+    """Readers share a checkpoint; what each gets, and how much that is, depends on what it asked for."""
+    feed = Feed(real)
+    feed.describe(items())
+    feed.cut(*(put(n, "EU" if n % 3 else "US", n) for n in range(1, 100)))
+    filters = [broker_pb2.RowFilter(table="items", predicate=text) for text in (EU, NARROW)]
+    with Snapshots(real.address) as snapshots:
+        for asked, is_inside in (((), lambda _: True), (filters[:1], eu), (filters[1:], narrow)):
+            snapshot = snapshots.open("main", where=asked, splits=2)
+            loaded = Totals()
+            for split in snapshot.splits:
+                for chunk in snapshots.read_split(snapshot.snapshot_id, split, chunk_bytes=1):
+                    loaded.add(chunk.rows)
+            assert loaded.rows == len(inside(feed, is_inside))
+            snapshots.confirm(snapshot.snapshot_id, {1: loaded}, {1: "items"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Mirror
@@ -228,6 +228,17 @@ class Network:
                 entry.alarms.extend([] if is_told else alarms_of(entry.mirror))
                 entry.alarms.extend(self._rows.alarms(entry.business, self._place.set, self._above_of(entry.business)))
         status.alarms.extend(self._alarms(upstream.seen, mirrored))
+        if not self._refused and not upstream.seen.barred:
+            status.alarms.extend(self._unlisted({entry.business for entry in status.businesses}))
+
+    def _unlisted(self, listed: Collection[str]) -> list[str]:
+        """Return which businesses are refused before anything of them is here."""
+        told = {name: puller.progress.told for name, puller in list(self._pullers.items()) if name not in listed}
+        return [
+            f"this set mirrors nothing of {name}: {found.reason}"
+            for name, found in told.items()
+            if found.state is State.REFUSED
+        ]
 
     def _alarms(self, seen: Seen, mirrored: Sequence[str]) -> list[str]:
         """Return what is wrong with the set as a whole, one sentence for all of its businesses."""

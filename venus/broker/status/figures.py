@@ -36,6 +36,7 @@ COUNTERS = (
     "refused",
     "expired_consumers",
     "lost_rows",
+    "key_only_changes",
 )
 
 

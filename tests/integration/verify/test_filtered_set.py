@@ -1,0 +1,73 @@
+"""Below a broker set that mirrors some rows a target is compared with these rows of its source."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support import networks
+from tests.support.brokers import business_status
+from tests.support.whole_way import Loop, found, run_at, whole_way
+from venus.adapters.running import LocalRunner
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.control import progress
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.upper.capture import first_fill
+from venus.adapters.verify.findings import Result, Verdict
+from venus.adapters.verify.run import Options, verify
+from venus.config import Broker, Target
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+WHERE = "v = 'EU' and id between 100 and 400"
+
+
+@pytest.mark.parametrize("where", [{"item": WHERE}, {}])
+def test_a_target_below_a_filtered_set_is_compared(
+    tmp_path: Path, database: str, second_database: str, where: dict[str, str]
+) -> None:
+    run_at(
+        database, "CREATE TABLE item (id int PRIMARY KEY, v text)",
+        "INSERT INTO item SELECT n, CASE WHEN n % 3 = 0 THEN 'EU' ELSE 'US' END FROM generate_series(1, 500) n",
+    )  # fmt: skip
+    with whole_way(tmp_path, database, second_database) as way:
+        way.install()
+        first_fill(way.settings, threading.Event())
+        way.start("capture")
+        below = networks.start(tmp_path / "eu", way.broker.address, where={"main": {"item": WHERE}})
+        networks.has(below.address, business_status(way.broker.address).next_offset)
+        target = Target.model_validate({"url": second_database, "where": where})
+        settings = way.settings.model_copy(
+            update={"broker": Broker(addresses=(below.address,)), "targets": {"main": target}}
+        )
+
+        def level() -> bool:
+            position = progress(settings, "main").position
+            end = business_status(way.broker.address).next_offset
+            return not way.log_rows() and position is not None and position.offset >= end
+
+        def compare(leg: str) -> Result:
+            return verify(settings, Options(target="main", leg=leg), runner_for=lambda _: LocalRunner())
+
+        try:
+            assert full_sync(settings, "main").rows == {"public.item": 100}
+            following = Loop(lambda stop: run_apply(settings, "main", stop))
+            try:
+                run_at(
+                    database, "UPDATE item SET v = 'US' WHERE id % 5 = 0", "UPDATE item SET v = 'EU' WHERE id % 7 = 0",
+                    "DELETE FROM item WHERE id % 11 = 0", "UPDATE item SET id = id + 300 WHERE id BETWEEN 250 AND 260",
+                )  # fmt: skip
+                way.until(level, "the target below the filtered set")
+                for leg in ("auto", "all"):
+                    result = compare(leg)
+                    assert result.verdict is Verdict.SAME, (leg, result.differences, result.undecided)
+                wanted = run_at(database, f"SELECT id, v FROM item WHERE {WHERE} ORDER BY id")
+                assert run_at(second_database, "SELECT id, v FROM item ORDER BY id") == wanted
+                (gone, *_), *_ = wanted
+                run_at(second_database, f"DELETE FROM item WHERE id = {gone}")
+                assert found(compare("all")) == {("item", (str(gone),), "missing", "apply")}
+            finally:
+                following.end()
+        finally:
+            below.stop()

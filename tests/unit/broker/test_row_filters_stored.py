@@ -1,0 +1,34 @@
+"""Filters are read as they were stored, with leases and with mirrors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+from venus.broker.machine import filter_wire, mirror
+from venus.broker.machine.mirror import Mirror
+from venus.broker.snapshot import leases
+from venus.broker.snapshot.leases import Pin
+from venus.network.row_filters import RowFilter
+
+FILTERS = (RowFilter(table="app.orders", predicate="region = 'EU'", tables=((1, 3), (7, 1))),)
+PIN = Pin(
+    snapshot_id="a", directory="d", business=1, offset=5, epoch=2, sequence=9, made_at_us=1, expires_at_us=2,
+    lease_s=60, plan=((1, "", "ff"),), where=FILTERS,
+)  # fmt: skip
+
+
+def test_leases_and_mirrors_keep_their_filters() -> None:
+    assert leases.decode(json.loads(json.dumps(asdict(PIN)))) == PIN
+    older = {name: value for name, value in asdict(PIN).items() if name != "where"}
+    assert leases.decode(json.loads(json.dumps(older))) == replace(PIN, where=())
+    known = Mirror(set="hq", network="n", only=("orders",), where=FILTERS)
+    assert mirror.decode(json.loads(json.dumps(mirror.encode(known)))) == known
+    assert filter_wire.from_wire(filter_wire.to_wire(FILTERS)) == FILTERS
+
+
+def test_without_filters_an_older_broker_can_read_it() -> None:
+    stored = mirror.encode(Mirror(set="hq", network="n"))
+    assert stored is not None
+    assert "where" not in stored
+    assert mirror.decode(stored) == Mirror(set="hq", network="n")
