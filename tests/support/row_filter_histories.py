@@ -239,7 +239,7 @@ class History:
         asked = row_filters.configured({"t": node.text} if node.text else {})
         changed = "changed" if node.wanted and self._says(asked) != self._says(node.filters) else ""
         groups = ["main/eu"] if node.has_consumers and self.fault != "no later cut" else []
-        if not upper.wanted or later_cut(changed, upper.at, node.at, groups):
+        if not upper.wanted or later_cut(changed, (1, upper.at), (1, node.at), groups):
             return
         known = [_WIRE[version] for version in sorted(upper.versions)]
         node.filters = row_filters.at_cut(asked, [VERSIONS[version] for version in upper.versions])

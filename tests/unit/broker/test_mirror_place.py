@@ -10,7 +10,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.mirrors.lag import Lag
-from venus.broker.mirrors.place import Place, absent, path_of, refusal, short_of, wanted
+from venus.broker.mirrors.place import Place, absent, later_cut, path_of, refusal, short_of, wanted
 from venus.broker.queue.cutting import Cut, cut_down
 from venus.broker.queue.only import Part
 from venus.network.labels import is_wanted
@@ -127,6 +127,23 @@ def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
     once = cut_down(whole, Part(frozenset({1})))[0]
     assert cut_down(once, Part(frozenset({1})))[0] is once
     assert change_pb2.BatchBody.FromString(cut_down(once, Part(frozenset({9})))[0]).tables[0].count == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "cut", "groups", "waits"),
+    [
+        ("the labels have changed", (3, 10), ("main/eu",), True),
+        ("the labels have changed", (3, 9), ("main/eu",), True),
+        ("the labels have changed", (3, 11), ("main/eu",), False),  # everybody is below it
+        ("the labels have changed", (4, 2), ("main/eu",), False),  # another history: they have diverged
+        ("the labels have changed", (3, 10), (), False),
+        ("", (3, 10), ("main/eu",), False),
+    ],
+)
+def test_what_is_wanted_otherwise_waits_for_a_cut_behind_every_consumer(
+    changed: str, cut: tuple[int, int], groups: tuple[str, ...], waits: bool
+) -> None:
+    assert bool(later_cut(changed, cut, (3, 10), groups)) is waits
 
 
 def test_lag_counts_from_when_it_was_seen_above() -> None:

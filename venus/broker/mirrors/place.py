@@ -114,13 +114,15 @@ def _contains(wide: RowFilter, narrow: RowFilter, schema: TableSchema) -> bool:
         return True  # the table that it does not fit is named anyway
 
 
-def later_cut(changed: str, cut: int, end: int, groups: Collection[str]) -> str:
+def later_cut(changed: str, cut: tuple[int, int], here: tuple[int, int], groups: Collection[str]) -> str:
     """Return why a cut of the full data is not taken yet, or an empty string.
 
-    `changed`: what is wanted now and was not; `end`: of the queue here. Who is below the cut is told to start over; a
-    consumer that has everything that was here could be at it, and would go on with rows that were chosen otherwise.
+    `changed`: what is wanted now and was not; `cut` and `here`: epoch and offset, of the cut and where the queue ends.
+    Who is below the cut, or was in an older epoch, is told to start over; a consumer that has everything that was here
+    could be at it, and would go on with rows that were chosen otherwise.
     """
-    if not changed or not groups or cut > end:
+    end = here[1]
+    if not changed or not groups or cut[1] > end or cut[0] > here[0]:
         return ""
     return (
         f"{changed}; the full data is taken once the queue above goes past offset {end}, so that {min(groups)} is told "

@@ -54,6 +54,8 @@ RETRY_MAX_S = 2.0
 #: Offsets that are not for this set are passed over at most so often.
 PASS_EVERY_S = 0.2
 LEASE_S = 3600
+#: How often a later cut is tried: each try makes a snapshot above.
+LATER_CUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,10 @@ class Above:
     group: str
     own: tuple[str, ...] = ()  # the ids of the network that this store belongs to
     set_id: str = ""  # of this set
+
+
+class _LaterCut(Unavailable):
+    """The cut of the full data is one at which consumers would not be told that other rows are here."""
 
 
 class Pulling:
@@ -118,6 +124,9 @@ class Pulling:
         match error:
             case OffsetTrimmed() | OffsetDiverged():
                 self._again = str(error)
+            case _LaterCut():
+                self.wait_s = LATER_CUT_S
+                return self.progress.enter(State.WAITING, str(error))
             case NotLeader():
                 self.progress.enter(State.ELSEWHERE, str(error))
                 return False
@@ -184,7 +193,7 @@ class Pulling:
         try:
             self._check_network(above, snapshot.networks)
             check_filters(is_filtered=len(snapshot.where) == len(self.where), above=above.set)
-            self._check_cut(business, snapshot.offset)
+            self._check_cut(business, (snapshot.epoch, snapshot.offset))
             check_home(snapshot.home, homes.term_of(business.proposed.home), above.set)
             said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
             yield Settle(future=self._core.mirrors.begin_full(business, said))
@@ -195,14 +204,14 @@ class Pulling:
         self._again = ""
         yield from self._take_full(business, above, snapshot.splits, snapshot.snapshot_id)
 
-    def _check_cut(self, business: Business, cut: int) -> None:
+    def _check_cut(self, business: Business, cut: tuple[int, int]) -> None:
         """Raise Unavailable where consumers would not be told that other rows are here."""
         state = business.proposed
         changed = self._changed(state.mirror) if state.mirror is not None else ""
         with business.lock:
             groups = list(business.consumers)
-        if waits := later_cut(changed, cut, state.next_offset, groups):
-            raise Unavailable(waits)
+        if waits := later_cut(changed, cut, (business.epoch_at_end, state.next_offset), groups):
+            raise _LaterCut(waits)
 
     def _take_full(
         self, business: Business, above: Above, splits: Sequence[broker_pb2.Split], snapshot_id: str
