@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from venus.errors import ProtocolError
-from venus.model import NAME_CHARS_MAX, is_name
+from venus.model import NAME_CHARS_MAX, is_address, is_name
 
 #: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
 NUMBER_MAX = 2**62
@@ -35,7 +35,9 @@ GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
 
 #: Of a home's brokers.
-ADDRESSES_MAX, ADDRESS_CHARS_MAX = 100, 300
+ADDRESSES_MAX = 100
+#: A home term counts promotions: one that nobody could ever exceed must not come from outside.
+HOME_TERM_MAX = 1_000_000
 SET_ID_CHARS_MAX = 100
 #: Ids of the networks that a store belongs to.
 NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
@@ -77,6 +79,15 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
+class Address:
+    """HOST:PORT, an IPv6 host in brackets."""
+
+    def complaint(self, value: Any) -> str:
+        """Return what is wrong with a value, or an empty string."""
+        return "" if is_address(value) else f"is {value[:40]!r} ({len(value)} characters): it must be HOST:PORT"
+
+
+@dataclass(frozen=True, slots=True)
 class Bytes:
     """So many bytes at most."""
 
@@ -92,7 +103,7 @@ class Each:
     """So many items at most, each within a range of its own."""
 
     most: int
-    rule: Number | Bytes | Name | None = None
+    rule: Number | Bytes | Name | Address | None = None
 
     def complaint(self, value: Any) -> str:
         """Return what is wrong with a value, or an empty string."""
@@ -103,7 +114,7 @@ class Each:
         return next((complaint for item in value if (complaint := self.rule.complaint(item))), "")
 
 
-Rule = Number | Name | Bytes | Each
+Rule = Number | Name | Address | Bytes | Each
 
 _ANY = Number(0, NUMBER_MAX)
 _FROM_1 = Number(1, NUMBER_MAX)
@@ -280,8 +291,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "CloseLossesAnswer": {"waiting_for": Each(COUNT_MAX)},
     "Home": {
         "set": Name(NAME_CHARS_MAX),
-        "home_term": _FROM_1,
-        "addresses": Each(ADDRESSES_MAX, Name(ADDRESS_CHARS_MAX)),
+        "home_term": Number(1, HOME_TERM_MAX),
+        "addresses": Each(ADDRESSES_MAX, Address()),
     },
     "PromoteRequest": {"business": _BUSINESS},
     "Promoted": {

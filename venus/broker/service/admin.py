@@ -122,8 +122,8 @@ class Admin(broker_pb2_grpc.AdminServicer):
         """Let another set be the home; producers and consumers are sent there."""
         async with answering(context):
             home = heard(request.home)
-            if home is None:
-                raise ProtocolError("which set is the home is not said")
+            if home is None or not home.addresses:
+                raise ProtocolError("which set is the home, and where, is not said")
             if await asyncio.wrap_future(self._core.homes.note(request.business, home)):
                 logger.error("%s: %s has become the home: this set steps down", request.business, home)
             elif (network := self._service_status.network) is not None:
