@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from venus.flow.breaker import Breaker
 from venus.network.directory import BACK_AFTER_S, LOOK_EVERY_S, Preference
@@ -147,6 +147,10 @@ class Brokers:
             if one:
                 self._sets.failed(one)
             self._now_in_use(before)
+
+    def has_set_besides(self, addresses: Collection[str]) -> bool:
+        """Return whether there is a set that none of these brokers belongs to."""
+        return any(not set(one) & set(addresses) for one in self._sets.choices)
 
     def look(self, probe: Callable[[str], bool]) -> None:
         """Look at the nearer sets that are due, and go back to one that is healthy for long enough.

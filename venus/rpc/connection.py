@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import grpc
 
-from venus.errors import NotLeader, Overloaded, Unavailable, Untrusted, VenusError
+from venus.errors import Diverged, NotLeader, Overloaded, Unavailable, Untrusted, VenusError
 from venus.rpc import brokers
 from venus.rpc.address import Address, proof_of
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
@@ -69,6 +69,7 @@ class Connection:
         end = began + self._failover_s
         asked: list[str] = []
         in_vain: set[str] = set()  # those that could not be reached on the way
+        apart: dict[str, Diverged] = {}  # brokers with another history: one that is the home no more, and does not know
         while True:
             asked.append(self.address)
             try:
@@ -78,6 +79,9 @@ class Connection:
                     raise
                 time.sleep(error.retry_after_s)
                 continue
+            except Diverged as error:
+                self._other_set(business, error, apart)
+                pause = 0.0
             except NotLeader as error:
                 self.note(business, error)
                 pause = 0.0 if error.leader and error.leader not in {*asked, *in_vain} else ASK_AGAIN_S
@@ -85,6 +89,19 @@ class Connection:
                     raise self._nobody_leads(error, asked) from error
             time.sleep(pause)
             in_vain |= self._move(business)
+
+    def _other_set(self, business: str, error: Diverged, apart: dict[str, Diverged]) -> None:
+        """Have another set asked, which may have been promoted meanwhile. Raises the error if there is none left.
+
+        Unavailable if it cannot be reached: until it answers, nobody knows which history counts.
+        """
+        if self.address in apart:
+            raise Unavailable(f"{error}; another set may be the home by now, and none can be reached") from error
+        apart[self.address] = error
+        if type(error) is not Diverged or not self._brokers.has_set_besides(apart):
+            raise next(iter(apart.values()))
+        self._brokers.leads(business, "")
+        self._brokers.set_lost(self.address)
 
     def note(self, business: str, error: VenusError) -> None:
         """Take in what an error says of who leads and who is away; the next connection will know."""

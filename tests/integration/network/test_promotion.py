@@ -208,6 +208,7 @@ def _comes_back(at: Places) -> None:
     at.start("hq")
     assert wait_for(lambda: at.status("hq").replaced, SURE_S)
     assert "this home was replaced: set second at" in at.alarms("hq")
+    wait_for(lambda: at.status("second").producer, SURE_S)
     with (
         Producer(at.at["hq"], "main", "late", window_bytes_max=1 << 20) as late,
         pytest.raises(Held, match="capture of business main is held by"),  # it was sent on to the new home

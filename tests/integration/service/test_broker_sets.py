@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import fill, settings, take
+from tests.support.brokers import BUSINESS, fill, settings, take
 from tests.support.not_leader import NotLeading
 from tests.support.proxy import Proxy
 from tests.support.whole_way import WholeWay
 from venus.adapters.verify.findings import Verdict
 from venus.broker.service.process import start_in_thread
 from venus.config import Broker
-from venus.errors import NotLeader
+from venus.errors import Diverged, NotLeader, Unavailable
 from venus.rpc import brokers
 from venus.rpc.brokers import Brokers, known
+from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
@@ -107,3 +108,25 @@ def test_a_set_in_which_nobody_leads_is_left_for_the_next(tmp_path: Path) -> Non
                 assert not reader.nearer_is_back
     finally:
         leading.stop()
+
+
+def test_a_home_that_was_replaced_and_does_not_know_it_yet_fails_no_producer(tmp_path: Path) -> None:
+    old, new = start_in_thread(settings(tmp_path / "old")), start_in_thread(settings(tmp_path / "new"))
+    reach = f"{old.address};{new.address}"
+    try:
+        fill(old.address, 1, 3)
+        fill(new.address, 1, 5)
+        with Producer(reach, BUSINESS, "capture", window_bytes_max=1 << 20) as producer:
+            producer.connect(0, 5)
+            assert producer.address == new.address
+        with Producer(reach, BUSINESS, "capture", window_bytes_max=1 << 20) as producer, pytest.raises(Diverged):
+            producer.connect(0, 9)  # nobody has that
+        new.stop()
+        with (
+            Producer(reach, BUSINESS, "capture", window_bytes_max=1 << 20) as producer,
+            pytest.raises(Unavailable, match="another set may be the home by now, and none can be reached"),
+        ):
+            producer.connect(0, 5)
+    finally:
+        old.stop()
+        new.stop()
