@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 TEXT = section(Path(__file__).parents[2] / "docs" / "OPERATING.md", "Head office, three regions")
 TEXT = TEXT.partition("\n### Disaster at the head office")[0]  # tests/integration/network/test_promotion.py
 FILES = {
-    block.split("\n", 1)[0].removeprefix("# "): block for block in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    block.split("\n", 1)[0].removeprefix("# "): block for block in re.findall(r"```toml\n(# .*?)```", TEXT, re.DOTALL)
 }
 CONSOLES = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
 SALES = {"customers", "orders", "order_lines"}

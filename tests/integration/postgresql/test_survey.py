@@ -51,8 +51,8 @@ def test_a_large_table_is_sampled_from_all_of_its_blocks(database: str) -> None:
 
     assert sample is not None
     assert 0 < sample.rows <= SAMPLE_ROWS
-    # the first rows alone would have 7 bytes
-    assert sample.nbytes / sample.rows > 20
+    # the first rows alone would have 7 bytes; a block of them has four times as many rows as one of the others
+    assert sample.nbytes / sample.rows > 8
 
 
 def test_a_partitioned_table_has_what_its_partitions_have(database: str) -> None:

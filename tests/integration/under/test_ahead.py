@@ -118,7 +118,7 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
         transactions = max((r.transactions for r in reports), default=0)
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
-        wait_for(lambda: max(r.transactions for r in reports) == transactions + 1, "the report")
+        wait_for(lambda: max((r.transactions for r in reports), default=0) == transactions + 1, "the report")
     assert rows_at(database, schema) == feed.model[1]
 
 

@@ -193,8 +193,8 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     assert business_status(again.address).mirror.fills == 0  # it says the same
     again.stop()
     again = start("access", real.address, where={"main": {"items": NARROW}}, listen=f"127.0.0.1:{port}")
-    waiting = networks.says(again.address, "waiting")
-    assert waiting.reason == (
+    wait_for(lambda: networks.says(again.address, "waiting").reason)
+    assert networks.says(again.address, "waiting").reason == (
         f"the predicates have changed; the full data is taken once the queue above goes past offset {position}, so "
         "that main/a is told to start over"
     )

@@ -56,7 +56,7 @@ RULES = (
     ),
     _rule(
         "Other labels take the full data again",
-        "mirrors.pulling:Pulling._reason",
+        "mirrors.pulling:Pulling._changed",
         "if mirror.only != self.only:",
         "if False:",
         seed=8,
