@@ -69,7 +69,7 @@ class SimulatedCore(Core):
         self._make_interfaces()
         self._recover()
         self.materialiser._pending.update(self.catalogue.stored())
-        self.commits._lagging.update(business for business in self.catalogue.stored() if business.pending)
+        self.commits.writer.lagging.update(business for business in self.catalogue.stored() if business.pending)
 
     def _open_store(self) -> None:
         settings = self._settings
@@ -124,7 +124,7 @@ class SimulatedCore(Core):
         taken = (commits._take() or []) if commits._waiting else []
         commands = [command for command in taken if command.future.set_running_or_notify_cancel()]
         try:
-            written = commits.write(commits._in_time(commands))
+            written = commits.writer.write(commits._in_time(commands))
         except Exception as error:
             commits.fail(error)
             return
@@ -134,7 +134,7 @@ class SimulatedCore(Core):
     def _finish(self, written: Any) -> None:
         try:
             if written is not None:
-                self.commits.finish(written)
+                self.commits.writer.finish(written)
         except Exception as error:
             self.commits.fail(error)
             return

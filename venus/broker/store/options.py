@@ -1,4 +1,4 @@
-"""How RocksDB is set up: memory, threads, and each column family. Of rocksdict's files, the other one is rocks.py."""
+"""How RocksDB is set up: memory, threads, and each column family. The other one that knows rocksdict is rocks.py."""
 
 from __future__ import annotations
 

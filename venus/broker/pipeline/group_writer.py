@@ -1,0 +1,199 @@
+"""One group of commands: propose, write, apply, publish, answer; or give it up, or halt what cannot go on.
+
+How far a log is safe says the watermark. A broker on its own is safe with what its own disk has, so append and apply
+share one write batch (shared_log.Alone). With replicas the entries are written first, shipped while they are synced,
+and applied when the watermark moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from venus.broker.machine import machine, records
+from venus.broker.machine.business import Business
+from venus.broker.pipeline.acks import Acks, Held
+from venus.broker.pipeline.commands import Answer, Command, reject
+from venus.broker.pipeline.group import Group
+from venus.broker.pipeline.halting import CannotApply, halt, leaders_reason
+from venus.broker.pipeline.shared_log import SharedLog
+from venus.broker.queue.buffer import Buffer
+from venus.broker.store.rocks import Store
+from venus.errors import StorageError, StoreFull, Unavailable, VenusError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A group that is written, and on disk unless its log is shared; nobody has been answered."""
+
+    group: Group
+    answers: list[Answer]
+
+
+class GroupWriter:
+    """Carries out groups, one at a time. Used by the commit thread alone."""
+
+    def __init__(
+        self,
+        store: Store,
+        buffer: Buffer,
+        shared: SharedLog,
+        *,
+        publish: Callable[[Group], None],
+        maintain: Callable[[Group], None],
+    ) -> None:
+        self._store = store
+        self._buffer = buffer
+        self._shared = shared
+        self._publish = publish
+        self._maintain = maintain
+        #: Answers that wait for the watermark; who stops the thread refuses them once it has ended.
+        self.acks = Acks()
+        #: Businesses with entries above the watermark.
+        self.lagging: set[Business] = set()
+
+    def step(self, commands: Sequence[Command[Any]]) -> None:
+        """Run one group: propose, write, apply, publish, answer."""
+        written = self.write(commands)
+        if written is not None:
+            self.finish(written)
+
+    def write(self, commands: Sequence[Command[Any]]) -> Written | None:
+        """Do the first half of a step: what `finish` does rests on it. None = the group was given up."""
+        group = Group(self._store.batch())
+        answers = [self._answer(group, c) for c in commands]
+        try:
+            self._maintain(group)
+            group.write_log(keep=self._shared.is_shared)
+            self._apply(group, group.changed | self.lagging)  # each once: what it applied is shown
+            for business in group.changed:
+                records.save(business, group.batch)
+        except CannotApply as stuck:
+            self._halt(group, commands, stuck)
+            return None
+        except Exception as error:
+            self._give_up(group, commands, error)
+            return None
+        if self._shared.is_shared:
+            self._write_shared(group)
+        else:
+            if len(group.batch):
+                self._store.write(group.batch, durable=group.durable)
+            self._show(group)
+        return Written(group, answers)
+
+    def finish(self, written: Written) -> None:
+        """Do the second half: a shared log is synced, the buffer freed, callers are told."""
+        group = written.group
+        if self._shared.is_shared:
+            self._sync_shared(group)
+        for answer in written.answers:
+            if answer.command.nbytes:
+                self._buffer.release(answer.command.nbytes)
+        self._tell(written.answers)
+        for business, first, refusal in group.refused:  # behind those who have only just begun to wait
+            self.acks.drop(business, first, refusal)
+
+    def _show(self, group: Group) -> None:
+        self._publish(group)
+        for business in group.applied:
+            self.acks.release(business)
+
+    def _write_shared(self, group: Group) -> None:
+        """Let others have the entries while they are synced; what is applied was on disk before."""
+        if len(group.batch):
+            self._store.write(group.batch, durable=False)
+        for business, run in group.written.items():
+            self._shared.written(business, run.first, run.stored)
+        self._show(group)
+
+    def _sync_shared(self, group: Group) -> None:
+        if group.durable or group.written:
+            self._store.sync()
+        for business in {*group.written, *group.log_changed}:
+            business.log.durable_end = business.log.end
+            self._shared.changed(business)
+
+    def _give_up(self, group: Group, commands: Sequence[Command[Any]], error: Exception) -> None:
+        """Drop a group that cannot be applied, of which nothing is on disk; its commands are tried one by one."""
+        if isinstance(error, StorageError) or not commands:
+            raise error
+        for business in group.touched():
+            machine.reload(self._store, business)
+        if len(commands) > 1:
+            for command in commands:
+                self.step([command])
+            return
+        logger.error("a command cannot be applied; nothing of it is kept", exc_info=error)
+        if commands[0].nbytes:
+            self._buffer.release(commands[0].nbytes)
+        reject(commands[0], VenusError(f"the broker failed: {error!r}"))
+
+    def _halt(self, group: Group, commands: Sequence[Command[Any]], stuck: CannotApply) -> None:
+        """Stop one replica, drop the group, of which nothing is on disk, and run its commands again.
+
+        A leader ends as a whole: another broker can lead, and what it cannot apply is its own.
+        """
+        business = stuck.business
+        if self._shared.leads(business):
+            raise StorageError(leaders_reason(stuck)) from stuck.error
+        for other in group.touched() - {business}:
+            machine.reload(self._store, other)
+        halt(business, stuck.index, stuck.error)
+        machine.stand_still(self._store, business)
+        self.lagging.discard(business)
+        self._shared.halted(business)
+        self.step(commands)
+
+    def _apply(self, group: Group, businesses: Iterable[Business]) -> None:
+        for business in businesses:
+            if not business.pending:
+                continue
+            try:
+                applied = machine.apply_pending(business, self._shared.watermark(business), group.batch)
+            except StorageError:
+                raise
+            except Exception as error:
+                if not self._shared.is_shared:
+                    raise
+                raise CannotApply(business, business.log.applied + 1, error) from error
+            group.applied[business] = applied
+            group.changed.add(business)
+            if business.pending:
+                self.lagging.add(business)
+            else:
+                self.lagging.discard(business)
+
+    def _tell(self, answers: Iterable[Answer]) -> None:
+        for answer in answers:
+            about = answer.command.business
+            if about is None:
+                answer.tell()
+            else:
+                self.acks.hold(about, Held(answer.index, answer.tell, answer.refuse))
+
+    def _answer(self, group: Group, command: Command[Any]) -> Answer:
+        """Run a command; what it proposed is taken back if it fails."""
+        if command.business is not None:
+            try:
+                group.allow(command.business, self._shared.term(command.business))
+            except Unavailable as refusal:
+                return Answer(command, 0, error=refusal)  # at once: it rests on nothing that is proposed
+        mark = group.mark()
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = command.work(group)
+        except Exception as error:
+            if isinstance(error, StorageError) and not isinstance(error, StoreFull):
+                raise  # the store is in doubt
+            if not isinstance(error, VenusError):
+                logger.exception("a command failed; nothing of it is kept")
+            group.take_back(mark)
+            failure = error if isinstance(error, VenusError) else VenusError(f"the broker failed: {error!r}")
+        index = command.business.log.end - 1 if command.business is not None else 0
+        return Answer(command, index, result, failure)

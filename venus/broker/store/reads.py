@@ -1,0 +1,187 @@
+"""How the store is read: single values, and walks that never end early without saying so.
+
+rocksdict's iterators are used within narrow limits: one made by `iter()` is asked for its `status()` at the end, and
+one made by `items()`, `keys()` or `values()`, which ends silently at a damaged block, is checked by one of the former.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from venus.broker.store import keys
+from venus.broker.store.failures import wrapped
+from venus.errors import StorageError
+
+#: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
+_RUN_ROWS_MAX = 64
+_SMALL_BYTES = 4 << 10
+#: Keys that are walked in one call of C: the interpreter's lock is held meanwhile.
+_AT_ONCE = 512
+
+_AGAIN = "start the broker again"
+
+
+class Reads:
+    """What is read of an open store; store.rocks opens and closes it."""
+
+    path: Path
+    _views: dict[str, Any]
+    _no_cache: Any  # how to read without filling the cache
+
+    def get(self, family: str, key: bytes, *, fill_cache: bool = True) -> bytes | None:
+        """Return one value."""
+        view = self._views[family]
+        try:
+            return view.get(key) if fill_cache else view.get(key, None, self._no_cache)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise wrapped(self.path, error, "read") from error
+
+    def scan(
+        self, family: str, start: bytes, stop: bytes, *, limit: int | None = None, fill_cache: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Walk the keys from `start` up to but not including `stop`, as of now; an empty `stop` is no bound.
+
+        Raises Corruption at the end rather than ending early. Use it up in the thread that began it.
+        """
+        cursor = self._cursor(family, fill_cache=fill_cache)
+        cursor.seek(start)
+        valid, key, value, advance = cursor.valid, cursor.key, cursor.value, cursor.next
+        left = -1 if limit is None else limit
+        while left and valid():
+            at = key()
+            if stop and at >= stop:
+                return
+            yield at, value()
+            advance()
+            left -= 1
+        self._check(cursor)
+
+    def scan_prefix(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Walk the keys that start with `prefix`."""
+        return self.scan(family, prefix, keys.after_prefix(prefix))
+
+    def range(
+        self, family: str, start: bytes, stop: bytes, *, rows_max: int, bytes_max: int
+    ) -> tuple[list[bytes], list[bytes], bool]:
+        """Read a run of keys and values at once; the last item says whether `stop` was reached."""
+        pairs = self._views[family].items(from_key=start, read_opt=self._no_cache)
+        found_keys: list[bytes] = []
+        found_values: list[bytes] = []
+        left, step = bytes_max, 1
+        while left > 0 and len(found_keys) < rows_max:
+            run = list(islice(pairs, min(step, rows_max - len(found_keys))))
+            if not run:
+                break
+            found_keys += [key for key, _ in run]
+            found_values += [value for _, value in run]
+            if stop and found_keys[-1] >= stop:
+                inside = bisect_left(found_keys, stop)
+                return found_keys[:inside], found_values[:inside], True
+            nbytes = sum(map(len, found_values[-len(run) :]))
+            left -= nbytes
+            step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
+        following = next(pairs, None)
+        if following is None:
+            self._ended(family, found_keys[-1] + b"\0" if found_keys else start, stop)
+        return found_keys, found_values, following is None or (stop != b"" and following[0] >= stop)
+
+    def values(
+        self, family: str, start: bytes, last: tuple[bytes, bytes], *, rows_max: int, bytes_max: int
+    ) -> tuple[list[bytes], bool]:
+        """Read a run of values alone, half the price of keys and values; the last item says whether `last` was reached.
+
+        `last` is the key and value at which to end; `before` finds them. No earlier value may equal it.
+        """
+        walk = self._views[family].values(from_key=start, read_opt=self._no_cache)
+        found: list[bytes] = []
+        left, step = bytes_max, 1
+        while left > 0 and len(found) < rows_max:
+            run = list(islice(walk, min(step, rows_max - len(found))))
+            if not run:
+                deque(self.scan(family, start, last[0]), maxlen=0)  # says what is damaged
+                raise StorageError(f"cannot read {self.path}: a walk by value missed its end", hint=_AGAIN)
+            if last[1] in run:
+                return found + run[: run.index(last[1]) + 1], True
+            found += run
+            nbytes = sum(map(len, run))
+            left -= nbytes
+            step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
+        return found, False
+
+    def before(self, family: str, stop: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key below `stop` and its value; an empty `stop` is no bound."""
+        cursor = self._cursor(family, fill_cache=False)
+        if not stop:
+            cursor.seek_to_last()
+        else:
+            cursor.seek_for_prev(stop)
+            if cursor.valid() and cursor.key() == stop:
+                cursor.prev()
+        if not cursor.valid():
+            self._check(cursor)
+            return None
+        return cursor.key(), cursor.value()
+
+    def _ended(self, family: str, behind: bytes, stop: bytes) -> None:
+        """Raise Corruption or StorageError unless there is really nothing behind this key and below `stop`.
+
+        So nobody may write there meanwhile: `stop` has to lie at or before the end of what is written.
+        """
+        cursor = self._cursor(family, fill_cache=False)
+        cursor.seek(behind)
+        self._check(cursor)
+        if cursor.valid() and (not stop or cursor.key() < stop):
+            raise StorageError(f"cannot read {self.path}: a walk ended in front of a key", hint=_AGAIN)
+
+    def count(self, family: str, start: bytes, stop: bytes, *, every: int) -> tuple[int, list[bytes]]:
+        """Count the keys of a range, and return each `every`-th of them."""
+        found = self._views[family].keys(from_key=start, read_opt=self._no_cache)
+        counted = 0
+        marks: list[bytes] = []
+        last = b""
+        while run := list(islice(found, _AT_ONCE)):
+            last = run[-1]
+            inside = bisect_left(run, stop) if stop and last >= stop else len(run)
+            marks += run[-counted % every : inside : every]
+            counted += inside
+            if inside < len(run):
+                return counted, marks
+        self._ended(family, last + b"\0" if last else start, stop)
+        return counted, marks
+
+    def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values of those keys that exist, with one iterator: cheap also over a vector memtable."""
+        cursor = self._cursor(family, fill_cache=True)
+        found: dict[bytes, bytes] = {}
+        for wanted in sorted(set(many_keys)):
+            cursor.seek(wanted)
+            if not cursor.valid():
+                self._check(cursor)
+                break
+            if cursor.key() == wanted:
+                found[wanted] = cursor.value()
+        return found
+
+    def at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the greatest key that is not above `key`."""
+        cursor = self._cursor(family, fill_cache=True)
+        cursor.seek_for_prev(key)
+        if not cursor.valid():
+            self._check(cursor)
+            return None
+        return cursor.key(), cursor.value()
+
+    def _cursor(self, family: str, *, fill_cache: bool) -> Any:
+        view = self._views[family]
+        return view.iter() if fill_cache else view.iter(self._no_cache)
+
+    def _check(self, cursor: Any) -> None:
+        try:
+            cursor.status()
+        except Exception as error:
+            raise wrapped(self.path, error, "read") from error
