@@ -29,12 +29,14 @@ def cost_us(call: Callable[[], object]) -> float:
 
 
 def admitted(admission: Admission) -> Callable[[], object]:
-    """Return what is done for each frame of half messages: judged, counted, room looked for, counted back."""
+    """Return what is done for each frame of half messages: judged, counted, let go, counted back."""
 
     def call() -> None:
         admission.ingest("main", "p", rows=1, nbytes=100, behind_bytes=0, now=time.monotonic())
         admission.unsaved.add("main", 100)
-        admission.unsaved.has_room("main")
+        turn = admission.turns.ask(100)
+        admission.unsaved.has_room("main", admission.turns.size)
+        admission.turns.saved(turn, 0.001)
         admission.unsaved.remove("main", 100, 0.001)
 
     return call

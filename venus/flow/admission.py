@@ -14,6 +14,7 @@ from venus.flow.degradation import Degradation
 from venus.flow.lanes import Lane
 from venus.flow.sharing import Sharing
 from venus.flow.slots import Slots
+from venus.flow.turns import Turns
 
 #: How long a producer pauses for full data that is behind by as much as is allowed, and while its lane is degraded.
 BEHIND_PAUSE_S = 0.1
@@ -21,6 +22,8 @@ DEGRADED_PAUSE_S = 0.5
 PAUSE_MAX_S = 5.0
 #: When to ask again for a slot.
 SLOT_RETRY_S = 1.0
+#: The shared window is never smaller than the smallest group of the disk.
+WINDOW_BYTES_MIN = 256 << 10
 #: Businesses whose buckets are remembered.
 METERS_MAX = 10_000
 
@@ -66,7 +69,9 @@ class Admission:
         self.limits = limits
         self.degradation = degradation
         self.record = Record()
-        self.unsaved = Sharing(limits.unsaved_bytes_max, limits.slow_request_s / 2 or 1.0)
+        target_s = limits.slow_request_s / 2 or 1.0
+        self.unsaved = Sharing(limits.unsaved_bytes_max, target_s)
+        self.turns = Turns(most=limits.unsaved_bytes_max, least=WINDOW_BYTES_MIN, target_s=target_s)
         self.streams = Slots(limits.streams)
         self.loads = Slots(limits.loads)
         self._egress = LeakyBucket(limits.full_data_bytes_per_s)

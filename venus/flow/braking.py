@@ -12,6 +12,7 @@ class Brake(Enum):
     ROWS = "rows"  # the token bucket on rows
     BYTES = "bytes"  # the token bucket on bytes
     MEMORY = "memory"  # received and not on disk
+    TURN = "turn"  # the window that all businesses share
     SLOW = "slow request"  # has waited too long for the disk
     BEHIND = "full data behind"  # the full data is too far behind the queue
     DISK = "disk"  # too little free space

@@ -37,12 +37,18 @@ class Sharing:
         found = self._businesses.get(business)
         return found.nbytes if found is not None else 0
 
-    def has_room(self, business: str) -> bool:
-        """Whether more may be received for a business."""
+    @property
+    def is_below_limit(self) -> bool:
+        """Whether all businesses together have less than they may."""
+        return self.nbytes < self._bytes_max
+
+    def has_room(self, business: str, window_bytes: int | None = None) -> bool:
+        """Whether more may be received for a business, while so much may be under way to the disk for all."""
         found = self._businesses.get(business)
         if found is None or not found.nbytes:
             return True
-        share = SHARE * max(0, self._bytes_max - self.nbytes)
+        bytes_max = self._bytes_max if window_bytes is None else min(window_bytes, self._bytes_max)
+        share = SHARE * max(0, bytes_max - self.nbytes)
         return found.nbytes < min(share, max(LEAST_BYTES, found.allowed))
 
     def add(self, business: str, nbytes: int) -> None:

@@ -1,13 +1,17 @@
 """What a producer still has to say: half messages until they are on disk, decisions until they are answered.
 
 Pure bookkeeping without threads, so that resending can be tested by itself. Whatever is queued goes out in one
-frame, up to FRAME_BYTES; a single half message therefore leaves at once, and under load frames fill up by themselves.
+frame, up to a limit; a single half message therefore leaves at once, and under load frames fill up by themselves.
+
+The limit is small at first and after a refusal, and twice as large with each frame that is acknowledged, up to
+FRAME_BYTES: of many producers that begin at once nobody knows yet how much the broker can take.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from venus.flow.small import SMALL_BYTES
 from venus.rpc.channel import FRAME_BYTES
 from venus.wire import broker_pb2
 
@@ -31,6 +35,8 @@ class Outgoing:
         self._report: broker_pb2.AdapterReport | None = None
         self._committed: broker_pb2.Committed | None = None
         self._said: broker_pb2.Committed | None = None  # the same, once it was sent
+        self._frame_bytes = SMALL_BYTES
+        self._frames: deque[int] = deque()  # the last batch of each frame that was sent and is not acknowledged
         self.unacknowledged_bytes = 0
 
     def __bool__(self) -> bool:
@@ -82,12 +88,14 @@ class Outgoing:
     def take(self) -> broker_pb2.ProducerFrame:
         """Return the next frame; what it holds counts as sent."""
         halves: list[broker_pb2.Half] = []
-        room = FRAME_BYTES
+        room = self._frame_bytes
         while self._queued and (not halves or half_cost(self._queued[0]) <= room):
             half = self._queued.popleft()
             room -= half_cost(half)
             halves.append(half)
         self._sent.extend(halves)
+        if halves and self._frame_bytes < FRAME_BYTES:
+            self._frames.append(halves[-1].batch_no)
         decisions = list(self._decisions)
         self._decisions.clear()
         return self._frame(halves, decisions)
@@ -104,6 +112,9 @@ class Outgoing:
         for queue in (self._sent, self._queued):
             while queue and queue[0].batch_no <= through:
                 self.unacknowledged_bytes -= half_cost(queue.popleft())
+        while self._frames and self._frames[0] <= through:
+            self._frames.popleft()
+            self._frame_bytes = min(FRAME_BYTES, 2 * self._frame_bytes)
 
     def decided(self, answer: broker_pb2.Decided) -> None:
         """Forget the decisions that this answers."""
@@ -120,7 +131,9 @@ class Outgoing:
                     break
 
     def resend(self, batch_no: int = 0) -> None:
-        """Send again from this batch on, and the decisions without an answer."""
+        """Send again from this batch on, and the decisions without an answer; small frames first."""
+        self._frame_bytes = SMALL_BYTES
+        self._frames.clear()
         while self._sent and self._sent[-1].batch_no >= batch_no:
             self._queued.appendleft(self._sent.pop())
         self._decisions.extendleft(reversed(self._asked))
@@ -131,3 +144,5 @@ class Outgoing:
         for queue in (self._queued, self._sent):
             while queue and queue[-1].batch_no >= batch_no:
                 self.unacknowledged_bytes -= half_cost(queue.pop())
+        while self._frames and self._frames[-1] >= batch_no:
+            self._frames.pop()

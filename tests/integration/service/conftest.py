@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.brokers import BUSINESS, settings
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, commit, settings, traffic
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.rpc.producer import Producer
+from venus.wire import broker_pb2
 
 StartBroker = Callable[..., RunningBroker]
 
 
 def producer(broker: RunningBroker, name: str = "test", **options: Any) -> Producer:
     return Producer(broker.address, BUSINESS, name, **{"window_bytes_max": 8 << 20, **options})
+
+
+@contextmanager
+def connected(broker: RunningBroker, business: str = BUSINESS, name: str = "test") -> Iterator[Producer]:
+    with Producer(broker.address, business, name, window_bytes_max=8 << 20) as sender:
+        sender.connect(0, 0)
+        yield sender
+
+
+def brake(broker: RunningBroker, name: str, business: str = BUSINESS) -> broker_pb2.BrakeStatus | None:
+    found = (b for b in traffic(broker.address).brakes if (b.brake, b.business) == (name, business))
+    return next(found, None)
+
+
+def committed(sender: Producer, number: int, **options: Any) -> float:
+    """Commit a batch; return how long it took."""
+    began = time.monotonic()
+    commit(sender, [half(number, **options)])
+    return time.monotonic() - began
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, traffic, wait_for
 from venus.broker.pipeline.producers import Producers
 from venus.broker.service.process import RunningBroker
+from venus.broker.service.unsaved import Unsaved
 from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
+from venus.flow.turns import START_BYTES
 from venus.model import Verdict
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.producer import Producer
@@ -42,6 +46,11 @@ def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monke
         assert commit(sender, [half(101)]).next_offset == 101
         assert sender.throttles >= 1
     assert business_status(broker.address).counters["throttles"] >= 1
+
+
+def gauge(broker: RunningBroker, name: str) -> float:
+    (found,) = (gauge.value for gauge in traffic(broker.address).gauges if gauge.name == name)
+    return found
 
 
 class SlowDisk:
@@ -95,6 +104,66 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
         sender.wait_persisted(32)
         found = [b for b in traffic(broker.address).brakes if b.brake == "memory"]
         assert [(b.business, b.who) for b in found] == [(BUSINESS, "test")]
+
+
+def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_for_it(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    broker = start_broker(buffer_bytes_max=32 << 20)
+    with ExitStack() as streams:
+        senders = []
+        for n in range(10):
+            sender = streams.enter_context(Producer(broker.address, f"b{n}", "test", window_bytes_max=8 << 20))
+            sender.connect(0, 0)
+            sender.send_half(half(1, payload="x" * FRAME_BYTES))
+            senders.append(sender)
+        wait_for(lambda: gauge(broker, "waiting for a turn") == 7)
+        assert 2 * FRAME_BYTES < disk.nbytes < START_BYTES
+        with Producer(broker.address, "small", "test", window_bytes_max=1 << 20) as small:
+            small.connect(0, 0)
+            small.send_half(half(1))
+            wait_for(lambda: disk.count("small") == 1)
+            disk.release()
+            small.wait_persisted(1)
+        for sender in senders:
+            sender.wait_persisted(1)
+            assert sender.throttles == 0, "nobody was refused"
+        braked = {b.business for b in traffic(broker.address).brakes if b.brake == "turn"}
+    assert len(braked) == 7
+    assert (gauge(broker, "under way to the disk"), gauge(broker, "waiting for a turn")) == (0, 0)
+
+
+def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker()
+    stopped, turn = threading.Event(), Unsaved.turn
+
+    async def held(self: Unsaved, nbytes: int) -> Any:
+        stopped.set()
+        while disk_is_busy.is_set():
+            await asyncio.sleep(0.01)
+        return await turn(self, nbytes)
+
+    disk_is_busy = threading.Event()
+    with producer(broker) as sender:
+        epoch = sender.connect(0, 0).epoch
+        sender.send_half(half(1))
+        sender.wait_persisted(1)
+        monkeypatch.setattr(Unsaved, "turn", held)
+        disk_is_busy.set()
+        with sender._lock:  # so that both leave in one frame
+            sender._outgoing.add_half(half(2))
+            sender._outgoing.add_decision(
+                broker_pb2.Decision(epoch=epoch, batch_no=1, digest=half(1).digest, verdict=broker_pb2.COMMIT)
+            )
+            sender._work.notify()
+        assert sender.wait_decided(1).next_offset == 1
+        assert stopped.wait(30)
+        assert sender.persisted_through == 1
+        disk_is_busy.clear()
+        sender.wait_persisted(2)
 
 
 def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from venus.flow.small import SMALL_BYTES
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.outgoing import OVERHEAD_BYTES, Outgoing
 from venus.wire import broker_pb2
@@ -30,8 +31,18 @@ def test_everything_queued_leaves_in_one_frame() -> None:
     assert not outgoing
 
 
-def test_a_frame_is_bounded_and_a_large_half_message_goes_alone() -> None:
+def warmed_up() -> Outgoing:
+    """Return one whose frames are as large as they may be."""
     outgoing = Outgoing()
+    for _ in range(10):
+        outgoing.add_half(half(0))
+        outgoing.take()
+        outgoing.persisted(0)
+    return outgoing
+
+
+def test_a_frame_is_bounded_and_a_large_half_message_goes_alone() -> None:
+    outgoing = warmed_up()
     outgoing.add_half(half(1, 3 * FRAME_BYTES))
     outgoing.add_half(half(2, FRAME_BYTES // 2))
     outgoing.add_half(half(3, FRAME_BYTES // 2))
@@ -124,3 +135,47 @@ def test_a_decision_that_is_waited_for_keeps_that_when_another_takes_its_place()
     patient.can_wait = True
     outgoing.add_decision(patient)
     assert outgoing.take().decisions[0].can_wait
+
+
+def frame_sizes(outgoing: Outgoing, count: int) -> list[int]:
+    return [len(outgoing.take().halves) for _ in range(count)]
+
+
+def test_frames_begin_small_and_double_with_each_that_is_acknowledged() -> None:
+    outgoing, each = Outgoing(), SMALL_BYTES // 4 - OVERHEAD_BYTES
+    for n in range(1, 301):
+        outgoing.add_half(half(n, each))
+    assert frame_sizes(outgoing, 3) == [4, 4, 4], "nothing is acknowledged yet"
+    outgoing.persisted(7)
+    assert frame_sizes(outgoing, 1) == [8], "one frame is"
+    outgoing.persisted(12)
+    assert frame_sizes(outgoing, 2) == [32, 32]
+    for _ in range(3):
+        outgoing.persisted(84)
+    assert frame_sizes(outgoing, 1) == [FRAME_BYTES // SMALL_BYTES * 4], "and no further"
+
+
+def test_after_a_refusal_frames_are_small_again() -> None:
+    outgoing, each = warmed_up(), SMALL_BYTES // 4 - OVERHEAD_BYTES
+    for n in range(1, 101):
+        outgoing.add_half(half(n, each))
+    assert frame_sizes(outgoing, 1) == [64]
+    outgoing.resend()
+    assert frame_sizes(outgoing, 2) == [4, 4]
+    outgoing.persisted(4)
+    assert frame_sizes(outgoing, 1) == [8]
+
+
+def test_frames_that_a_rollback_took_back_hold_no_later_one_small() -> None:
+    outgoing = Outgoing()
+    for n in (1, 2):
+        outgoing.add_half(half(n, SMALL_BYTES))
+        outgoing.take()
+    outgoing.add_decision(decision(1, broker_pb2.ROLLBACK))
+    outgoing.take()
+    outgoing.add_half(half(1, SMALL_BYTES))
+    outgoing.take()
+    outgoing.persisted(1)
+    for n in (2, 3):
+        outgoing.add_half(half(n, SMALL_BYTES - OVERHEAD_BYTES))
+    assert numbers(outgoing.take()) == [2, 3]

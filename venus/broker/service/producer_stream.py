@@ -2,8 +2,9 @@
 
 Every half message is hashed before the core sees it; a damaged one is counted and asked for again. Answers wait
 until the core has them on disk, and are coalesced: one frame says `halves_through` for everything that one fsync
-covered. Whoever is over a limit is told to pause, or to send again; while more of a business waits for the disk than it
-may, its stream is not read, and HTTP/2 does the rest (traffic.py).
+covered. Whoever is over a limit is told to pause, or to send again; half messages wait for their turn at the disk, and
+while more of a business waits than it may, its stream is not read, and HTTP/2 does the rest (traffic.py). Decisions on
+earlier batches do not wait for the half messages that come with them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +22,15 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.service.intake import Intake
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.outbox import Outbox
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
+from venus.broker.service.unsaved import Received
 from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
+from venus.flow.small import SMALL_BYTES
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import checked
 from venus.rpc.squeeze import Unsqueezer, check_frame
@@ -62,10 +66,8 @@ class ProducerStream:
         self._error: VenusError | None = None
         self._eof = False
         self._in_flight = 0
-        self._submitted = 0  # how many times something was handed to the core
-        self._expected: int | None = None  # after a Resend or Throttle: nothing above this is taken
-        self._void_through = 0  # submissions up to here were made before the newest Resend or Throttle
-        self._newest = max([ack.last_batch, *(half.batch_no for half in ack.undecided)])  # handed to the core
+        self._intake = Intake(max([ack.last_batch, *(half.batch_no for half in ack.undecided)]))
+        self._sends_small = True  # the newest half messages were
         self._mismatches = 0
         self._unsqueezer = Unsqueezer()
 
@@ -106,12 +108,8 @@ class ProducerStream:
     async def _read(self, frame: Any) -> None:
         try:
             while True:
-                self._take_halves(frame)
-                self._take_decisions(frame)
-                self._take_committed(frame)
-                if frame.HasField("report"):
-                    self._service.service_status.reports.say(self.business, SOURCE, frame.report, now_us())
-                await self._service.traffic.room(self.business, self.producer)
+                await self._take(frame)
+                await self._service.traffic.room(self.business, self.producer, small=self._sends_small)
                 frame = await self._next_frame()
                 if frame is grpc.aio.EOF:
                     break
@@ -134,25 +132,43 @@ class ProducerStream:
                 return checked(frame, "a frame of a producer")
             self._ask_again("a frame's seal is broken")
 
-    def _take_halves(self, frame: broker_pb2.ProducerFrame) -> None:
+    async def _take(self, frame: broker_pb2.ProducerFrame) -> None:
+        if frame.HasField("report"):
+            self._service.service_status.reports.say(self.business, SOURCE, frame.report, now_us())
+        first = frame.halves[0].batch_no if frame.halves else None
+        earlier = len(frame.decisions)
+        if first is not None:
+            earlier = next((n for n, d in enumerate(frame.decisions) if d.batch_no >= first), earlier)
+        self._take_decisions(frame.decisions[:earlier])
+        if earlier == len(frame.decisions):
+            self._take_committed(frame)
+            await self._take_halves(frame)
+        else:
+            await self._take_halves(frame)
+            self._take_decisions(frame.decisions[earlier:])
+            self._take_committed(frame)
+
+    async def _take_halves(self, frame: broker_pb2.ProducerFrame) -> None:
         check_frame(frame.halves)
         good: list[Shipped] = []
         skipped = 0
         for message in frame.halves:
-            if self._expected is not None and message.batch_no > self._expected:
+            if not self._intake.takes(message.batch_no):
                 skipped += 1
             elif (half := self._intact(message)) is None:
-                self._submit(good)
+                await self._submit(good)
                 good = []
                 self._ask_again("a body does not hash to its digest")
             else:
                 good.append(half)
                 self._mismatches = 0
-                if half.batch_no == self._expected:
-                    self._expected = None
-        if skipped:
-            self._core.producers.count(self.business, "skipped_halves", skipped)
-        self._submit(good)
+                self._intake.arrived(half.batch_no)
+        self._skip(skipped)
+        await self._submit(good)
+
+    def _skip(self, count: int) -> None:
+        if count:
+            self._core.producers.count(self.business, "skipped_halves", count)
 
     def _intact(self, message: broker_pb2.Half) -> Shipped | None:
         try:
@@ -163,7 +179,7 @@ class ProducerStream:
         return Shipped(batch_no=message.batch_no, digest=message.digest, body=body) if whole else None
 
     def _ask_again(self, reason: str) -> None:
-        batch_no = self._newest + 1  # what is damaged cannot be trusted to say its own number
+        batch_no = self._intake.newest + 1  # what is damaged cannot be trusted to say its own number
         self._core.producers.count(self.business, "digest_mismatches", 1)
         self._mismatches += 1
         if self._mismatches >= MISMATCHES_MAX:
@@ -171,38 +187,48 @@ class ProducerStream:
             self._service.service_status.alarm(self.business, text)
             raise DigestMismatch(text, hint="Look at the network between the upper adapter and the broker.")
         logger.warning("%s: half message %d: %s", self.business, batch_no, reason)
-        self._rewind(batch_no)
         self._core.producers.count(self.business, "resends", 1)
-        self.outbox.resend(batch_no, reason)
+        self.outbox.resend(self._intake.again(batch_no), reason)
 
-    def _rewind(self, batch_no: int) -> None:
-        self._expected = batch_no
-        self._newest = batch_no - 1
-        self._void_through = self._submitted
-
-    def _submit(self, halves: list[Shipped]) -> None:
+    async def _submit(self, halves: list[Shipped]) -> None:
         if not halves:
             return
-        traffic, first = self._service.traffic, halves[0].batch_no
+        traffic, nbytes = self._service.traffic, _size(halves)
+        self._sends_small = nbytes <= SMALL_BYTES
         verdict = traffic.ingest(self.business, self.producer, halves)
         if verdict.pause_s:
             self._throttle(int(verdict.pause_s * 1000) + 1, taken=not verdict.refused)
         if verdict.refused:
-            self._rewind(first)
+            self._intake.again(halves[0].batch_no)
             return
-        since, nbytes = traffic.monotonic(), sum(len(half.body) for half in halves)
-        self._newest = max(self._newest, halves[-1].batch_no)
+        with traffic.unsaved.receive(self.business, nbytes) as received:
+            for piece in traffic.pieces(halves):
+                await self._hand_in(piece, received)
+
+    async def _hand_in(self, halves: Sequence[Shipped], received: Received) -> None:
+        traffic, first, nbytes = self._service.traffic, halves[0].batch_no, _size(halves)
+        asked_at = traffic.monotonic()
+        turn = await traffic.turn(self.business, self.producer, nbytes)
+        if not self._intake.takes(first):  # one before it was refused in the meantime: both come again
+            traffic.unsaved.unused(turn)
+            self._skip(len(halves))
+            return
+        for half in halves:
+            self._intake.arrived(half.batch_no)
+        saved = partial(traffic.saved, self.business, turn, asked_at, traffic.monotonic())
+        received.passed_on(nbytes)
         self._hand_over(
             self._core.producers.halves(self.business, self.epoch, halves),
-            lambda done, number: self._halves_done(done, number, first, nbytes, since),
+            lambda done, number: self._halves_done(done, number, first, saved),
+            newest=halves[-1].batch_no,
         )
 
     def _throttle(self, pause_ms: int, *, taken: bool) -> None:
         self.outbox.throttle(pause_ms, taken=taken)
         self._core.producers.count(self.business, "throttles", 1)
 
-    def _take_decisions(self, frame: broker_pb2.ProducerFrame) -> None:
-        for decision in frame.decisions:
+    def _take_decisions(self, decisions: Sequence[broker_pb2.Decision]) -> None:
+        for decision in decisions:
             if decision.verdict == broker_pb2.UNKNOWN:
                 continue  # the local transaction goes on: the timer will ask again
             self._hand_over(
@@ -214,13 +240,12 @@ class ProducerStream:
 
     def _take_committed(self, frame: broker_pb2.ProducerFrame) -> None:
         if frame.HasField("committed"):
-            self._newest = max(self._newest, frame.committed.last_batch)
-            self._hand_over(self._core.producers.pass_over(self.business, frame.committed), self._decision_done)
+            passed_over = self._core.producers.pass_over(self.business, frame.committed)
+            self._hand_over(passed_over, self._decision_done, newest=frame.committed.last_batch)
 
-    def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None]) -> None:
-        self._submitted += 1
+    def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None], newest: int = 0) -> None:
         self._in_flight += 1
-        number = self._submitted
+        number = self._intake.submitted(newest)
         self._service.bridge.when_done(future, lambda done: self._settled(done, number, settle))
 
     # -- from the core, in the loop ----------------------------------------------------------------------------
@@ -239,26 +264,27 @@ class ProducerStream:
         if self._eof:
             self.outbox.wake.set()
 
-    def _halves_done(self, done: Future[HalvesResult], number: int, first: int, nbytes: int, since: float) -> None:
-        self._service.traffic.saved(self.business, nbytes, since)
+    def _halves_done(self, done: Future[HalvesResult], number: int, first: int, saved: Callable[[], None]) -> None:
+        saved()
         try:
             result = done.result()
         except (StoreFull, Overloaded):
-            if number <= self._void_through:
+            if self._intake.is_void(number):
                 return  # a Resend or Throttle already covers it
-            self._rewind(first)
+            self._intake.again(first)
             raise
         self.outbox.persisted(result.through)
-        if self._expected is not None and self._expected <= result.through:
-            self._expected = None
+        self._intake.persisted(result.through)
         self._service.service_status.clear(self.business)
-        if result.resend_from is not None and number > self._void_through:
-            self._rewind(result.resend_from)
-            self.outbox.resend(result.resend_from, result.reason)
+        if result.resend_from is not None and not self._intake.is_void(number):
+            self.outbox.resend(self._intake.again(result.resend_from), result.reason)
 
     def _decision_done(self, done: Future[broker_pb2.Decided], number: int, *, can_wait: bool = False) -> None:
         decided = done.result()
         if decided.verdict == broker_pb2.ROLLBACK:
-            self._expected = None
-            self._newest = min(self._newest, decided.batch_no - 1)
+            self._intake.rolled_back(decided.batch_no)
         self.outbox.decided(decided, can_wait=can_wait and decided.verdict == broker_pb2.COMMIT)
+
+
+def _size(halves: Sequence[Shipped]) -> int:
+    return sum(len(half.body) for half in halves)

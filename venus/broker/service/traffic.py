@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from venus.broker.core import Core
 from venus.broker.machine.envelope import count_of
 from venus.broker.pipeline.producer_commands import Shipped
+from venus.broker.service.unsaved import Unsaved
 from venus.config import Broker
 from venus.config import Limits as Wanted
 from venus.errors import Overloaded, StoreFull
@@ -18,6 +19,8 @@ from venus.flow.braking import Brake
 from venus.flow.degradation import Degradation, Watermark
 from venus.flow.health import Health, Rule
 from venus.flow.lanes import Lane
+from venus.flow.small import SMALL_BYTES
+from venus.flow.turns import Turn
 
 #: Of the buffer: what all businesses together may have received and not saved. One alone gets two thirds of it.
 UNSAVED_PART = 0.75
@@ -25,7 +28,11 @@ STORE_FULL_RETRY_MS = 1000
 MEMORY_RETRY_S = 0.05
 #: While full data is degraded one chunk goes after the other, with a pause; increments go in small frames.
 DEGRADED_PAUSE_S = 0.02
-DEGRADED_FRAME_BYTES = 64 << 10
+DEGRADED_FRAME_BYTES = SMALL_BYTES
+#: How old what the full data lacks may be, as it is known here.
+BEHIND_EVERY_S = 0.02
+#: Shorter waits are not worth a note.
+NOTICED_S = 0.001
 
 
 def admission_of(settings: Broker) -> Admission:
@@ -107,7 +114,9 @@ class Traffic:
         self.monotonic = monotonic
         self._core = core
         self._unsaved_max = settings.buffer_bytes_max
-        self._freed = asyncio.Event()  # something was saved
+        self.unsaved = Unsaved(self.admission.unsaved, self.admission.turns)
+        self._behind: Mapping[str, int] = {}
+        self._behind_sum, self._behind_at = 0, float("-inf")
         self._left = asyncio.Event()  # a load has ended
         self._narrow = asyncio.Lock()
 
@@ -122,7 +131,7 @@ class Traffic:
     # -- half messages -------------------------------------------------------------------------------------------
 
     def ingest(self, business: str, producer: str, halves: Sequence[Shipped]) -> Verdict:
-        """Judge half messages; what is taken counts as unsaved until `saved`."""
+        """Judge half messages; what is taken is then received (`unsaved.receive`)."""
         admission = self.admission
         nbytes = sum(len(half.body) for half in halves)
         unsaved = admission.unsaved
@@ -130,28 +139,47 @@ class Traffic:
             self.note(Brake.MEMORY, business, producer, MEMORY_RETRY_S)
             return Verdict(pause_s=MEMORY_RETRY_S, refused=True)
         rows = sum(count_of(half.body) for half in halves) if admission.counts_rows else 0
-        behind_bytes = self._core.materialiser.behind_bytes
+        now = self.monotonic()
         verdict = admission.ingest(
-            business, producer, rows=rows, nbytes=nbytes, behind_bytes=behind_bytes, now=self.monotonic()
+            business, producer, rows=rows, nbytes=nbytes, behind_bytes=self._behind_bytes(business, now), now=now
         )
-        if not verdict.refused:
-            unsaved.add(business, nbytes)
         return verdict
 
-    def saved(self, business: str, nbytes: int, since: float) -> None:
-        """Take note that half messages are on disk, or were refused there."""
-        self.admission.unsaved.remove(business, nbytes, self.monotonic() - since)
-        self._freed.set()
+    def _behind_bytes(self, business: str, now: float) -> int:
+        """Return how far the full data is behind, 0 to a business whose own hardly is. Not summed for every frame."""
+        if now - self._behind_at >= BEHIND_EVERY_S:
+            self._behind, self._behind_at = self._core.materialiser.behind(), now
+            self._behind_sum = sum(self._behind.values())
+        return self._behind_sum if self._behind.get(business, 0) > SMALL_BYTES else 0
 
-    async def room(self, business: str, producer: str) -> None:
+    def pieces(self, halves: Sequence[Shipped]) -> Iterator[Sequence[Shipped]]:
+        """Cut what has arrived where it is larger than may be under way to the disk at once."""
+        bound, first, nbytes = self.admission.turns.size, 0, 0
+        for n, half in enumerate(halves):
+            if n > first and nbytes + len(half.body) > bound:
+                yield halves[first:n]
+                first, nbytes = n, 0
+            nbytes += len(half.body)
+        yield halves[first:]
+
+    async def turn(self, business: str, producer: str, nbytes: int) -> Turn:
+        """Wait until a piece may go to the disk: everybody has a turn, small pieces beside the large ones."""
+        began = self.monotonic()
+        turn = await self.unsaved.turn(nbytes)
+        if (waited_s := self.monotonic() - began) > NOTICED_S:
+            self.note(Brake.TURN, business, producer, waited_s)
+        return turn
+
+    def saved(self, business: str, turn: Turn, asked_at: float, since: float) -> None:
+        """Take note that a piece is on disk, or was refused there: it asked for its turn, and had it `since`."""
+        self.unsaved.done(business, turn, self.monotonic() - since, self._core.commits.waited_s)
+
+    async def room(self, business: str, producer: str, *, small: bool) -> None:
         """Wait until more may be received for a business; others go on."""
-        unsaved = self.admission.unsaved
-        if unsaved.has_room(business):
+        if self.unsaved.has_room(business, small=small):
             return
         began = self.monotonic()
-        while not unsaved.has_room(business):
-            self._freed.clear()
-            await self._freed.wait()
+        await self.unsaved.room(business, small=small)
         self.note(Brake.MEMORY, business, producer, self.monotonic() - began)
 
     def refused(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
@@ -189,7 +217,7 @@ class Traffic:
         while not slots.enter():
             self._left.clear()
             await self._left.wait()
-        if (waited_s := self.monotonic() - began) > 0.001:
+        if (waited_s := self.monotonic() - began) > NOTICED_S:
             self.note(Brake.LOADS, business, "", waited_s)
         try:
             yield

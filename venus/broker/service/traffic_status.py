@@ -90,6 +90,9 @@ class TrafficStatus:
 
         return [
             gauge("unsaved", admission.unsaved.nbytes, limits.unsaved_bytes_max, "bytes"),
+            gauge("under way to the disk", admission.turns.nbytes, 0, "bytes"),
+            gauge("shared window", admission.turns.size, 0, "bytes"),
+            gauge("waiting for a turn", admission.turns.waiting, 0, ""),
             gauge("full data behind", self._core.materialiser.behind_bytes, limits.behind_bytes_max, "bytes"),
             gauge("streams", admission.streams.used, limits.streams, ""),
             gauge("subscribers", self._frames.streams.total(), 0, ""),

@@ -132,6 +132,11 @@ class Materialiser:
         with self._changed:
             return 0 if self._paused else sum(business.unmaterialised_bytes() for business in self._pending)
 
+    def behind(self) -> dict[str, int]:
+        """Return `behind_bytes` by business, of those that are behind at all."""
+        with self._changed:
+            return {} if self._paused else {found.name: found.unmaterialised_bytes() for found in self._pending}
+
     @property
     def paused(self) -> bool:
         """Whether it waits for free space."""

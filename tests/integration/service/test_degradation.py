@@ -1,0 +1,94 @@
+"""What a real broker gives up lane by lane, and how it comes back; and what it says of a crash."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tests.integration.service.conftest import StartBroker, committed, connected
+from tests.support.brokers import BUSINESS, BrokerProcess, settings, take, traffic, wait_for
+from venus.broker.service.process import RunningBroker
+from venus.broker.store.space import Space
+from venus.config import Degrade
+from venus.errors import Overloaded
+from venus.rpc import connection
+from venus.rpc.admin import Admin
+from venus.rpc.snapshots import Snapshots
+from venus.rpc.subscriber import Subscriber
+
+pytestmark = pytest.mark.integration
+
+MIB = 1 << 20
+
+
+def degraded(broker: RunningBroker) -> list[int]:
+    return sorted(lane.lane for lane in traffic(broker.address).lanes if lane.degraded_since_us)
+
+
+def get(broker: RunningBroker, path: str) -> str:
+    with urlopen(f"http://{broker.http_address}{path}", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def metrics(broker: RunningBroker) -> str:
+    return get(broker, "/metrics")
+
+
+def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {"bytes": 1 << 40}
+    monkeypatch.setattr(Space, "free", lambda self: free["bytes"])
+    broker = start_broker(
+        free_bytes_min=MIB, degrade=Degrade(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=2, restore_s=1)
+    )
+    monkeypatch.setattr(connection, "OVERLOADED_S", 0.5)
+    with connected(broker) as sender, Snapshots(broker.address) as snapshots:
+        committed(sender, 1)
+        assert degraded(broker) == []
+        assert "venus_table_changes" in metrics(broker)
+        free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB, space is short below 2
+        wait_for(lambda: degraded(broker) == [4])
+        assert "venus_table_changes" not in metrics(broker), "details go first"
+        with Admin(broker.address) as admin:
+            (alarm,) = admin.status().alarms
+        assert alarm.startswith("lane 4 (details) is degraded since 20")
+        assert alarm.endswith(": disk is at 67 % of what is needed, the limit is 50 % of what is needed")
+        wait_for(lambda: degraded(broker) == [3, 4])
+        with pytest.raises(Overloaded, match="no new snapshot"):
+            snapshots.open(BUSINESS, holder="load")
+        wait_for(lambda: degraded(broker) == [1, 2, 3, 4])
+        assert 'venus_lane_degraded{lane="halves"} 1.0' in metrics(broker)
+        assert get(broker, "/health").startswith("degraded\nlane 4")
+        committed(sender, 2)
+        assert sender.throttles >= 1
+        with Subscriber(broker.address, BUSINESS, "g", credit_bytes=MIB) as reader:
+            reader.open(0, 0)
+            assert len(take(reader, 2)) == 2
+        free["bytes"] = 1 << 40
+        wait_for(lambda: degraded(broker) == [], 60)
+        assert "venus_table_changes" in metrics(broker)
+        with Admin(broker.address) as admin:
+            assert list(admin.status().alarms) == []
+        committed(sender, 3)
+
+
+def test_a_broker_that_was_killed_says_so_for_half_an_hour_and_one_that_was_stopped_does_not(tmp_path: Path) -> None:
+    def facts(started: BrokerProcess) -> list[str]:
+        return [fact.fact for fact in traffic(started.address).facts if fact.fact == "crash"]
+
+    with BrokerProcess(settings(tmp_path / "data")) as first:
+        assert first.stop() == 0
+    with BrokerProcess(settings(tmp_path / "data")) as second:
+        wait_for(lambda: [gauge for gauge in traffic(second.address).gauges if gauge.name == "streams"])
+        time.sleep(2)
+        assert facts(second) == []
+        second.kill()
+    with BrokerProcess(settings(tmp_path / "data")) as third:
+        wait_for(lambda: facts(third) == ["crash"])
+        (fact,) = (fact for fact in traffic(third.address).facts if fact.fact == "crash")
+        assert fact.reason == "the broker's process ended without a stop"
+        assert fact.since_us <= fact.seen_us

@@ -1,0 +1,275 @@
+"""Random histories of one producer's stream: refusals, damage, rollbacks, late answers, turns that do not come.
+
+Both ends are the real ones (ProducerStream and Traffic; Producer with its Outgoing), and half.py is the broker's
+state; network, disk and application are models that do one step at a time. Whatever happened, everything must be
+persisted and decided in the end: a stream that expects what nobody sends would wait for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from venus.broker.machine import half
+from venus.broker.machine.half import Action, Half, State
+from venus.broker.pipeline.producer_commands import HalvesResult, Shipped
+from venus.broker.service.intake import Intake
+from venus.broker.service.producer_stream import ProducerStream, Shared
+from venus.broker.service.traffic import Traffic
+from venus.codec.batch import digest
+from venus.config import Broker
+from venus.errors import SlowRequest
+from venus.flow.admission import Verdict as Judgement
+from venus.flow.turns import Turn
+from venus.model import Verdict
+from venus.rpc.producer import Producer
+from venus.wire import broker_pb2
+
+HISTORIES = 400
+STEPS = 120
+CALM_STEPS = 400
+BATCHES = 14
+BODY_BYTES = 30_000
+#: Turns of the event loop after which nothing more happens by itself.
+SETTLED = 12
+
+
+class Disk:
+    """The core: commands in order, each settled when the history says so."""
+
+    def __init__(self) -> None:
+        self.state = half.raise_epoch(State(), 1, "p")
+        self.waiting: deque[tuple[Future[Any], Any, bool]] = deque()
+
+    def halves(self, business: str, epoch: int, halves: list[Shipped]) -> Future[Any]:
+        return self._queued(partial(self._take, epoch, halves), can_be_refused=True)
+
+    def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[Any]:
+        return self._queued(partial(self._decide, epoch, batch_no, digest, Verdict(verdict)))
+
+    def count(self, *_: Any) -> None: ...
+
+    def _queued(self, work: Any, *, can_be_refused: bool = False) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self.waiting.append((answer, work, can_be_refused))
+        return answer
+
+    def settle(self, *, refuse: bool) -> None:
+        answer, work, can_be_refused = self.waiting.popleft()
+        if refuse and can_be_refused:
+            answer.set_exception(SlowRequest("too slow", retry_after_s=0.001))
+        else:
+            answer.set_result(work())
+
+    def _take(self, epoch: int, halves: list[Shipped]) -> HalvesResult:
+        for one in halves:
+            found = Half(batch_no=one.batch_no, digest=one.digest, first_sequence=one.batch_no, count=1)
+            match half.accept(self.state, epoch, found):
+                case Action.PERSIST:
+                    self.state = half.persist(self.state, found)
+                case Action.RESEND:
+                    end = self.state.end_batch
+                    return HalvesResult(through=end, resend_from=end + 1, reason="a gap")
+        return HalvesResult(through=self.state.end_batch)
+
+    def _decide(self, epoch: int, batch_no: int, said: int, verdict: Verdict) -> broker_pb2.Decided:
+        match half.judge(self.state, epoch, batch_no, said, verdict):
+            case Action.COMMIT:
+                self.state, _ = half.commit(self.state, batch_no)
+            case Action.ROLL_BACK:
+                self.state, _ = half.roll_back(self.state, batch_no)
+        answer = half.recorded(self.state, batch_no, said, verdict)
+        return broker_pb2.Decided(verdict=broker_pb2.Verdict.ValueType(answer.verdict), batch_no=answer.batch_no)
+
+
+class RefusingTraffic(Traffic):
+    """Refuses what the history says."""
+
+    refuses = False
+
+    def ingest(self, *arguments: Any) -> Judgement:
+        if self.refuses:
+            self.refuses = False
+            return Judgement(pause_s=0.001, refused=True)
+        return super().ingest(*arguments)
+
+
+class History:
+    """One producer, one broker, and what happens between them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disk = Disk()
+        core: Any = SimpleNamespace(
+            producers=self.disk,
+            materialiser=SimpleNamespace(behind=dict),
+            commits=SimpleNamespace(waited_s=0.0),
+        )
+        self.traffic = RefusingTraffic(core, Broker(buffer_bytes_max=500_000))
+        loop = asyncio.get_running_loop()
+        bridge: Any = SimpleNamespace(
+            when_done=lambda future, call: future.add_done_callback(lambda done: loop.call_soon(call, done))
+        )
+        status: Any = SimpleNamespace(clear=lambda _: None, alarm=lambda *_: None)
+        self.arriving: asyncio.Queue[Any] = asyncio.Queue()
+        self.to_broker: deque[broker_pb2.ProducerFrame] = deque()
+        self.to_producer: deque[broker_pb2.BrokerFrame] = deque()
+        context: Any = SimpleNamespace(read=self.arriving.get, write=self._write, peer=lambda: "test")
+        init, ack = broker_pb2.Init(business="main", producer="p"), broker_pb2.InitAck(epoch=1)
+        self.stream = ProducerStream(Shared(core, bridge, status, self.traffic), context, init, ack)
+        self.serving = asyncio.create_task(self.stream.run(broker_pb2.ProducerFrame(init=init)))
+        self.producer = Producer("nowhere", "main", "p", window_bytes_max=1 << 30)
+        self.rivals: deque[asyncio.Task[Turn]] = deque()
+        self.damages = 2
+        self.next, self.use, self.decided = 1, 0, 0
+        self.sent: dict[int, int] = {}
+        self.rolling_back = 0
+        self.has_waited = False  # half messages stood in line
+
+    async def _write(self, frame: broker_pb2.BrokerFrame) -> None:
+        self.to_producer.append(broker_pb2.BrokerFrame.FromString(frame.SerializeToString()))
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def say(self) -> None:
+        if self.next <= BATCHES and self.producer._has_room():
+            body = b"%d.%d" % (self.next, self.use) + b"x" * self.rng.choice([10, BODY_BYTES])
+            self.sent[self.next] = digest(body)
+            self.producer.send_half(broker_pb2.Half(batch_no=self.next, digest=digest(body), body=body))
+            self.next += 1
+
+    def write(self) -> None:
+        if self.producer._outgoing:
+            frame = self.producer._outgoing.take()
+            self.to_broker.append(broker_pb2.ProducerFrame.FromString(frame.SerializeToString()))
+
+    def carry(self, *, damaged: bool = False) -> None:
+        if not self.to_broker:
+            return
+        frame = self.to_broker.popleft()
+        if damaged and self.damages and frame.halves:
+            self.damages -= 1
+            if self.rng.random() < 0.5:
+                self.arriving.put_nowait(None)  # its seal is broken
+                return
+            self.rng.choice(frame.halves).body += b"?"
+        self.arriving.put_nowait(frame)
+
+    def settle(self, *, refuse: bool = False) -> None:
+        if self.disk.waiting:
+            self.disk.settle(refuse=refuse)
+
+    def answer(self) -> None:
+        if self.to_producer:
+            frame = self.to_producer.popleft()
+            frame.throttle.retry_after_ms = 0
+            self.producer._take(frame)
+            if self.rolling_back and not self.producer._outgoing.rolling_back:
+                self.next, self.rolling_back = self.rolling_back, 0
+
+    def commit(self) -> None:
+        through = self.producer.persisted_through
+        if through > self.decided and not self.rolling_back:
+            self.decided = through
+            self.producer.decide(through, self.sent[through], Verdict.COMMIT)
+
+    def roll_back(self) -> None:
+        first = self.decided + 1
+        if not self.use and first < self.next:  # once: answers to rollbacks of one number look alike
+            self.rolling_back, self.use = first, 1
+            self.producer.decide(first, self.sent[first], Verdict.ROLLBACK)
+
+    def rival(self) -> None:
+        self.rivals.append(asyncio.create_task(self.traffic.unsaved.turn(self.rng.choice([60_000, 300_000]))))
+
+    def rival_leaves(self) -> None:
+        if self.rivals and self.rivals[0].done():
+            self.traffic.unsaved.unused(self.rivals.popleft().result())
+
+    # -- a history -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> bool:
+        """Return whether everything was persisted and decided in the end."""
+        steps: list[Callable[[], object]] = [
+            *[self.say, self.write, self.carry, self.settle, self.answer] * 4,
+            *[self.commit, self.rival_leaves] * 2,
+            *[partial(self.settle, refuse=True)] * 3,
+            *[partial(setattr, self.traffic, "refuses", True)] * 2,
+            partial(self.carry, damaged=True), self.roll_back, self.rival,
+        ]  # fmt: skip
+        await self._settled()
+        self.answer()  # to init
+        for _ in range(STEPS):
+            self.rng.choice(steps)()
+            await self._settled()
+        self.traffic.refuses = False
+        for _ in range(CALM_STEPS):
+            if self.is_done():
+                break
+            for step in (self.say, self.write, self.carry, self.settle, self.answer, self.commit, self.rival_leaves):
+                step()
+            await self._settled()
+        done = self.is_done()
+        await self._end()
+        return done
+
+    def is_done(self) -> bool:
+        return self.disk.state.last_batch == self.producer.decided_through == BATCHES and not self.rivals
+
+    async def _settled(self) -> None:
+        for _ in range(SETTLED):
+            await asyncio.sleep(0)
+        self.has_waited |= self.traffic.admission.turns.waiting > sum(not rival.done() for rival in self.rivals)
+        if self.serving.done():
+            self.serving.result()
+
+    async def _end(self) -> None:
+        self.arriving.put_nowait(grpc.aio.EOF)
+        while self.disk.waiting:
+            self.settle()
+        await self._settled()
+        self.serving.cancel()
+        await asyncio.gather(self.serving, return_exceptions=True)
+
+
+async def played(seed: int) -> tuple[bool, History]:
+    """Play one history; return whether it came to its end."""
+    history = History(seed)
+    return await history.run(), history
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("venus.rpc.duplex.Connection", lambda *_, **__: None)
+
+
+def test_every_history_ends_with_everything_persisted_decided_and_nothing_counted() -> None:
+    waited = 0
+    for seed in range(HISTORIES):
+        done, history = asyncio.run(played(seed))
+        assert done, f"history {seed} waits for good"
+        admission = history.traffic.admission
+        assert admission.unsaved.nbytes == admission.turns.nbytes == 0, f"history {seed}"
+        waited += history.has_waited
+    assert waited > HISTORIES // 20
+
+
+def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def again(self: Intake, batch_no: int) -> int:
+        self.expected, self.newest = batch_no, batch_no - 1
+        self._void_through = self._submitted
+        return batch_no
+
+    monkeypatch.setattr(Intake, "again", again)
+    assert not all(asyncio.run(played(seed))[0] for seed in range(HISTORIES))

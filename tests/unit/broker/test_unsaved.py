@@ -1,0 +1,130 @@
+"""Who may receive more and whose turn it is, for streams that come, wait and end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from venus.broker.pipeline.producer_commands import Shipped
+from venus.broker.service.intake import Intake
+from venus.broker.service.traffic import Traffic
+from venus.broker.service.unsaved import Unsaved
+from venus.config import Broker
+from venus.flow.sharing import Sharing
+from venus.flow.turns import Turns
+
+MIB = 1 << 20
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def made(limit: int = 8 * MIB, window: int = 4 * MIB) -> tuple[Unsaved, Sharing, Turns]:
+    sharing, turns = Sharing(limit, 0.1), Turns(most=window, least=MIB, target_s=0.1)
+    return Unsaved(sharing, turns), sharing, turns
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), 30)
+
+    asyncio.run(bounded())
+
+
+def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
+    async def test() -> None:
+        unsaved, sharing, turns = made()
+
+        async def stream(business: str) -> None:
+            with unsaved.receive(business, 3 * MIB):
+                await unsaved.turn(3 * MIB)
+
+        first = await unsaved.turn(3 * MIB)
+        waiting = [asyncio.create_task(stream(name)) for name in "abc"]
+        await settled()
+        assert (sharing.nbytes, turns.waiting) == (9 * MIB, 3)
+        waiting[0].cancel()
+        await settled()
+        unsaved.unused(first)
+        waiting[1].cancel()  # its turn has come, and it does not know yet
+        await settled()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert (turns.waiting, turns.nbytes) == (0, 3 * MIB), "the third has its turn"
+        assert sharing.nbytes == 0
+
+    run(test)
+
+
+def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> None:
+    async def test() -> None:
+        unsaved, sharing, _ = made(limit=4 * MIB)
+        unsaved.receive("a", 4 * MIB)
+        await unsaved.room("small", small=True)
+        late = [asyncio.create_task(unsaved.room(name, small=False)) for name in "bcd"]
+        await settled()
+        assert not any(task.done() for task in late)
+        unsaved.forget("a", MIB)
+        await settled()
+        assert [task.done() for task in late] == [True, False, False], "in line, one for each piece"
+        unsaved.forget("a", 3 * MIB)
+        await settled()
+        assert all(task.done() for task in late), "nothing is left: who was let in may have nothing to read"
+        assert sharing.nbytes == 0
+
+    run(test)
+
+
+def test_a_business_reads_on_when_its_own_is_saved() -> None:
+    async def test() -> None:
+        unsaved, sharing, turns = made()
+        unsaved.receive("a", 4 * MIB).passed_on(4 * MIB)
+        turn = await unsaved.turn(4 * MIB)
+        assert not unsaved.has_room("a", small=True), "the window is full"
+        waiting = [asyncio.create_task(unsaved.room("a", small=True)) for _ in range(2)]  # one is being replaced
+        await settled()
+        assert not any(task.done() for task in waiting)
+        unsaved.done("a", turn, 0.01, 0.01)
+        await asyncio.gather(*waiting)
+        assert (sharing.nbytes, turns.nbytes) == (0, 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("window", [0.3, 1, 100])
+def test_a_frame_that_is_larger_than_the_window_is_cut_in_one_pass(window: float) -> None:
+    async def test() -> None:
+        core: Any = SimpleNamespace(materialiser=SimpleNamespace(behind_bytes=0))
+        traffic = Traffic(core, Broker(buffer_bytes_max=64 * MIB))
+        traffic.admission.turns._size = window * MIB
+        body = b"x" * (MIB // 10)
+        halves = [Shipped(batch_no=n, digest=0, body=body) for n in range(1, 36)]
+        pieces = list(traffic.pieces(halves))
+        assert [half for piece in pieces for half in piece] == halves
+        assert max(len(piece) for piece in pieces) == min(35, int(window * 10))
+        large = [Shipped(batch_no=n, digest=0, body=b"x" * 2 * int(window * MIB)) for n in (1, 2)]
+        assert [len(piece) for piece in traffic.pieces(large)] == [1, 1], "one that is too large goes alone"
+
+    run(test)
+
+
+def test_what_is_on_disk_is_never_expected() -> None:
+    intake = Intake(2)
+    assert intake.submitted(newest=5) == 1
+    assert intake.again(3) == 3
+    assert [intake.takes(n) for n in (2, 3, 4)] == [True, True, False]
+    assert intake.is_void(1)
+    intake.persisted(5)
+    assert [intake.takes(n) for n in (6, 7)] == [True, False]
+    number = intake.submitted(newest=6)
+    assert not intake.is_void(number)
+    assert intake.again(3) == 6, "3 to 5 are on disk: nobody sends them again"
+    intake.arrived(6)
+    assert intake.takes(100)
+    intake.rolled_back(4)
+    assert (intake.through, intake.newest) == (3, 3)
