@@ -340,6 +340,10 @@ def test_a_misspelt_option_of_a_nested_section_is_named(tmp_path: Path) -> None:
     file.write_text("[broker.limits]\nrows_per_s = -5\n")
     with pytest.raises(ConfigError, match=r"venus.toml:2: broker.limits.rows_per_s: -5 should be greater than or"):
         load(file)
+    for wrong in ("-1", "nan", '"fast"'):
+        file.write_text(f"[broker.limits]\nsmall_commit_ms = {wrong}\n")
+        with pytest.raises(ConfigError, match=r"venus.toml:2: broker.limits.small_commit_ms: [^\n]+$"):
+            load(file)
     file.write_text("[broker]\nlimits = 3\n")
     with pytest.raises(ConfigError, match=r"venus.toml:2: broker.limits: is a section, not a value: write \[broker"):
         load(file)

@@ -42,6 +42,7 @@ from venus.broker.store.rocks import Store, WriteHook
 from venus.broker.store.space import FreeBytes, Space
 from venus.config import Broker
 from venus.errors import StorageError
+from venus.flow.precedence import Precedence
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Core:
         self._shared = shared or Alone()
         self._free_bytes = free_bytes
         self._started_at_us = clock_us()
+        self.precedence = Precedence(settings.limits.small_commit_ms / 1000)
         #: The ids of the network of broker sets that this store belongs to, as far as they are known.
         self.networks: tuple[str, ...] = ()
 
@@ -120,6 +122,7 @@ class Core:
             scavenger=self.scavenger,
             scrub=self.scrub,
             on_fatal=self._fail,
+            precedence=self.precedence,
         )
         self.snapshots = Snapshots(
             self.data_dir / "snapshots",
@@ -156,6 +159,7 @@ class Core:
             on_fatal=self._on_fatal,
             linger_s=self._settings.group_commit_ms / 1000,
             shared=self._shared,
+            precedence=self.precedence,
         )
 
     def _make_interfaces(self) -> None:

@@ -22,6 +22,8 @@ class Limits(Section):
     streams: Count = 20_000
     #: Half messages that have waited longer for the disk are refused; 0 = never.
     slow_request_ms: Limit = 200.0
+    #: Large work rests while commits of businesses that send little take longer than this, beside it; 0 = never.
+    small_commit_ms: Limit = 50.0
     #: A consumer that takes nothing for so long gets half of its window, and so on.
     slow_consumer_s: Seconds = 5.0
 

@@ -22,6 +22,7 @@ class Brake(Enum):
     LOADS = "loads"  # readers of full data at once
     FULL_DATA = "full data"  # the leaky bucket
     CONSUMER = "slow consumer"
+    SMALL = "small commits"  # large work rests for them
 
 
 #: So long after the last time a brake counts as released.

@@ -18,13 +18,14 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.records import decode_materialised
 from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot import materialiser
+from venus.broker.snapshot import materialiser, pacing
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
+from venus.flow.small import SMALL_BYTES
 from venus.model import ChangeKind
 
 DAY_S = 86_400.0
@@ -213,7 +214,7 @@ class Asking(Buffer):
 
 def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for it while a step runs that goes on into the next cut."""
-    monkeypatch.setattr(materialiser, "STEP_BYTES_MAX", 2500)
+    monkeypatch.setattr(pacing, "STEP_BYTES_MAX", 2500)
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     cut = [producer.next_half(engines.rows(n, 10, b"c" * 80), cut=2, cut_end=n == 3) for n in range(4)]
@@ -264,7 +265,7 @@ def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: py
     assert business.materialised.offset <= 2  # it puts them together
     assert len(engines.full_data(engine)) == 20  # whoever wants to read them does not wait
     producer.commit(engines.rows(20, 1))
-    producer.commit([(b"%08d" % 21, b"x" * materialiser.LINGER_BYTES)])
+    producer.commit([(b"%08d" % 21, b"x" * SMALL_BYTES)])
     caught_up(engine)  # nor does a commit that is large
     monkeypatch.undo()
     producer.commit(engines.rows(22, 1))

@@ -29,6 +29,7 @@ from venus.codec.batch import digest
 from venus.config import Broker
 from venus.errors import SlowRequest
 from venus.flow.admission import Verdict as Judgement
+from venus.flow.precedence import Precedence
 from venus.flow.turns import Turn
 from venus.model import Verdict
 from venus.rpc.producer import Producer
@@ -113,6 +114,7 @@ class History:
             producers=self.disk,
             materialiser=SimpleNamespace(behind=dict),
             commits=SimpleNamespace(waited_s=0.0),
+            precedence=Precedence(0.0),
         )
         self.traffic = RefusingTraffic(core, Broker(buffer_bytes_max=500_000))
         loop = asyncio.get_running_loop()

@@ -29,6 +29,8 @@ from venus.broker.store.rocks import Store
 from venus.errors import SlowRequest, VenusError
 from venus.flow.fair_queue import FairQueue
 from venus.flow.group_size import GroupSize
+from venus.flow.precedence import Precedence
+from venus.flow.small import SMALL_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +40,10 @@ T = TypeVar("T")
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
 #: The same while several businesses write: a small one waits for the group before its own. How much in between is
-#: measured (flow/group_size.py).
+#: measured (flow/group_size.py). Those that are small go without the larger ones, every second time at most.
 SHARED_GROUP_BYTES = (256 << 10, 2 << 20)
-#: Businesses that have sent no more than this lately go without the larger ones, every second time at most.
-SMALL_BYTES = 64 << 10
+#: While large work rests for small commits, groups may be as small as this.
+RESTING_GROUP_BYTES = 128 << 10
 TURN_BYTES = 512 << 10
 #: Businesses that were there this long ago still count as several.
 SHARED_FOR_S = 1.0
@@ -65,6 +67,7 @@ class CommitThread:
         on_fatal: Callable[[BaseException], None],
         linger_s: float = 0.0,
         shared: SharedLog,
+        precedence: Precedence | None = None,
     ) -> None:
         self._store = store
         self._buffer = buffer
@@ -72,6 +75,7 @@ class CommitThread:
         self._slow_request_s = slow_request_s
         self._on_fatal = on_fatal
         self._linger_s = linger_s
+        self._precedence = precedence or Precedence(0.0)
         self.writer = GroupWriter(store, buffer, shared, publish=publish, maintain=maintain)
         self._ready = threading.Condition()
         self._waiting: FairQueue[Command[Any]] = FairQueue(TURN_BYTES)
@@ -217,7 +221,8 @@ class CommitThread:
             shared = self.turned_at - self._shared_at < SHARED_FOR_S
             if not shared:
                 return self._waiting.take(GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
-            return self._waiting.take(self._group_size.size, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
+            most = self._precedence.turn_bytes(self._group_size.size, RESTING_GROUP_BYTES, self.turned_at)
+            return self._waiting.take(most, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
 
     def _in_time(self, commands: list[Command[Any]]) -> list[Command[Any]]:
         """Refuse half messages that have waited too long: nothing of them is on disk, and the others shall not wait."""

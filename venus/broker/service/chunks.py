@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 from venus.broker.core import Core
@@ -18,6 +19,8 @@ class Chunks:
         self._core, self._bridge, self._request = core, bridge, request
         self._iterator: Iterator[Sealed] | None = None
         self._ahead: asyncio.Task[Sealed | None] | None = None
+        #: How long reading the newest chunk took.
+        self.took_s = 0.0
 
     async def next(self) -> Sealed | None:
         """Return the next chunk, None at the end."""
@@ -32,7 +35,10 @@ class Chunks:
     def _read(self) -> Sealed | None:
         if self._iterator is None:
             self._iterator = iter(self._core.full_data.read_split(self._request))
-        return next(self._iterator, None)
+        began = time.monotonic()
+        chunk = next(self._iterator, None)
+        self.took_s = time.monotonic() - began
+        return chunk
 
     def close(self) -> None:
         """Let the iterator go as soon as no thread is in it."""

@@ -130,7 +130,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             async with self.traffic.load(business):
                 try:
                     while (chunk := await chunks.next()) is not None:
-                        await self.traffic.full_data(business, len(chunk.body))
+                        await self.traffic.full_data(business, len(chunk.body), chunks.took_s)
                         await context.write(chunk)
                 finally:
                     chunks.close()

@@ -33,6 +33,10 @@ DEGRADED_FRAME_BYTES = SMALL_BYTES
 BEHIND_EVERY_S = 0.02
 #: Shorter waits are not worth a note.
 NOTICED_S = 0.001
+#: A commit is a half message and its decision, which wait alike.
+SAVES_OF_A_COMMIT = 2
+#: What rests while small commits take too long, as people see it.
+LARGE_WORK = "large work"
 
 
 def admission_of(settings: Broker) -> Admission:
@@ -119,6 +123,7 @@ class Traffic:
         self._behind_sum, self._behind_at = 0, float("-inf")
         self._left = asyncio.Event()  # a load has ended
         self._narrow = asyncio.Lock()
+        self._rested_s = 0.0
 
     def has_degraded(self, lane: Lane) -> bool:
         """Whether a lane is degraded."""
@@ -127,6 +132,13 @@ class Traffic:
     def note(self, brake: Brake, business: str, who: str, wait_s: float = 0.0) -> None:
         """Take note that somebody was held back."""
         self.admission.record.note(brake, business, who, wait_s, self.monotonic())
+
+    def look(self) -> None:
+        """Take note of what has rested for small commits since the last look."""
+        rested_s = sum(self._core.precedence.rested_s.copy().values())
+        if rested_s > self._rested_s:
+            self.note(Brake.SMALL, "", LARGE_WORK, rested_s - self._rested_s)
+            self._rested_s = rested_s
 
     # -- half messages -------------------------------------------------------------------------------------------
 
@@ -143,6 +155,7 @@ class Traffic:
         verdict = admission.ingest(
             business, producer, rows=rows, nbytes=nbytes, behind_bytes=self._behind_bytes(business, now), now=now
         )
+        self._core.precedence.arrived(business, nbytes, now)
         return verdict
 
     def _behind_bytes(self, business: str, now: float) -> int:
@@ -172,7 +185,9 @@ class Traffic:
 
     def saved(self, business: str, turn: Turn, asked_at: float, since: float) -> None:
         """Take note that a piece is on disk, or was refused there: it asked for its turn, and had it `since`."""
-        self.unsaved.done(business, turn, self.monotonic() - since, self._core.commits.waited_s)
+        now = self.monotonic()
+        self.unsaved.done(business, turn, now - since, self._core.commits.waited_s)
+        self._core.precedence.answered(business, SAVES_OF_A_COMMIT * (now - asked_at), now)
 
     async def room(self, business: str, producer: str, *, small: bool) -> None:
         """Wait until more may be received for a business; others go on."""
@@ -230,8 +245,11 @@ class Traffic:
         if wait_s := self.admission.snapshot_wait_s(business, holder, self.monotonic()):
             raise Overloaded("full data is degraded: no new snapshot is made now", retry_after_s=wait_s)
 
-    async def full_data(self, business: str, nbytes: int) -> None:
-        """Wait until a chunk of full data may go."""
+    async def full_data(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
+        """Wait until a chunk of full data, which took so long to read, may go."""
+        now = self.monotonic()
+        if nbytes > SMALL_BYTES and (rest_s := self._core.precedence.rest_s("loads", took_s, now)):
+            await asyncio.sleep(rest_s)
         if delay_s := self.admission.full_data_delay_s(business, nbytes, self.monotonic()):
             await asyncio.sleep(delay_s)
         if self.has_degraded(Lane.FULL_DATA):

@@ -105,6 +105,7 @@ class TrafficWatch:
         now = self._traffic.monotonic()
         for text in self._traffic.admission.degradation.step(self._readings(late_s, machine), now):
             logger.warning("%s", text)
+        self._traffic.look()
         consumers = list(self._consumers())
         for text in self._traffic.health.look(self._facts(machine, consumers, now), now):
             logger.warning("this broker is sub-healthy: %s", text)

@@ -23,20 +23,20 @@ from venus.broker.queue import places
 from venus.broker.queue.buffer import Buffer
 from venus.broker.snapshot import filling, sums
 from venus.broker.snapshot.filling import unfilled
+from venus.broker.snapshot.pacing import Pacing
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.store import keys
 from venus.broker.store.rocks import Batch, Store
 from venus.broker.store.space import Space
 from venus.errors import Corruption, StorageError, Unavailable, VenusError
+from venus.flow.precedence import Precedence
+from venus.flow.small import SMALL_BYTES
 
-#: A step ends after so many bytes of bodies, or one batch.
-STEP_BYTES_MAX = 1 << 20
 #: A checkpoint waits so long for the end of a cut.
 CUT_END_WAIT_S = 10.0
 IDLE_S = 0.5
-#: Commits that come to less than this are put together for so long, unless somebody waits for the full data.
-LINGER_BYTES = 64 << 10
+#: Commits that come to less than `SMALL_BYTES` are put together for so long, unless somebody waits for the full data.
 LINGER_S = 0.025
 
 
@@ -62,6 +62,7 @@ class Materialiser:
         scavenger: Scavenger,
         scrub: Scrub,
         on_fatal: Callable[[BaseException], None],
+        precedence: Precedence | None = None,
     ) -> None:
         self._store = store
         self._buffer = buffer
@@ -70,6 +71,7 @@ class Materialiser:
         self._scavenger = scavenger
         self._scrub = scrub
         self._on_fatal = on_fatal
+        self._pacing = Pacing(store, precedence or Precedence(0.0), monotonic=monotonic, pause=self._pause)
         self._changed = threading.Condition()
         self._pending: set[Business] = set()
         self._wanted: list[_Wanted] = []
@@ -169,20 +171,36 @@ class Materialiser:
 
     def _is_urgent(self) -> bool:
         """Whether there is more to do than to put small commits together; with the lock."""
-        return bool(self._stopping or self._leaving or self._wanted) or (
-            sum(business.unmaterialised_bytes() for business in self._pending) >= LINGER_BYTES
-        )
+        if self._stopping or self._leaving or self._wanted:
+            return True
+        nbytes = 0
+        for business in self._pending:  # most often one of the first is enough: this is asked for each commit
+            nbytes += business.unmaterialised_bytes()
+            if nbytes >= SMALL_BYTES:
+                return True
+        return False
 
     def _round(self) -> None:
+        large = False
         for business in list(self._pending):
             self._serve_wanted()
+            began, before = self._monotonic(), business.materialised.nbytes
             took = self.step(business, one_batch=bool(self._wanted))
             with self._changed:
                 if self._is_done(business, took=took):
                     self._pending.discard(business)
+            if took and (not business.is_filled or business.materialised.nbytes - before > SMALL_BYTES):
+                large = True
+                self._pacing.rest(began)
         self._serve_wanted()
+        began = self._monotonic()
         self._scavenger.step(busy=bool(self._pending))
-        self._scrub.step(busy=bool(self._pending))
+        if self._scrub.step(busy=large or bool(self._pending) or self._pacing.holds()):
+            self._pacing.rest(began)
+
+    def _pause(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._stopping or bool(self._leaving), seconds)
 
     def _is_done(self, business: Business, *, took: bool) -> bool:
         """Whether there is no more to do for now; a mirror's full data comes in pieces that have no offsets."""
@@ -221,10 +239,12 @@ class Materialiser:
                 continue
             at_end = business.materialised.at_cut_end or now >= business.visible_offset
             if now >= wanted.offset and (at_end or self._monotonic() >= wanted.deadline):
+                began = self._monotonic()
                 self._store.checkpoint(wanted.path)
                 with self._changed:
                     self._wanted.remove(wanted)
                 wanted.future.set_result(None)
+                self._pacing.rest(began)
 
     def _abandon(self, error: BaseException) -> None:
         with self._changed:
@@ -246,9 +266,10 @@ class Materialiser:
         reached = business.materialised
         batch = self._store.batch()
         nbytes = stale = 0
+        most = self._pacing.step_bytes()
         for place in self._places(business):
             blind = place.first_sequence > reached.sequence
-            if nbytes and (not blind or one_batch or nbytes + place.nbytes > STEP_BYTES_MAX):
+            if nbytes and (not blind or one_batch or nbytes + place.nbytes > most):
                 break
             floors, ignored = self._batch(business, place, reached.floors, batch, blind=blind)
             stale += ignored

@@ -47,13 +47,13 @@ class Scrub:
         if self._business is business:
             self._pass = self._business = None
 
-    def step(self, *, busy: bool) -> None:
-        """Do a bounded piece of work. Raises Corruption for a finding, which is kept."""
+    def step(self, *, busy: bool) -> bool:
+        """Do a bounded piece of work, if it is due. Raises Corruption for a finding, which is kept."""
         if self.is_degraded:
-            return
+            return False
         self._skipped += 1
         if busy and self._skipped < BUSY_EVERY:
-            return
+            return False
         self._skipped = 0
         try:
             self._go_on()
@@ -62,6 +62,7 @@ class Scrub:
             batch.put(keys.STATE, keys.FINDING, str(found).encode())
             self._store.write(batch, durable=True)
             raise
+        return self._pass is not None
 
     def _go_on(self) -> None:
         if self._pass is None:

@@ -1,0 +1,146 @@
+"""Small commits beside large work at a real broker: large work rests for them, and everybody can see it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.request import urlopen
+
+import pytest
+
+from tests.integration.service.conftest import StartBroker
+from tests.support.batches import half
+from tests.support.brokers import BUSINESS, commit, traffic, wait_for
+from venus.broker.service.process import RunningBroker
+from venus.broker.snapshot.scrub import Scrub
+from venus.config import Limits
+from venus.flow import precedence
+from venus.flow.small import SMALL_BYTES
+from venus.rpc.producer import Producer
+from venus.rpc.snapshots import Snapshots
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+SMALL = "small"
+LARGE_BYTES = 4 * SMALL_BYTES
+
+
+class Sender:
+    """Commits batches of one size."""
+
+    def __init__(self, broker: RunningBroker, business: str, nbytes: int) -> None:
+        self.producer = Producer(broker.address, business, "test", window_bytes_max=8 << 20)
+        self.producer.connect(0, 0)
+        self._payload = "x" * nbytes
+        self.committed = 0
+
+    def commit(self) -> None:
+        self.committed += 1
+        assert commit(self.producer, [half(self.committed, payload=self._payload)]).next_offset == self.committed
+
+
+@contextmanager
+def senders(broker: RunningBroker) -> Iterator[tuple[Sender, Sender]]:
+    small, large = Sender(broker, SMALL, 10), Sender(broker, BUSINESS, LARGE_BYTES)
+    with small.producer, large.producer:
+        yield small, large
+
+
+def brake(broker: RunningBroker) -> broker_pb2.BrakeStatus | None:
+    return next((found for found in traffic(broker.address).brakes if found.brake == "small commits"), None)
+
+
+def behind_bytes(broker: RunningBroker) -> float:
+    return next(found.value for found in traffic(broker.address).gauges if found.name == "full data behind")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One commit that is late is enough for the longest rest."""
+    monkeypatch.setattr(precedence, "_GROWS", 1e9)
+    monkeypatch.setattr(precedence, "SHARE_MOST", 1e9)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_large_work_rests_for_small_commits_and_says_so(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
+    monkeypatch.setattr(Scrub, "step", lambda *_, **__: False)  # it would rest too
+    broker = start_broker(limits=Limits(small_commit_ms=0.001))
+    with senders(broker) as (small, large):
+
+        def rests() -> broker_pb2.BrakeStatus | None:
+            large.commit()
+            small.commit()
+            return brake(broker)
+
+        found = wait_for(rests)
+        assert (found.who, found.business, found.on) == ("large work", "", True)
+        for _ in range(3):
+            large.commit()
+            small.commit()
+        assert behind_bytes(broker) > LARGE_BYTES, "decisions go on, and the full data rests"
+        with urlopen(f"http://{broker.http_address}/metrics", timeout=30) as answer:
+            assert 'venus_brake_on{brake="small commits",business=""} 1.0' in answer.read().decode()
+    began = time.monotonic()
+    broker.stop()
+    assert time.monotonic() - began < 30, "nobody waits for the end of a rest"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "REST_S_MAX", 0.5)
+    broker = start_broker(limits=Limits(small_commit_ms=0.001))
+    done = threading.Event()
+    with senders(broker) as (small, large), Snapshots(broker.address) as snapshots:
+
+        def trickle() -> None:
+            while not done.is_set():
+                small.commit()
+
+        def read() -> tuple[int, float]:
+            began = time.monotonic()
+            split = snapshot.splits[0]
+            chunks = list(snapshots.read_split(snapshot.snapshot_id, split, chunk_bytes=LARGE_BYTES))
+            return len(chunks), time.monotonic() - began
+
+        for _ in range(4):
+            large.commit()
+        snapshot = snapshots.open(BUSINESS, splits=1)
+        other = threading.Thread(target=trickle)
+        other.start()
+        try:
+            wait_for(lambda: read() and brake(broker) is not None)
+            count, took_s = read()
+        finally:
+            done.set()
+            other.join(60)
+    assert count >= 4
+    assert took_s >= 4 * 0.5
+
+
+@pytest.mark.usefixtures("at_once")
+def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
+    broker = start_broker(limits=Limits(small_commit_ms=0))
+    with senders(broker) as (small, large):
+        for _ in range(20):
+            large.commit()
+            small.commit()
+        wait_for(lambda: behind_bytes(broker) == 0)
+    assert brake(broker) is None
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_flood_alone_rests_for_nobody(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
+    broker = start_broker(limits=Limits(small_commit_ms=0.001))
+    with Sender(broker, BUSINESS, LARGE_BYTES).producer as producer:
+        for n in range(1, 21):
+            commit(producer, [half(n, payload="x" * LARGE_BYTES)])
+        wait_for(lambda: behind_bytes(broker) == 0)
+    assert brake(broker) is None

@@ -1,0 +1,124 @@
+"""Large work in the broker's threads holds back for small commits: shorter steps and groups, and the scrub waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import engines
+from venus.broker.machine.business import Business
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES, SHARED_GROUP_BYTES, CommitThread
+from venus.broker.pipeline.shared_log import Alone
+from venus.broker.queue.buffer import Buffer
+from venus.broker.snapshot.pacing import STEP_BYTES_LEAST, STEP_BYTES_MAX, Pacing
+from venus.broker.snapshot.scrub import Scrub
+from venus.flow.precedence import SHARE_MOST, Precedence
+
+NOW = 100.0
+KIB = 1 << 10
+
+
+def resting() -> Precedence:
+    """Return one whose small commits have been late for a while."""
+    precedence = Precedence(0.001)
+    precedence.arrived("small", 100, NOW)
+    precedence.share = SHARE_MOST
+    return precedence
+
+
+def paced(precedence: Precedence, pauses: list[float]) -> Pacing:
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        return False
+
+    store: Any = None
+    return Pacing(store, precedence, monotonic=lambda: NOW, pause=pause)
+
+
+def test_a_turn_is_followed_by_its_rest() -> None:
+    pauses: list[float] = []
+    paced(resting(), pauses).rest(NOW - 0.01)
+    assert pauses == [pytest.approx(0.01 * SHARE_MOST)]
+    paced(Precedence(0.001), pauses).rest(NOW - 0.01)
+    assert len(pauses) == 1
+
+
+def test_steps_are_shorter_while_large_work_rests() -> None:
+    assert paced(Precedence(0.001), []).step_bytes() == STEP_BYTES_MAX
+    assert STEP_BYTES_LEAST <= paced(resting(), []).step_bytes() < STEP_BYTES_MAX / 4
+
+
+def taken(precedence: Precedence) -> int:
+    """Let two businesses flood a commit thread; return how many bytes it takes at once."""
+    store: Any = None
+    thread = CommitThread(
+        store, Buffer(1 << 30), monotonic=lambda: NOW, publish=lambda _: None, maintain=lambda _: None,
+        on_fatal=lambda _: None, shared=Alone(), precedence=precedence,
+    )  # fmt: skip
+    for n in range(400):
+        business = Business(1 + n % 2, f"flood{n % 2}", Reviews(first_s=1.0))
+        thread.submit(lambda _: None, 10 * KIB, line=business)
+    commands = thread._take()
+    assert commands is not None
+    return sum(command.nbytes for command in commands)
+
+
+def test_groups_are_shorter_while_large_work_rests() -> None:
+    assert taken(Precedence(0.001)) >= SHARED_GROUP_BYTES[1]
+    assert RESTING_GROUP_BYTES <= taken(resting()) < SHARED_GROUP_BYTES[1] / 4
+
+
+def test_steps_of_the_full_data_and_the_scrub_heed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[bool] = set()
+    asked: list[int] = []
+
+    def step(_scrub: Scrub, *, busy: bool) -> bool:
+        seen.add(busy)
+        return False
+
+    def step_bytes(_pacing: Pacing) -> int:
+        asked.append(1)
+        return 1
+
+    monkeypatch.setattr(Scrub, "step", step)
+    monkeypatch.setattr(Pacing, "step_bytes", step_bytes)
+    monkeypatch.setattr(Pacing, "holds", lambda _: True)
+    engine = engines.make(tmp_path)
+    producer = engines.Producer(engine)
+    for n in range(3):
+        producer.commit(engines.rows(n, 1))
+    (business,) = engine.catalogue.present()
+    engines.wait_until(lambda: business.materialised.offset == business.visible_offset and bool(seen))
+    engine.stop()
+    assert asked
+    assert seen == {True}
+
+
+@pytest.mark.parametrize(("nbytes", "busy"), [(10 * KIB, False), (100 * KIB, True)])
+def test_the_scrub_waits_behind_a_large_step_although_nothing_more_waits(
+    nbytes: int, busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load the full data has caught up at the end of nearly every round, and the next one comes at once."""
+    behind_rows: set[bool] = set()
+    engine = engines.make(tmp_path)
+
+    def step(_scrub: Scrub, *, busy: bool) -> bool:
+        (business,) = engine.catalogue.present()
+        if business.materialised.offset > seen_offset[0]:
+            behind_rows.add(busy)
+            seen_offset[0] = business.materialised.offset
+        return False
+
+    producer = engines.Producer(engine)
+    producer.commit(engines.rows(0, 1))
+    (business,) = engine.catalogue.present()
+    engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
+    seen_offset = [business.materialised.offset]
+    monkeypatch.setattr(Scrub, "step", step)
+    producer.commit(engines.rows(1, nbytes // 1000, b"x" * 1000))
+    engines.wait_until(lambda: bool(behind_rows))
+    engine.stop()
+    assert behind_rows == {busy}

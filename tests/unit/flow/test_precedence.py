@@ -1,0 +1,140 @@
+"""Large work rests while small commits take too long: by how much, for how long, and never for nobody."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from venus.flow import precedence
+from venus.flow.precedence import REST_S_MAX, SEEN_S, SHARE_LEAST, SHARE_MOST, Precedence
+from venus.flow.small import SMALL_BYTES
+
+GOAL_S = 0.05
+LARGE = "flood"
+
+
+class Scene:
+    """A trickle of small commits beside large work, in a time of its own."""
+
+    def __init__(self, goal_s: float = GOAL_S) -> None:
+        self.precedence = Precedence(goal_s)
+        self.now = 100.0
+
+    def commit(self, took_s: float, nbytes: int = 100, business: str = "trickle") -> None:
+        self.precedence.arrived(business, nbytes, self.now)
+        self.now += 0.01
+        self.precedence.answered(business, took_s, self.now)
+
+    def turn(self, took_s: float = 0.01) -> float:
+        return self.precedence.rest_s("full data", took_s, self.now)
+
+    def commits(self, count: int, took_s: float) -> None:
+        for _ in range(count):
+            self.turn(0.0)
+            self.commit(took_s)
+
+
+def test_nothing_rests_while_small_commits_are_within_the_goal() -> None:
+    scene = Scene()
+    scene.commits(1000, GOAL_S)
+    assert scene.turn() == 0.0
+    assert scene.precedence.rested_s == {}
+    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
+
+
+def test_rests_grow_while_small_commits_take_too_long_and_shrink_when_they_do_not() -> None:
+    scene = Scene()
+    rests = []
+    for _ in range(5):
+        scene.commits(2, 2 * GOAL_S)
+        rests.append(scene.turn())
+    assert rests[0] > 0.0
+    assert rests == sorted(set(rests)), "each time longer"
+    scene.commits(300, GOAL_S / 2)
+    assert 0.0 < scene.turn() < rests[-1]
+    scene.commits(3000, GOAL_S / 2)
+    assert scene.turn() == 0.0
+
+
+def test_the_share_stands_still_where_one_in_a_hundred_is_above_the_goal() -> None:
+    """A machine on which more than 1 % are late unless large work rests for twice its turns."""
+    scene, chance, shares = Scene(), random.Random(7), []
+    for _ in range(20_000):
+        scene.turn(0.0)
+        late = chance.random() < 0.02 / scene.precedence.share
+        scene.commit(2 * GOAL_S if late else GOAL_S / 2)
+        shares.append(scene.precedence.share)
+    assert sum(shares[10_000:]) / 10_000 == pytest.approx(2.0, rel=0.25)
+
+
+def test_nobody_small_means_no_rest() -> None:
+    scene = Scene()
+    scene.commits(50, 1.0)
+    assert scene.turn() > 0.0
+    scene.now += SEEN_S
+    assert scene.turn() == 0.0, "the last small commit is too long ago"
+    for _ in range(100):
+        scene.commit(1.0, nbytes=2 * SMALL_BYTES, business=LARGE)
+    assert scene.turn() == 0.0, "who sends much is not small"
+    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
+
+
+def test_a_commit_too_slow_says_nothing_of_large_work_that_is_not_there() -> None:
+    scene = Scene()
+    for _ in range(100):
+        scene.commit(1.0)
+    assert scene.precedence.share == SHARE_LEAST
+    scene.turn()
+    scene.commit(1.0)
+    assert scene.precedence.share > SHARE_LEAST
+
+
+def test_many_small_half_messages_are_not_small_and_become_so_again() -> None:
+    found = Precedence(GOAL_S)
+    for n in range(200):
+        found.arrived(LARGE, 1000, 10.0 + n / 1000)
+    assert not found.is_small(LARGE, 10.2)
+    assert found.is_small("another", 10.2)
+    assert found.is_small(LARGE, 12.2)
+
+
+def test_a_goal_of_zero_turns_it_off() -> None:
+    scene = Scene(goal_s=0.0)
+    scene.commits(100, 1.0)
+    assert scene.turn() == 0.0
+    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
+
+
+def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
+    scene = Scene()
+    scene.commits(200, 1.0)
+    assert scene.precedence.share == SHARE_MOST
+    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 200
+    assert scene.precedence.turn_bytes(1000, 300, scene.now) == 300
+    assert scene.precedence.turn_bytes(50, 100, scene.now) == 50, "never more than without"
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 10))))
+def test_large_work_always_gets_its_part(events: list[tuple[float, float, float]]) -> None:
+    scene = Scene()
+    worked = 0.0
+    for commit_s, turn_s, pause_s in events:
+        scene.commit(commit_s)
+        rest_s = scene.turn(turn_s)
+        worked += turn_s
+        assert 0.0 <= rest_s <= min(REST_S_MAX, SHARE_MOST * turn_s)
+        scene.now += pause_s
+    assert sum(scene.precedence.rested_s.values()) <= SHARE_MOST * worked
+    assert SHARE_LEAST <= scene.precedence.share <= SHARE_MOST
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "SENDERS_MAX", 3)
+    found = Precedence(GOAL_S)
+    for n in range(10):
+        found.arrived(n, 2 * SMALL_BYTES, 1.0)
+    assert len(found._senders) == 3
+    assert not found.is_small(9, 1.0), "the newest are remembered"
