@@ -168,6 +168,9 @@ class MemoryStore(Store):
     def sync(self) -> None:
         self._disk.sync()
 
+    def full_memtables(self, family: str) -> int:
+        return 0
+
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
         pass
 

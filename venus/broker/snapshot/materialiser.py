@@ -184,6 +184,7 @@ class Materialiser:
         large = False
         for business in list(self._pending):
             self._serve_wanted()
+            self._pacing.wait_for_files()
             began, before = self._monotonic(), business.materialised.nbytes
             took = self.step(business, one_batch=bool(self._wanted))
             with self._changed:

@@ -1,14 +1,18 @@
-"""How the materialising thread holds back for small commits."""
+"""How the materialising thread holds back: for small commits, and for RocksDB's files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from venus.broker.store import keys
+from venus.broker.store.options import DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
 from venus.flow.precedence import Precedence
 
 #: A step ends after so many bytes of bodies, or one batch; while large work rests, after fewer, down to the least.
 STEP_BYTES_MAX, STEP_BYTES_LEAST = 1 << 20, 128 << 10
+#: How often, and how many times at most, it looks whether RocksDB takes rows without a delay.
+FLUSH_LOOK_S, FLUSH_LOOKS_MAX = 0.01, 100
 
 
 class Pacing:
@@ -35,3 +39,9 @@ class Pacing:
         now = self._monotonic()
         if rest_s := self._precedence.rest_s("full data", now - began, now):
             self._pause(rest_s)
+
+    def wait_for_files(self) -> None:
+        """Wait while memtables are written to files: a write that RocksDB delays holds up the whole broker."""
+        for _ in range(FLUSH_LOOKS_MAX):
+            if self._store.full_memtables(keys.ROW) < DELAYING_MEMTABLES - 1 or self._pause(FLUSH_LOOK_S):
+                return

@@ -16,6 +16,9 @@ from venus.broker.store import keys
 
 _OPEN_FILES_MAX = 256
 _WAL_BYTES_MAX = 128 << 20
+_MEMTABLES_MAX = 4
+#: From so many full memtables of one family on, RocksDB delays writes.
+DELAYING_MEMTABLES = _MEMTABLES_MAX - 1
 
 
 class Memory:
@@ -60,7 +63,7 @@ def of_family(name: str, memory: Memory) -> Options:
     options.set_allow_concurrent_memtable_write(False)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(memory.memtable_bytes // 2)
-    options.set_max_write_buffer_number(4)
+    options.set_max_write_buffer_number(_MEMTABLES_MAX)
     options.set_target_file_size_base(16 << 20)
     options.set_block_based_table_factory(table)
     return options

@@ -174,6 +174,16 @@ class Store(Reads):
         if self._on_write is not None:
             self._on_write("synced")
 
+    def full_memtables(self, family: str) -> int:
+        """Return how many memtables of a family are full and not in a file yet.
+
+        From `options.DELAYING_MEMTABLES` on, RocksDB delays every write, and rocksdict holds the interpreter's lock.
+        """
+        try:
+            return int(self._views[family].property_int_value("rocksdb.num-immutable-mem-table"))
+        except Exception as error:
+            raise wrapped(self.path, error, "read") from error
+
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
         """Give back the space of removed keys; the interpreter's lock is free meanwhile."""
         try:
