@@ -16,8 +16,10 @@ from tests.integration.service.conftest import StartBroker
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, fill, take, wait_for
 from venus.broker.pipeline.full_data import FullData
+from venus.broker.service import recent_health
 from venus.broker.service.http import PARTS as PAGE_PARTS
 from venus.broker.service.process import RunningBroker
+from venus.broker.service.service_status import Health
 from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import ProtocolError, Unavailable
 from venus.flow.lanes import THREADS, Lane
@@ -151,6 +153,26 @@ def test_health_is_503_when_the_disk_is_nearly_full(start_broker: StartBroker) -
     assert caught.value.code == 503
     assert "writes are refused" in caught.value.read().decode()
     caught.value.close()
+
+
+def test_a_look_that_takes_long_holds_up_no_probe_that_asks_often(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, look = threading.Event(), Health.look
+    monkeypatch.setattr(recent_health, "FRESH_S", 60.0)
+    assert get(broker, "/health") == "ok\n"
+
+    def slow(self: Health) -> tuple[str, list[str]]:
+        assert go.wait(60)
+        return look(self)
+
+    monkeypatch.setattr(Health, "look", slow)
+    began = time.monotonic()
+    try:
+        assert get(broker, "/health") == "ok\n"
+        assert time.monotonic() - began < 30
+    finally:
+        go.set()
 
 
 def test_http_can_be_switched_off(start_broker: StartBroker) -> None:

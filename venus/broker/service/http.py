@@ -22,6 +22,7 @@ from venus.broker.service.access import Access
 from venus.broker.service.http_guard import CERTIFICATE, GuardedProtocol
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.metrics import registry
+from venus.broker.service.recent_health import Look, RecentHealth
 from venus.broker.service.service_status import Health, ServiceStatus
 from venus.errors import ConfigError, Unproven, VenusError
 from venus.security.handshake import HttpContext
@@ -52,6 +53,7 @@ class Pages:
     def __init__(self, bridge: LoopBridge, service_status: ServiceStatus, health: Health, access: Access) -> None:
         self._bridge, self._service_status, self._health = bridge, service_status, health
         self.access = access
+        self._recent = RecentHealth(self._look)
         folder = resources.files("venus.broker.service").joinpath("page")
         self._page = folder.joinpath("index.html").read_text("utf-8")
         self._parts = {name: folder.joinpath(name).read_bytes() for name in PARTS}
@@ -141,16 +143,19 @@ class Pages:
         A halted table is no reason to start a broker again: whoever restarts what is not healthy asks here. With TLS,
         whoever has no role learns one word: probes of orchestrators have none.
         """
-        reason, alarms = await self._bridge.blocking(Lane.CONTROL, self._health.look)
+        reason, alarms = self._health.look() if self._health.stopping else await self._recent.answer()
         if self.access.files is not None and self._refusal(request) is not None:
             reason, alarms = reason and "unavailable", []
         if reason:
             return PlainTextResponse(f"{reason}\n", status_code=503, headers=HEADERS)
         return PlainTextResponse("\n".join(["degraded" if alarms else "ok", *alarms, ""]), headers=HEADERS)
 
+    async def _look(self) -> Look:
+        return await self._bridge.blocking(Lane.CONTROL, self._health.look)
+
     async def alarms(self, _: Request) -> Response:
         """Return 200 if nothing needs somebody, else 503 with a line for each thing that does."""
-        reason, alarms = await self._bridge.blocking(Lane.CONTROL, self._health.look)
+        reason, alarms = await self._look()
         found = [reason] if reason else alarms
         return PlainTextResponse(
             "\n".join([*(found or ["none"]), ""]), status_code=503 if found else 200, headers=HEADERS

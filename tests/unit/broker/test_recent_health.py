@@ -1,0 +1,109 @@
+"""A probe is answered at once from what was seen lately, and never from what was seen long ago."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from venus.broker.service.recent_health import FRESH_S, Look, RecentHealth
+
+
+class Broker:
+    """Its state is the number of looks; a look ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.looks = 0
+        self.quick = asyncio.Event()
+        self.quick.set()
+        self.fails = False
+        self.recent = RecentHealth(self.look, lambda: self.now)
+
+    async def look(self) -> Look:
+        self.looks += 1
+        number = self.looks
+        await self.quick.wait()
+        if self.fails:
+            raise RuntimeError
+        return "", [str(number)]
+
+    async def ask(self) -> str:
+        return (await asyncio.wait_for(self.recent.answer(), 10))[1][0]
+
+
+def test_what_was_seen_lately_is_answered_without_a_look() -> None:
+    async def work() -> None:
+        broker = Broker()
+        assert await broker.ask() == "1"
+        broker.now += FRESH_S / 4
+        assert await broker.ask() == "1"
+        assert broker.looks == 1
+
+    asyncio.run(work())
+
+
+def test_a_long_turn_keeps_nobody_waiting_who_asks_often() -> None:
+    async def work() -> None:
+        broker = Broker()
+        await broker.ask()
+        broker.quick.clear()
+        broker.now += FRESH_S / 2
+        for _ in range(3):
+            assert await broker.ask() == "1", "the second look is under way"
+            await asyncio.sleep(0)
+        assert broker.looks == 2, "one at a time"
+        broker.quick.set()
+        while await broker.ask() == "1":
+            await asyncio.sleep(0)
+        assert await broker.ask() == "2"
+
+    asyncio.run(work())
+
+
+def test_what_is_too_old_is_not_answered() -> None:
+    async def work() -> None:
+        broker = Broker()
+        await broker.ask()
+        broker.now += FRESH_S
+        assert await broker.ask() == "2"
+        broker.now += FRESH_S
+        broker.fails = True
+        with pytest.raises(RuntimeError):
+            await broker.ask()
+
+    asyncio.run(work())
+
+
+def test_a_look_that_failed_beforehand_is_made_again() -> None:
+    async def work() -> None:
+        broker = Broker()
+        await broker.ask()
+        broker.now += FRESH_S / 2
+        broker.fails = True
+        assert await broker.ask() == "1"
+        for _ in range(5):
+            await asyncio.sleep(0)
+        broker.fails = False
+        broker.now += FRESH_S / 2
+        assert await broker.ask() == "3"
+
+    asyncio.run(work())
+
+
+def test_an_old_look_that_ends_late_does_not_replace_a_newer_one() -> None:
+    async def work() -> None:
+        broker = Broker()
+        slow = broker.quick = asyncio.Event()
+        first = asyncio.create_task(broker.ask())
+        while not broker.looks:
+            await asyncio.sleep(0)
+        broker.quick = asyncio.Event()
+        broker.quick.set()
+        broker.now += FRESH_S
+        assert await broker.ask() == "2"
+        slow.set()
+        assert await first == "1"
+        assert await broker.ask() == "2"
+
+    asyncio.run(work())
