@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from venus.codec.arrowrows import ColumnValues, default_of
@@ -14,6 +18,9 @@ from venus.codec.stored import StoredRows
 from venus.model import Column, TableSchema
 from venus.predicates.judging import inside
 from venus.predicates.ranges import Predicate
+
+#: One row in so many, and fewer, is picked out by itself.
+_FEW = 8
 
 
 def inside_of(predicate: Predicate, record_ids: Packed, rows: Packed, version: TableSchema) -> Bools:
@@ -28,18 +35,58 @@ def as_keys(
 
     None = they stay as they are. `record_ids` are not touched: as many changes as there were, in order.
     """
-    live = ~is_deleted
-    if not live.any():
-        return None
-    kept = live.copy()
-    if live.all():
-        kept[:] = inside_of(predicate, record_ids, rows, version)
-    else:
-        kept[live] = inside_of(predicate, _chosen(record_ids, live), _chosen(rows, live), version)
-    if (kept == live).all():
-        return None
-    data = np.frombuffer(rows.data, dtype=np.uint8)[np.repeat(kept, rows.sizes)].tobytes()
-    return Packed(data, np.where(kept, rows.sizes, 0).astype(np.uint32)), ~kept
+    return OpenRows(record_ids, rows, is_deleted, version).as_keys(predicate)
+
+
+class OpenRows:
+    """Changes of one version that several predicates judge: what they need of a column is taken out once.
+
+    Threads may share it: what two of them find at the same time is the same.
+    """
+
+    def __init__(self, record_ids: Packed, rows: Packed, is_deleted: Bools, version: TableSchema) -> None:
+        self._record_ids, self._rows, self.is_deleted, self._version = record_ids, rows, is_deleted, version
+        self._live: Bools = ~is_deleted
+        self._count = int(self._live.sum())
+        self._columns: dict[int, pa.Array | None] = {}
+
+    @cached_property
+    def _values(self) -> ColumnValues:
+        ids, rows = self._record_ids, self._rows
+        if self._count < len(self._live):
+            ids, rows = _chosen(ids, self._live), _chosen(rows, self._live)
+        return ColumnValues.of(ids, rows, Layout.of(self._version))
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        return np.cumsum(self._rows.sizes, dtype=np.int64)
+
+    def as_keys(self, predicate: Predicate) -> tuple[Packed, Bools] | None:
+        """Return rows and deletion marks for somebody with a predicate, None = they stay as they are."""
+        if not self._count:
+            return None
+        found = _inside(predicate, self._values, self._column)
+        if found.all():
+            return None
+        kept = self._live.copy()
+        kept[self._live] = found
+        sizes = np.where(kept, self._rows.sizes, 0).astype(np.uint32)
+        return Packed(self._bytes(kept), sizes), ~kept
+
+    def _column(self, number: int) -> pa.Array | None:
+        if number not in self._columns:
+            self._columns[number] = self._values.column(number)
+        return self._columns[number]
+
+    def _bytes(self, kept: Bools) -> bytes:
+        """Return the bytes of some rows: piece by piece if they are few, else by a mask."""
+        rows = self._rows
+        places = np.flatnonzero(kept)
+        if _FEW * len(places) >= len(kept):
+            return np.frombuffer(rows.data, dtype=np.uint8)[np.repeat(kept, rows.sizes)].tobytes()
+        data, ends = memoryview(rows.data), self._ends[places]
+        starts = ends - rows.sizes[places]
+        return b"".join(data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def stored_inside(predicate: Predicate, rows: StoredRows, version: TableSchema) -> Bools:
@@ -58,9 +105,13 @@ def full_inside(predicate: Predicate, rows: FullRows, version: TableSchema) -> F
     return FullRows(table_id=rows.table_id, schema_version=rows.schema_version, stored=stored)
 
 
-def _inside(predicate: Predicate, values: ColumnValues) -> Bools:
+def _inside(
+    predicate: Predicate, values: ColumnValues, found_of: Callable[[int], pa.Array | None] | None = None
+) -> Bools:
+    found_of = found_of or values.column
+
     def column(wanted: Column) -> pa.Array:
-        found = values.column(wanted.number)
+        found = found_of(wanted.number)
         # what was written before the column was added has its default, at the source and at every target
         return default_of(wanted, pa.string(), values.rows) if found is None else found
 

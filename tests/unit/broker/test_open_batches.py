@@ -1,0 +1,98 @@
+"""A batch that several sets judge is decoded once, whatever else is asked for meanwhile; within a limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import xxhash
+
+from tests.support.predicate_histories import BYTES, IDS, ROWS, SCHEMA
+from venus.broker.machine.business import Business
+from venus.broker.machine.queue_index import Placed
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.queue import cutting
+from venus.broker.queue.cutting import OPEN_PRICE, Cut, OpenBatch, cut_down
+from venus.broker.queue.only import Part
+from venus.codec.packed import Packed
+from venus.network.row_filters import at_cut, configured, fitted
+from venus.wire import change_pb2
+
+VERSIONS = {(1, 1): SCHEMA}
+BUSINESS = Business(1, "main", Reviews(first_s=1.0))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return the batches that were decoded, in order."""
+    found: list[bytes] = []
+    begin = OpenBatch.__init__
+
+    def noted(batch: OpenBatch, body: bytes) -> None:
+        found.append(body)
+        begin(batch, body)
+
+    monkeypatch.setattr(cutting.OpenBatch, "__init__", noted)
+    return found
+
+
+def part(text: str) -> Part:
+    filters = at_cut(configured({"t": text}), [SCHEMA])
+    return Part(frozenset(), filters, fitted(filters, [SCHEMA]), VERSIONS)
+
+
+def body(number: int) -> bytes:
+    ids = Packed.of([IDS[n] for n in range(4)])
+    rows = Packed.of([BYTES[row] for row in ROWS[number : number + 4]])
+    found = change_pb2.BatchBody(batch_no=number, first_sequence=4 * number, count=4, cut=number, cut_end=True)
+    found.tables.add(
+        table_id=1, schema_version=1, count=4, record_ids=ids.data, record_id_sizes=ids.wire_sizes(), rows=rows.data,
+        row_sizes=rows.wire_sizes(),
+    )  # fmt: skip
+    return found.SerializeToString()
+
+
+def place(number: int, whole: bytes) -> Placed:
+    return Placed(
+        base_offset=4 * number, index=number, batch_no=number, count=4, epoch=1, cut=number, cut_end=True,
+        committed_at_us=1, captured_at_us=1, first_sequence=4 * number, last_sequence=4 * number + 3,
+        nbytes=len(whole), before=0,
+        digest=xxhash.xxh3_64_intdigest(whole), tables=(1,),
+    )  # fmt: skip
+
+
+PARTS = [part(f"region = '{region}' and amount > {n}") for region in ("EU", "US", "eu") for n in (5, 50)]
+
+
+def test_it_is_opened_once_for_all_and_each_gets_its_own(opened: list[bytes]) -> None:
+    cut, wholes = Cut(), [body(n) for n in range(1, 20)]
+    found = [cut.body(BUSINESS, place(n, whole), whole, one)[1] for n, whole in enumerate(wholes, 1) for one in PARTS]
+    # the first is opened twice: nobody knew that there would be others
+    assert len(opened) == len(wholes) + 1
+    assert found == [cut_down(OpenBatch(whole), one)[0] for whole in wholes for one in PARTS]
+
+
+def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -> None:
+    cut, one, other = Cut(), body(1), body(9)
+    for whole in (one, other):
+        here = replace(place(1, whole), base_offset=4)
+        found = [cut.body(BUSINESS, here, whole, part)[1] for part in PARTS]
+        assert found == [cut_down(OpenBatch(whole), part)[0] for part in PARTS]
+
+
+def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(opened: list[bytes]) -> None:
+    wholes = [body(n) for n in range(1, 10)]
+    cut = Cut(open_bytes_max=2 * OPEN_PRICE * len(wholes[0]) + 20)
+    for n, whole in enumerate(wholes, 1):
+        cut.body(BUSINESS, place(n, whole), whole, PARTS[0])
+    assert cut.open_nbytes == 0
+    for one in PARTS[1:3]:
+        for n, whole in enumerate(wholes, 1):
+            cut.body(BUSINESS, place(n, whole), whole, one)
+            assert cut.open_nbytes <= 2 * OPEN_PRICE * len(wholes[0]) + 20
+    assert cut.open_nbytes > 0
+    assert len(opened) == 3 * len(wholes), "those of a whole pass do not fit"
+    tight = Cut(open_bytes_max=10)
+    for one in PARTS:
+        tight.body(BUSINESS, place(1, wholes[0]), wholes[0], one)
+    assert tight.open_nbytes == 0
