@@ -330,3 +330,30 @@ def test_a_home_that_was_restored_is_taken_as_it_is_now(tmp_path: Path) -> None:
         mirror.stop()
     finally:
         restored.stop()
+
+
+def test_who_is_at_the_cut_in_an_epoch_before_it_has_diverged_however_many_follow(home: Core, mirror: Core) -> None:
+    first = Producer(home)
+    first.commit(rows(1, 5))
+    Producer(home).commit(rows(1, 5, b"of the second epoch"))
+    mirrored.fill(home, mirror)
+    filled(mirror)
+    for n in range(3):
+        with pytest.raises(OffsetDiverged, match="ended at 9 here"):
+            mirror.subscriptions.check_position(BUSINESS, 10, first.epoch)
+        Producer(home).commit(rows(1, 5, b"%d" % n))
+        mirrored.follow(home, mirror)
+
+
+def test_what_came_behind_something_that_could_not_be_taken_is_not_taken_either(home: Core, mirror: Core) -> None:
+    producer = Producer(home)
+    producer.commit(rows(1, 5))
+    mirrored.fill(home, mirror)
+    for n in range(3):
+        producer.commit(rows(1, 5, b"%d" % n))
+    found = home.subscriptions.read(BUSINESS, 5, 1 << 20).increments
+    business = mirrored.business_of(mirror)
+    with pytest.raises(Unavailable, match="what came before offset 10 was not taken"):
+        mirror.mirrors.take(business, found[1:2], 15, sparse=True, follows=10).result(60)
+    assert business.committed.next_offset == 5
+    assert mirror.mirrors.take(business, found[:2], 15, sparse=True, follows=5).result(60) == 15

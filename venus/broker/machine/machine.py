@@ -220,7 +220,7 @@ def _place(
 
 def _still_needed(business: Business, i: int) -> bool:
     following = business.epochs[i + 1][1] if i + 1 < len(business.epochs) else None
-    return following is None or following > business.log_start
+    return following is None or following >= business.log_start  # who is exactly there may be of an older one
 
 
 def _describe(business: Business, offset: int, content: Envelope, batch: Batch) -> None:

@@ -22,7 +22,7 @@ from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
 from venus.codec.batch import digest
 from venus.codec.chunk import decode_chunk
-from venus.errors import IllegalTransition, OffsetDiverged, ProtocolError, Refused
+from venus.errors import IllegalTransition, OffsetDiverged, ProtocolError, Refused, Unavailable
 from venus.rpc import limits
 from venus.wire import broker_pb2, change_pb2, mirror_pb2
 
@@ -38,6 +38,7 @@ class Arrived:
     increments: Sequence[broker_pb2.Increment]
     position: int
     sparse: bool
+    follows: int = 0  # where what came before it ended
 
 
 def begin_full(group: Group, business: Business, said: mirror_pb2.MirrorBegin, at_us: int, space: Space) -> None:
@@ -94,6 +95,8 @@ def take(group: Group, business: Business, arrived: Arrived, store: Store, at_us
         raise IllegalTransition(f"{business.name} has no full data yet, so nothing can follow it")
     if not business.proposed.is_mirror:
         raise IllegalTransition(f"{business.name}: this set has become the home")
+    if arrived.follows > business.proposed.next_offset:  # what is sparse would be passed over
+        raise Unavailable(f"{business.name}: what came before offset {arrived.follows} was not taken")
     space.check_data(sum(len(increment.body) for increment in arrived.increments))
     for increment in arrived.increments:
         _take(group, business, increment, arrived.sparse, store, at_us)

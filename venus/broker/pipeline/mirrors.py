@@ -60,10 +60,14 @@ class Mirrors:
         )
 
     def take(
-        self, business: Business, increments: Sequence[broker_pb2.Increment], position: int, *, sparse: bool
-    ) -> Future[int]:
-        """Take what has arrived; the answer is the next offset that is wanted, everything below it is safe."""
-        arrived = Arrived(increments=increments, position=position, sparse=sparse)
+        self, business: Business, increments: Sequence[broker_pb2.Increment], position: int, *, sparse: bool,
+        follows: int = 0,
+    ) -> Future[int]:  # fmt: skip
+        """Take what has arrived; the answer is the next offset that is wanted, everything below it is safe.
+
+        `follows`: where what came before it ended. If that could not be taken, this is not either.
+        """
+        arrived = Arrived(increments=increments, position=position, sparse=sparse, follows=follows)
 
         def work(group: Group) -> int:
             return mirror_commands.take(group, business, arrived, self._store, self._clock_us(), self._space)
