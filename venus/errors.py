@@ -93,6 +93,10 @@ class OffsetDiverged(Diverged):
     """The consumer has applied increments that this broker never had."""
 
 
+class OtherRows(Diverged):
+    """Another broker set has other rows at the same offset: its predicates are others."""
+
+
 class SnapshotExpired(VenusError):
     """The snapshot's lease has ended and its files are gone."""
 

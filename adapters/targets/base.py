@@ -16,7 +16,7 @@ from venus.adapters.targets.contract import (
     require,
 )
 from venus.config import Settings, require_target
-from venus.errors import Refused
+from venus.errors import Diverged, OtherRows, Refused
 from venus.model import TableSchema
 from venus.rpc.address import broker_of
 
@@ -47,6 +47,12 @@ class Configured:
     def not_loaded(self) -> Refused:
         """What is said of a target that was never loaded."""
         return Refused(f"target {self.name} has not been loaded yet", hint=f"venus migrate --target {self.name}")
+
+    def diverged(self, error: Diverged) -> Diverged:
+        """Return what is said when the broker has another history, or other rows, than the target."""
+        again = f"load it again: venus migrate --target {self.name}"
+        hint = f"give that set the same predicates, or {again}" if isinstance(error, OtherRows) else again
+        return type(error)(f"target {self.name}: {error}", hint=hint)
 
     @property
     def at_work(self) -> Refused:

@@ -15,6 +15,8 @@ from venus import cutlog
 from venus.codec.batch import Batch, decode
 from venus.errors import ProtocolError
 from venus.model import ChangeKind
+from venus.network.rows_identity import RowsIdentity
+from venus.rpc import rows_wire
 from venus.wire import broker_pb2
 
 
@@ -40,6 +42,8 @@ class Piece:
     passed: int = 0
     #: When it came out of the stream, for the log of cuts; 0 while nobody listens to that.
     arrived_us: int = 0
+    #: Which rows the broker's set has behind it; None = as before.
+    rows: RowsIdentity | None = None
 
     @property
     def end(self) -> int:
@@ -94,6 +98,7 @@ def piece_of(increment: broker_pb2.Increment) -> Piece:
         decided=increment.state == broker_pb2.COMMITTED,
         batch=batch,
         arrived_us=arrived_us,
+        rows=rows_wire.said_in(increment),
     )
 
 

@@ -85,6 +85,10 @@ class Core:
         self.materialiser.start(self.catalogue.stored())
         self.commits.start(self.catalogue.stored())
 
+    def be_called(self, name: str) -> None:
+        """Know the name of this broker set: positions say where they were told which rows they are about."""
+        self.snapshots.set_name = self.subscriptions.rows.name = name
+
     def stop(self) -> None:
         """Finish what is queued and close everything."""
         self.commits.submit(self.upkeep.finish)

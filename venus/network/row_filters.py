@@ -97,6 +97,21 @@ def fitted(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> dict[int,
     return found
 
 
+def starts_to_fit(one: Fitted, versions: Mapping[int, TableSchema]) -> int:
+    """Return the first version of a table from which on a predicate fits all, up to the first that it is judged by."""
+    begin = min(one.predicates)
+    found, now = begin, one.predicates[begin]
+    for version in sorted((v for v in versions if v < begin), reverse=True):
+        try:
+            before = compiled(one.text, versions[version])
+        except PredicateRefused:
+            break
+        if differing_column(before, now):
+            break
+        found, now = version, before
+    return found
+
+
 def _versions(schemas: Iterable[TableSchema]) -> dict[int, list[TableSchema]]:
     """Return the versions of each table in their order; VENUS's own heartbeat is filtered by nobody."""
     found: defaultdict[int, list[TableSchema]] = defaultdict(list)

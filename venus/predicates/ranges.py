@@ -138,6 +138,19 @@ def _narrowed(known: Range | None, term: Term, column: Column, schema: TableSche
     return _between(known, term.sign, values[0])
 
 
+def common(one: Range, other: Range) -> Range | None:
+    """Return what is in two ranges of one column; None = nothing is."""
+    if one.null or other.null:
+        return one if one.null and other.null else None
+    if other.values is not None:
+        return _among(one, other.values)
+    found: Range | None = one
+    for bound, sign in ((other.low, ">"), (other.high, "<")):
+        if bound is not None and found is not None:
+            found = _between(found, sign + "=" * bound.inclusive, bound.value)
+    return found
+
+
 def _among(known: Range, values: Iterable[Value]) -> Range | None:
     distinct = {value.key: value for value in values}
     kept = tuple(distinct[key] for key in sorted(distinct) if known.holds(key))

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import grpc
 
-from venus.errors import Diverged, NotLeader, Overloaded, Unavailable, Untrusted, VenusError
+from venus.errors import Diverged, NotLeader, OtherRows, Overloaded, Unavailable, Untrusted, VenusError
 from venus.rpc import brokers
 from venus.rpc.address import Address, proof_of
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S, CONNECT_TIMEOUT_S, KEEPALIVE_S, open_channel
@@ -91,14 +91,15 @@ class Connection:
             in_vain |= self._move(business)
 
     def _other_set(self, business: str, error: Diverged, apart: dict[str, Diverged]) -> None:
-        """Have another set asked, which may have been promoted meanwhile. Raises the error if there is none left.
+        """Have another set asked: it may have been promoted, or have the rows. Raises the error if there is none left.
 
         Unavailable if it cannot be reached: until it answers, nobody knows which history counts.
         """
         if self.address in apart:
-            raise Unavailable(f"{error}; another set may be the home by now, and none can be reached") from error
+            why = "have these rows" if isinstance(error, OtherRows) else "be the home by now"
+            raise Unavailable(f"{error}; another set may {why}, and none can be reached", hint=error.hint) from error
         apart[self.address] = error
-        if type(error) is not Diverged or not self._brokers.has_set_besides(apart):
+        if type(error) not in (Diverged, OtherRows) or not self._brokers.has_set_besides(apart):
             raise next(iter(apart.values()))
         self._brokers.leads(business, "")
         self._brokers.set_lost(self.address)

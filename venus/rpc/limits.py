@@ -43,6 +43,8 @@ SET_ID_CHARS_MAX = 100
 NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
 #: Of what somebody wants of a table's rows, in the one way of writing it.
 PREDICATE_CHARS_MAX = 40_000
+#: Sets on the way from the home, each of which may choose rows.
+LEVELS_MAX = 100
 #: Of an adapter's report (reports.py).
 REPORTED_TABLES_MAX = 256
 REPORTED_NAME_CHARS_MAX = 300
@@ -179,7 +181,16 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "only": _ONLY,
         "set_id": Name(SET_ID_CHARS_MAX, may_be_empty=True),
         "where": _WHERE,
+        "rows_at": _ANY,
     },
+    "RowsIdentity": {"set": Name(NAME_CHARS_MAX, may_be_empty=True), "tables": Each(TABLES_MAX)},
+    "TableRows": {
+        "table_id": _U32,
+        "name": Name(REPORTED_NAME_CHARS_MAX),
+        "rows": Bytes(4 * REPORTED_REASON_CHARS_MAX),
+    },
+    "RowLevels": {"levels": Each(LEVELS_MAX)},
+    "RowLevel": {"where": _WHERE},
     "RowFilter": {"table": Name(REPORTED_NAME_CHARS_MAX), "predicate": Bytes(PREDICATE_CHARS_MAX), "tables": _WHERE},
     "TableVersion": {"table_id": _U32, "version": _U32},
     "AdapterReport": {

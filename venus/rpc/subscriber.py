@@ -18,7 +18,8 @@ from venus.codec.chunk import Chunk, Totals, decode_chunk
 from venus.conditions import AdapterCondition
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
 from venus.model import FULL
-from venus.rpc import limits
+from venus.network.rows_identity import RowsIdentity
+from venus.rpc import limits, rows_wire
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.credit import cost
 from venus.rpc.duplex import Duplex
@@ -92,15 +93,21 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
 
     def open(
         self, offset: int, epoch: int, table_ids: Seq[int] = (), *, kept: int | None = None,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        rows: RowsIdentity | None = None, rows_at: int | None = None, timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> broker_pb2.Opened:  # fmt: skip
         """Start at `offset`; raise OffsetTrimmed or OffsetDiverged if the broker cannot go on from there.
 
-        The broker keeps the queue from `kept` on; None = from where it keeps it for this group already.
+        The broker keeps the queue from `kept` on; None = from where it keeps it for this group already. `rows`: which
+        the caller has, as it was told at the offset `rows_at`, which is `offset` if that is None. OtherRows = the
+        broker's set has others.
         """
         self._open.offset, self._open.epoch = offset, epoch
         if kept is not None:
             self._open.kept = kept
+        if rows is not None:
+            self._open.rows.CopyFrom(rows_wire.to_wire(rows))
+            if rows_at is not None:
+                self._open.rows_at = rows_at
         self._open.table_ids.extend(table_ids)
         return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 

@@ -674,6 +674,8 @@ class Open(_message.Message):
     ONLY_FIELD_NUMBER: _builtins.int
     SET_ID_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ROWS_AT_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
@@ -689,6 +691,8 @@ class Open(_message.Message):
     """from here on it may ask again, for held tables; absent: what the broker keeps already"""
     set_id: _builtins.str
     """Of a broker set that pulls: the same for all of its brokers, unlike any other set's. Empty = it is none, or older."""
+    rows_at: _builtins.int
+    """at which offset it was told; absent: at `offset`"""
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -705,6 +709,10 @@ class Open(_message.Message):
         Not with table_ids.
         """
 
+    @_builtins.property
+    def rows(self) -> Global___RowsIdentity:
+        """Which rows the consumer has, as it was told with its position. Absent: an older consumer, or an older position."""
+
     def __init__(
         self,
         *,
@@ -720,16 +728,122 @@ class Open(_message.Message):
         only: _abc.Iterable[_builtins.str] | None = ...,
         set_id: _builtins.str = ...,
         where: _abc.Iterable[Global___RowFilter] | None = ...,
+        rows: Global___RowsIdentity | None = ...,
+        rows_at: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "kept", b"kept"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_rows_at", b"_rows_at", "kept", b"kept", "rows", b"rows", "rows_at", b"rows_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "set_id", b"set_id", "table_ids", b"table_ids", "transient", b"transient", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "_rows_at", b"_rows_at", "ahead", b"ahead", "business", b"business", "credit_bytes", b"credit_bytes", "epoch", b"epoch", "group", b"group", "kept", b"kept", "offset", b"offset", "only", b"only", "rows", b"rows", "rows_at", b"rows_at", "set_id", b"set_id", "table_ids", b"table_ids", "transient", b"transient", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
+    _WhichOneofReturnType__rows_at: _TypeAlias = _typing.Literal["rows_at"]  # noqa: Y015
+    _WhichOneofArgType__rows_at: _TypeAlias = _typing.Literal["_rows_at", b"_rows_at"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kept) -> _WhichOneofReturnType__kept | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows_at) -> _WhichOneofReturnType__rows_at | None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
+
+@_typing.final
+class RowsIdentity(_message.Message):
+    """Which rows of its tables a broker set has, by the predicates of every set on the way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SET_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    set: _builtins.str
+    """who says so"""
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableRows]:
+        """those of which some rows are missing; others are there whole"""
+
+    def __init__(
+        self,
+        *,
+        set: _builtins.str = ...,
+        tables: _abc.Iterable[Global___TableRows] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["set", b"set", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowsIdentity: _TypeAlias = RowsIdentity  # noqa: Y015
+
+@_typing.final
+class TableRows(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    table_id: _builtins.int
+    name: _builtins.str
+    rows: _builtins.str
+    """for people; at most 500 characters"""
+    digest: _builtins.int
+    def __init__(
+        self,
+        *,
+        table_id: _builtins.int = ...,
+        name: _builtins.str = ...,
+        rows: _builtins.str = ...,
+        digest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name", "rows", b"rows", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableRows: _TypeAlias = TableRows  # noqa: Y015
+
+@_typing.final
+class RowLevels(_message.Message):
+    """The filters of each set from the home down; sets without any are left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def levels(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowLevel]: ...
+    def __init__(
+        self,
+        *,
+        levels: _abc.Iterable[Global___RowLevel] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["levels", b"levels"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowLevels: _TypeAlias = RowLevels  # noqa: Y015
+
+@_typing.final
+class RowLevel(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHERE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def where(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowFilter]: ...
+    def __init__(
+        self,
+        *,
+        where: _abc.Iterable[Global___RowFilter] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowLevel: _TypeAlias = RowLevel  # noqa: Y015
 
 @_typing.final
 class RowFilter(_message.Message):
@@ -797,6 +911,7 @@ class Increment(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     SQUEEZED_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     """change i has offset base_offset + i"""
     count: _builtins.int
@@ -810,6 +925,10 @@ class Increment(_message.Message):
     def squeezed(self) -> Global___Squeezed:
         """instead of a large body"""
 
+    @_builtins.property
+    def rows(self) -> Global___RowsIdentity:
+        """from its end on; absent: as before"""
+
     def __init__(
         self,
         *,
@@ -821,10 +940,11 @@ class Increment(_message.Message):
         body: _builtins.bytes = ...,
         state: Global___IncrementState.ValueType = ...,
         squeezed: Global___Squeezed | None = ...,
+        rows: Global___RowsIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["squeezed", b"squeezed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "squeezed", b"squeezed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch", "squeezed", b"squeezed", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "body", b"body", "committed_at_us", b"committed_at_us", "count", b"count", "digest", b"digest", "epoch", b"epoch", "rows", b"rows", "squeezed", b"squeezed", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -877,6 +997,8 @@ class Opened(_message.Message):
     NETWORKS_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
     """of the queue now"""
     log_start: _builtins.int
@@ -897,6 +1019,14 @@ class Opened(_message.Message):
     def home(self) -> Global___Home:
         """absent: it was never moved"""
 
+    @_builtins.property
+    def rows(self) -> Global___RowsIdentity:
+        """at the offset that was asked for; absent: not known, or an older broker"""
+
+    @_builtins.property
+    def levels(self) -> Global___RowLevels:
+        """of this set; for one that pulls"""
+
     def __init__(
         self,
         *,
@@ -908,10 +1038,12 @@ class Opened(_message.Message):
         networks: _abc.Iterable[_builtins.str] | None = ...,
         home: Global___Home | None = ...,
         filters: _builtins.bool = ...,
+        rows: Global___RowsIdentity | None = ...,
+        levels: Global___RowLevels | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "home", b"home", "kept", b"kept", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "home", b"home", "kept", b"kept", "levels", b"levels", "rows", b"rows", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "filters", b"filters", "home", b"home", "kept", b"kept", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept", b"_kept", "epoch", b"epoch", "filters", b"filters", "home", b"home", "kept", b"kept", "levels", b"levels", "log_start", b"log_start", "networks", b"networks", "next_offset", b"next_offset", "rows", b"rows", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept: _TypeAlias = _typing.Literal["kept"]  # noqa: Y015
     _WhichOneofArgType__kept: _TypeAlias = _typing.Literal["_kept", b"_kept"]  # noqa: Y015
@@ -1050,6 +1182,8 @@ class Snapshot(_message.Message):
     NETWORKS_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.str
     offset: _builtins.int
@@ -1075,6 +1209,14 @@ class Snapshot(_message.Message):
     def where(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowFilter]:
         """as asked for, with the tables; its rows are chosen so"""
 
+    @_builtins.property
+    def rows(self) -> Global___RowsIdentity:
+        """at the cut; absent: not known, or an older broker"""
+
+    @_builtins.property
+    def levels(self) -> Global___RowLevels:
+        """of this set"""
+
     def __init__(
         self,
         *,
@@ -1089,11 +1231,13 @@ class Snapshot(_message.Message):
         networks: _abc.Iterable[_builtins.str] | None = ...,
         home: Global___Home | None = ...,
         where: _abc.Iterable[Global___RowFilter] | None = ...,
+        rows: Global___RowsIdentity | None = ...,
+        levels: Global___RowLevels | None = ...,
         seal: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "levels", b"levels", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "home", b"home", "last_batch", b"last_batch", "lease_s", b"lease_s", "networks", b"networks", "offset", b"offset", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "home", b"home", "last_batch", b"last_batch", "lease_s", b"lease_s", "levels", b"levels", "networks", b"networks", "offset", b"offset", "rows", b"rows", "schemas", b"schemas", "seal", b"seal", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "splits", b"splits", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from venus.wire import broker_pb2 as venus_dot_wire_dot_broker__pb2
 from venus.wire import change_pb2 as venus_dot_wire_dot_change__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17venus/wire/mirror.proto\x12\nvenus.wire\x1a\x17venus/wire/broker.proto\x1a\x17venus/wire/change.proto\"\xc4\x02\n\x0bMirrorBegin\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x0f\n\x07network\x18\x02 \x01(\t\x12\x0c\n\x04only\x18\x03 \x03(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x12\n\nlast_batch\x18\x07 \x01(\x04\x12\x0c\n\x04rows\x18\x08 \x01(\x04\x12\x0e\n\x06reason\x18\t \x01(\t\x12(\n\x07schemas\x18\n \x03(\x0b\x32\x17.venus.wire.TableSchema\x12\x13\n\x0bsnapshot_id\x18\x0b \x01(\t\x12!\n\x06splits\x18\x0c \x03(\x0b\x32\x11.venus.wire.Split\x12\x1e\n\x04home\x18\r \x01(\x0b\x32\x10.venus.wire.Home\x12$\n\x05where\x18\x0e \x03(\x0b\x32\x15.venus.wire.RowFilterb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17venus/wire/mirror.proto\x12\nvenus.wire\x1a\x17venus/wire/broker.proto\x1a\x17venus/wire/change.proto\"\xeb\x02\n\x0bMirrorBegin\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x0f\n\x07network\x18\x02 \x01(\t\x12\x0c\n\x04only\x18\x03 \x03(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x12\n\nlast_batch\x18\x07 \x01(\x04\x12\x0c\n\x04rows\x18\x08 \x01(\x04\x12\x0e\n\x06reason\x18\t \x01(\t\x12(\n\x07schemas\x18\n \x03(\x0b\x32\x17.venus.wire.TableSchema\x12\x13\n\x0bsnapshot_id\x18\x0b \x01(\t\x12!\n\x06splits\x18\x0c \x03(\x0b\x32\x11.venus.wire.Split\x12\x1e\n\x04home\x18\r \x01(\x0b\x32\x10.venus.wire.Home\x12$\n\x05where\x18\x0e \x03(\x0b\x32\x15.venus.wire.RowFilter\x12%\n\x06levels\x18\x0f \x01(\x0b\x32\x15.venus.wire.RowLevelsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,5 +34,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'venus.wire.mirror_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MIRRORBEGIN']._serialized_start=90
-  _globals['_MIRRORBEGIN']._serialized_end=414
+  _globals['_MIRRORBEGIN']._serialized_end=453
 # @@protoc_insertion_point(module_scope)

@@ -40,6 +40,7 @@ class MirrorBegin(_message.Message):
     SPLITS_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
     set: _builtins.str
     """the set above"""
     network: _builtins.str
@@ -74,6 +75,10 @@ class MirrorBegin(_message.Message):
     def where(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.RowFilter]:
         """which rows of a table are mirrored"""
 
+    @_builtins.property
+    def levels(self) -> _broker_pb2.RowLevels:
+        """by which the sets above have chosen; absent: not known"""
+
     def __init__(
         self,
         *,
@@ -91,10 +96,11 @@ class MirrorBegin(_message.Message):
         splits: _abc.Iterable[_broker_pb2.Split] | None = ...,
         home: _broker_pb2.Home | None = ...,
         where: _abc.Iterable[_broker_pb2.RowFilter] | None = ...,
+        levels: _broker_pb2.RowLevels | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["home", b"home", "levels", b"levels"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "home", b"home", "last_batch", b"last_batch", "network", b"network", "offset", b"offset", "only", b"only", "reason", b"reason", "rows", b"rows", "schemas", b"schemas", "sequence", b"sequence", "set", b"set", "snapshot_id", b"snapshot_id", "splits", b"splits", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "home", b"home", "last_batch", b"last_batch", "levels", b"levels", "network", b"network", "offset", b"offset", "only", b"only", "reason", b"reason", "rows", b"rows", "schemas", b"schemas", "sequence", b"sequence", "set", b"set", "snapshot_id", b"snapshot_id", "splits", b"splits", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

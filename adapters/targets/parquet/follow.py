@@ -23,6 +23,8 @@ from venus.adapters.under.circuit import TargetCircuit
 from venus.conditions import ACTIVE, RESYNCING, AdapterCondition, TableCondition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, VenusError
+from venus.network.rows_identity import RowsIdentity
+from venus.rpc import rows_wire
 from venus.rpc.stopwatch import Stopwatch
 from venus.rpc.subscriber import Subscriber
 
@@ -135,11 +137,10 @@ class _Following:
         """Follow until stop (False) or until the stream must be opened again (True)."""
         with self._subscriber:
             try:
-                self._subscriber.open(self._manifest.offset, self._manifest.epoch)
+                opened = self._subscriber.open(self._manifest.offset, self._manifest.epoch, rows=self._manifest.rows)
             except Diverged as error:
-                name = self._target.name
-                hint = f"load it again: venus migrate --target {name}"
-                raise type(error)(f"target {name}: {error}", hint=hint) from error
+                raise self._target.diverged(error) from error
+            self._keep_rows(rows_wire.said_in(opened))
             self._acknowledge()
             gathering = self._gathering()
             try:
@@ -159,6 +160,12 @@ class _Following:
                 raise
             gathering.abandon()
         return False
+
+    def _keep_rows(self, rows: RowsIdentity | None) -> None:
+        """Keep which rows the set has that is read from now on, where the offset is."""
+        if rows != self._manifest.rows:
+            self._manifest.rows = rows
+            self._manifest.save(self._target.layout.manifest)
 
     def _gathering(self) -> Gathering:
         return Gathering(self._target, copy.deepcopy(self._manifest))

@@ -20,6 +20,7 @@ from venus.adapters.targets.parquet.manifest import LakeTable, Manifest
 from venus.adapters.targets.parquet.states import SPLITS_PER_WORKER, StateLoad
 from venus.codec.chunk import Totals
 from venus.errors import Diverged, SnapshotExpired, TargetError, Unavailable, VenusError
+from venus.rpc import rows_wire
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -64,7 +65,7 @@ def can_follow(target: LakeTarget, manifest: Manifest) -> bool:
     group = f"{target.group}/check"
     with Subscriber(target.broker, target.business, group, credit_bytes=CREDIT_BYTES, transient=True) as subscriber:
         try:
-            subscriber.open(manifest.offset, manifest.epoch)
+            subscriber.open(manifest.offset, manifest.epoch, rows=manifest.rows)
         except Diverged as error:
             logger.warning("target %s is loaded again: %s", target.name, error)
             return False
@@ -106,6 +107,7 @@ def _finish(target: LakeTarget, snapshot: broker_pb2.Snapshot, load: StateLoad, 
         Manifest(
             group=target.group, offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
             counted_from=snapshot.offset, applied_at_us=time.time_ns() // 1000, tables=tables, schemas=load.schemas,
+            rows=rows_wire.said_in(snapshot),
         ),
         [],
     )  # fmt: skip
@@ -115,7 +117,7 @@ def _finish(target: LakeTarget, snapshot: broker_pb2.Snapshot, load: StateLoad, 
 def register(target: LakeTarget, snapshot: broker_pb2.Snapshot) -> None:
     """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
     with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
-        subscriber.open(snapshot.offset, 0)
+        subscriber.open(snapshot.offset, 0, rows=rows_wire.said_in(snapshot))
         subscriber.acknowledge(snapshot.offset)
 
 

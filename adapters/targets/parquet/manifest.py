@@ -17,6 +17,8 @@ from venus.codec import schema as schemas_codec
 from venus.codec.arrowrows import Shape
 from venus.errors import Corruption
 from venus.model import TableSchema
+from venus.network import rows_identity
+from venus.network.rows_identity import RowsIdentity
 from venus.wire import change_pb2
 
 FORMAT = "venus-lake/1"
@@ -90,6 +92,8 @@ class Manifest:
     schemas: dict[tuple[int, int], TableSchema] = field(default_factory=dict)
     #: Committed files that may not have their names yet.
     publish: list[str] = field(default_factory=list)
+    #: Which rows the broker set has that was read up to the offset; None = it has not said.
+    rows: RowsIdentity | None = None
 
     def schema(self, table_id: int, version: int) -> TableSchema:
         """Return a table version that this lake has met."""
@@ -110,7 +114,9 @@ class Manifest:
 
     def save(self, path: Path) -> None:
         """Commit."""
-        tree = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tables", "schemas")}
+        tree = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tables", "schemas", "rows")}
+        if self.rows is not None:
+            tree["rows"] = rows_identity.encode(self.rows)
         tree |= {
             "format": FORMAT,
             "tables": [asdict(t) for t in self.tables.values()],
@@ -127,7 +133,8 @@ class Manifest:
                 raise Corruption(f"{path} was written by another version of VENUS")
             tables = [_table(entry) for entry in tree.pop("tables")]
             schemas = from_text(tree.pop("schemas"))
-            return cls(**tree, tables={t.table_id: t for t in tables}, schemas=schemas)
+            rows = rows_identity.decode(tree.pop("rows", None))
+            return cls(**tree, tables={t.table_id: t for t in tables}, schemas=schemas, rows=rows)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -17,6 +17,7 @@ from venus.codec.layout import Layout
 from venus.conditions import RESYNCING, AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.model import Offset, TableSchema
+from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import Predicate, compiled
 
 
@@ -46,6 +47,10 @@ class Catalogue:
     def moved(self, offset: int, epoch: int) -> None:
         """Take note of a transaction that has moved the applied offset."""
         self.position = replace(self.position, offset=Offset(offset), epoch=epoch)
+
+    def chosen(self, rows: RowsIdentity | None) -> None:
+        """Take note of which rows the broker's set has."""
+        self.position = replace(self.position, rows=rows)
 
     def held(self) -> list[TableState]:
         """Return the tables that do not follow."""

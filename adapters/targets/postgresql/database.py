@@ -6,6 +6,7 @@ with the rows.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from venus.config import Settings
 from venus.errors import ConfigError
 from venus.migrations import run as migrations
 from venus.model import Offset, TableSchema
+from venus.network import rows_identity
+from venus.network.rows_identity import RowsIdentity
 from venus.wire import change_pb2
 
 # States of a table at a target.
@@ -53,6 +56,8 @@ class Position:
     applied_at: datetime | None = None
     heartbeat_at: datetime | None = None
     note: str = ""
+    #: Which rows the broker set has that was read; None = it has not said.
+    rows: RowsIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +157,12 @@ class PostgresTarget(Configured):
             return None
         names = ("offset", "epoch", "last_sequence", "control", "paused")
         moments = ("captured_at", "committed_at", "applied_at", "heartbeat_at", "note")
-        return Position(**dict(zip(names + moments, rows[0], strict=True)))
+        *found, identity = rows[0]
+        return Position(**dict(zip(names + moments, found, strict=True)), rows=rows_from_text(identity))
+
+    def rows_text(self, session: Session, rows: RowsIdentity | None) -> str:
+        """Return the statement that keeps which rows a broker set has."""
+        return self.own_text(session, "set_rows", rows=rows_to_text(rows))
 
     def tables(self, session: Session) -> list[TableState]:
         """Return the state of every table."""
@@ -191,6 +201,16 @@ class PostgresTarget(Configured):
     ) -> None:
         """Change a table's state."""
         self.own(session, "set_state", table_id=table_id, state=state, held_from=held_from, reason=reason)
+
+
+def rows_to_text(rows: RowsIdentity | None) -> str | None:
+    """Return what is kept beside the position."""
+    return json.dumps(rows_identity.encode(rows)) if rows is not None else None
+
+
+def rows_from_text(text: str | None) -> RowsIdentity | None:
+    """Read what `rows_to_text` returned."""
+    return rows_identity.decode(json.loads(text)) if text is not None else None
 
 
 @contextmanager

@@ -4,19 +4,26 @@
 SELECT pg_try_advisory_lock(hashtextextended(%(group)s, 7654))
 
 -- position --
-SELECT "offset", epoch, last_sequence, control, paused, captured_at, committed_at, applied_at, heartbeat_at, note
-FROM {own}.applied WHERE group_name = %(group)s
+-- A target that an older VENUS has loaded lacks the last one until a load or `venus sync` upgrades it.
+SELECT "offset", epoch, last_sequence, control, paused, captured_at, committed_at, applied_at, heartbeat_at, note,
+    to_jsonb(a) ->> 'rows_identity'
+FROM {own}.applied a WHERE group_name = %(group)s
 
 -- hold_position --
 -- First statement of every larger transaction: nobody else moves the offset or changes a state until it ends.
 SELECT "offset", control FROM {own}.applied WHERE group_name = %(group)s FOR UPDATE
 
 -- set_position --
-INSERT INTO {own}.applied (group_name, business, "offset", epoch, last_sequence, applied_at, counted_from)
-VALUES (%(group)s, %(business)s, %(offset)s, %(epoch)s, %(sequence)s, clock_timestamp(), %(offset)s)
+INSERT INTO {own}.applied (group_name, business, "offset", epoch, last_sequence, applied_at, counted_from,
+    rows_identity)
+VALUES (%(group)s, %(business)s, %(offset)s, %(epoch)s, %(sequence)s, clock_timestamp(), %(offset)s, %(rows)s)
 ON CONFLICT (group_name) DO UPDATE SET "offset" = EXCLUDED."offset", epoch = EXCLUDED.epoch,
     last_sequence = EXCLUDED.last_sequence, applied_at = EXCLUDED.applied_at, control = {own}.applied.control + 1,
-    counted_from = EXCLUDED.counted_from, rows_other = 0, rows_repaired = 0
+    counted_from = EXCLUDED.counted_from, rows_other = 0, rows_repaired = 0, rows_identity = EXCLUDED.rows_identity
+
+-- set_rows --
+-- Which rows the broker set has that was read up to the applied offset.
+UPDATE {own}.applied SET rows_identity = %(rows)s WHERE group_name = %(group)s
 
 -- remove_position --
 DELETE FROM {own}.applied WHERE group_name = %(group)s
@@ -52,9 +59,9 @@ SELECT table_id, schema_version, namespace, name, source_name, state, held_from,
     coalesce((to_jsonb(t) ->> 'rows_brought')::bigint, 0), coalesce((to_jsonb(t) ->> 'rows_removed')::bigint, 0)
 FROM {own}.target_table t WHERE group_name = %(group)s ORDER BY table_id
 
--- knows_predicates --
+-- is_newest --
 SELECT EXISTS (SELECT FROM pg_attribute
-    WHERE attrelid = '{own}.target_table'::regclass AND attname = 'predicate' AND NOT attisdropped)
+    WHERE attrelid = '{own}.applied'::regclass AND attname = 'rows_identity' AND NOT attisdropped)
 
 -- put_table --
 INSERT INTO {own}.target_table (group_name, table_id, schema_version, namespace, name, source_name, state, counted_from,

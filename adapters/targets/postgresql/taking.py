@@ -25,7 +25,7 @@ def take(target: PostgresTarget, session: Session, stop: threading.Event) -> boo
     while not target.lock(session):
         if stop.wait(_PAUSE_S) or time.monotonic() > until:
             target.require_lock(session)
-    if not target.own_rows(session, "knows_predicates")[0][0]:
+    if not target.own_rows(session, "is_newest")[0][0]:
         target.install()  # loaded by an older VENUS
     session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
     return may_be_replica(session)

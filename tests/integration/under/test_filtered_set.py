@@ -292,6 +292,8 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
         monkeypatch.setattr(Snapshots, "open", without_where)
     else:
         monkeypatch.setattr(Subscriber, "__init__", made_without)
+        begun = Subscriber.open
+        monkeypatch.setattr(Subscriber, "open", lambda one, offset, epoch, **_: begun(one, offset, epoch))
     feed = Feed(real)
     feed.describe(items())
     feed.cut(put(1, "EU", 20), put(2, "US", 70))

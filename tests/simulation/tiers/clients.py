@@ -35,12 +35,12 @@ class TierClients(Clients):
 
     def subscribe(
         self, stream: Stream, group: str, offset: int, epoch: int, only: tuple[str, ...],
-        where: tuple[RowFilter, ...] = (),
+        where: tuple[RowFilter, ...] = (), wanted: broker_pb2.Open | None = None,
     ) -> None:  # fmt: skip
         """Begin a stream from an offset on."""
         core = self._host.core
         try:
-            opened = core.subscriptions.check_position(BUSINESS, offset, epoch)
+            opened = core.subscriptions.check_position(BUSINESS, offset, epoch, wanted)
             token = core.subscriptions.attach(BUSINESS, group, offset)
         except VenusError as error:
             stream.end(error)

@@ -20,6 +20,7 @@ from venus.broker.mirrors.pulling import Above, Pulling
 from venus.codec.chunk import Sealed, decode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, Unavailable, VenusError
 from venus.network.row_filters import RowFilter
+from venus.rpc import rows_wire
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2
 
@@ -209,7 +210,7 @@ class SimulatedPuller:
                 return
             if word == "opened":
                 self._position = call.offset
-                self.host.run(life, self._answer, (ticket, (upper.name, what[0].networks), None))
+                self.host.run(life, self._answer, (ticket, (upper.name, what[0]), None))
             else:
                 self._arrived.extend(what[0])
                 self._position = what[1]
@@ -226,7 +227,11 @@ class SimulatedPuller:
         stream: Stream = Stream(upper, taken, ended, self.host.name)  # type: ignore[arg-type]
         self._stream, self._error = stream, None
         self.host.soon(ANSWERED_S, self._answer, ticket, None, Unavailable("no answer"))
-        stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where)
+        wanted = broker_pb2.Open(
+            business=BUSINESS, group=above.group, offset=call.offset, epoch=call.epoch, only=self.only,
+            where=filter_wire.to_wire(call.where), rows=rows_wire.to_wire(call.rows) if call.rows else None,
+        )  # fmt: skip
+        stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 
     def _waited(self, ticket: int) -> None:
         stream = self._stream

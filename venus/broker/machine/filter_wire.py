@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from venus.network.row_filters import RowFilter
+from venus.network.rows_identity import Levels
 from venus.wire import broker_pb2
 
 
@@ -30,3 +31,13 @@ def to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
         )
         for one in filters
     ]
+
+
+def levels_from_wire(levels: broker_pb2.RowLevels) -> Levels:
+    """Read the filters of several sets."""
+    return tuple(from_wire(level.where) for level in levels.levels)
+
+
+def levels_to_wire(levels: Levels) -> broker_pb2.RowLevels:
+    """Return the message."""
+    return broker_pb2.RowLevels(levels=[broker_pb2.RowLevel(where=to_wire(level)) for level in levels])

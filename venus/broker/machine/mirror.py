@@ -8,6 +8,7 @@ from typing import Any
 
 from venus.network import row_filters
 from venus.network.row_filters import RowFilter
+from venus.network.rows_identity import Levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class Mirror:
     network: str
     only: tuple[str, ...] = ()  # the tables, by name; empty = all
     where: tuple[RowFilter, ...] = ()  # which rows of a table; other tables are here whole
+    #: By which the sets above have chosen; None = one of them is older, and did not say.
+    above: Levels | None = None
     begin: int = 0
     end: int = 0
     offset: int = 0
@@ -48,6 +51,8 @@ def encode(mirror: Mirror | None) -> dict[str, Any] | None:
     stored = asdict(mirror)
     if not mirror.where:
         del stored["where"]  # an older broker can read it
+    if mirror.above is None:
+        del stored["above"]
     return stored
 
 
@@ -55,5 +60,6 @@ def decode(stored: Mapping[str, Any] | None) -> Mirror | None:
     """Read what `encode` returned."""
     if stored is None:
         return None
-    where = row_filters.decode(stored.get("where", ()))
-    return Mirror(**{**stored, "only": tuple(stored["only"]), "where": where})
+    where, above = row_filters.decode(stored.get("where", ())), stored.get("above")
+    levels = None if above is None else tuple(row_filters.decode(level) for level in above)
+    return Mirror(**{**stored, "only": tuple(stored["only"]), "where": where, "above": levels})

@@ -19,6 +19,7 @@ def begin(index: int, said: mirror_pb2.MirrorBegin) -> State:
         set=said.set, network=said.network, only=tuple(said.only), begin=index, offset=said.offset,
         sequence=said.sequence, rows=said.rows, reason=said.reason, snapshot=said.snapshot_id,
         where=filter_wire.from_wire(said.where),
+        above=filter_wire.levels_from_wire(said.levels) if said.HasField("levels") else None,
     )  # fmt: skip
     return State(
         epoch=said.epoch, last_batch=said.last_batch, last_sequence=said.sequence, next_offset=said.offset,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from venus.network.row_filters import RowFilter
+from venus.network.rows_identity import RowsIdentity
 from venus.rpc.snapshots import Resume
 from venus.wire import broker_pb2
 
@@ -50,15 +51,17 @@ class CloseSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStream:
-    """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: address and networks.
+    """Read the queue from an offset on, having taken an increment of `epoch` last. Answer: address, and what was said.
 
-    Unavailable where an older home than that of `home_term` is followed; Refused where nobody judges by `where`.
+    Unavailable where an older home than that of `home_term` is followed; Refused where nobody judges by `where`;
+    OtherRows where the rows are others than those that are here by now.
     """
 
     offset: int
     epoch: int
     home_term: int = 0
     where: tuple[RowFilter, ...] = ()
+    rows: RowsIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,4 +67,5 @@ def said_of(
         splits=snapshot.splits,
         home=snapshot.home if snapshot.HasField("home") else None,
         where=snapshot.where,
+        levels=snapshot.levels if snapshot.HasField("levels") else None,
     )

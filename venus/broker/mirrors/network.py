@@ -52,6 +52,7 @@ class Network:
         self._place = Place(
             set=settings.set_name, tier=settings.tier, level=settings.level, labels=frozenset(settings.labels)
         )  # fmt: skip
+        core.be_called(settings.set_name)
         self._rows = Rows(core, {name: row_filters.configured(found) for name, found in settings.where.items()})
         self._ids: tuple[str, ...] = ()
         self._refused = ""

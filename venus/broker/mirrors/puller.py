@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from venus.errors import Unavailable, VenusError
 from venus.network.row_filters import RowFilter
 from venus.rpc.snapshots import Resume, Snapshots
 from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class Line:
             self._chunks = self._full_data().read_split(call.snapshot_id, call.split, call.at)
         return next(self._chunks)
 
-    def _open(self, call: calls.OpenStream) -> tuple[str, Collection[str]]:
+    def _open(self, call: calls.OpenStream) -> tuple[str, broker_pb2.Opened]:
         above = self._above
         if self._stream is None:
             self._stream = Subscriber(
@@ -159,10 +160,10 @@ class Line:
                 set_id=above.set_id,
                 where=filter_wire.to_wire(call.where),
             )  # fmt: skip
-        opened = self._stream.open(call.offset, call.epoch)
+        opened = self._stream.open(call.offset, call.epoch, rows=call.rows)
         check_filters(is_filtered=opened.filters or not call.where, above=above.set)
         check_home(opened.home, call.home_term, above.set)
-        return self._stream.address, opened.networks
+        return self._stream.address, opened
 
     def close(self) -> None:
         """Close what is open; what is acknowledged goes out first."""

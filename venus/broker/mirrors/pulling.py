@@ -13,8 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from venus.broker.core import Core
+from venus.broker.machine import filter_wire
 from venus.broker.machine import home as homes
 from venus.broker.machine.business import Business
+from venus.broker.machine.levels import levels_of
 from venus.broker.machine.mirror import Mirror
 from venus.broker.mirrors.calls import (
     Acknowledge,
@@ -236,26 +238,42 @@ class Pulling:
 
     def _follow(self, business: Business, above: Above, snapshot_id: str = "") -> Calls[None]:
         """Take what is committed above; a snapshot is let go once the queue is kept for us."""
-        address, networks = yield from self._open(business)
-        self._check_network(above, networks)
+        address, opened = yield from self._open(business)
+        self._check_network(above, opened.networks)
+        yield from self._hear(business, opened)
         if snapshot_id:
             yield CloseSnapshot(snapshot_id=snapshot_id)
         self.progress.enter(State.FOLLOWING, "", address)
         yield from self._take_all(business)
 
-    def _open(self, business: Business) -> Calls[tuple[str, Collection[str]]]:
+    def _hear(self, business: Business, opened: broker_pb2.Opened) -> Calls[None]:
+        """Keep by which predicates the sets above choose, if that was not known or is another way to the same rows."""
+        mirror, store = business.proposed.mirror, self._core.store
+        if mirror is None or not opened.HasField("levels"):
+            return
+        levels = filter_wire.levels_from_wire(opened.levels)
+        own = (mirror.where,) if mirror.where else ()
+        if levels_of(store, business.number, mirror) != (opened.rows.set, levels + own):
+            yield Settle(future=self._core.mirrors.heard(business, mirror.begin, opened.rows.set, levels))
+            self._core.subscriptions.rows.forget(business)
+
+    def _open(self, business: Business) -> Calls[tuple[str, broker_pb2.Opened]]:
         """Begin with the newest batch that is here: it shows whether the set above has the same history."""
         newest = places.newest(self._core.store, business)
         end, epoch = business.proposed.next_offset, business.epoch_at_end
         term = homes.term_of(business.proposed.home)
         where = business.proposed.mirror.where if business.proposed.mirror is not None else ()
+        rows = self._core.subscriptions.rows
         if newest is not None and business.log_start <= newest.base_offset < end:
             with suppress(OffsetTrimmed):
-                found: tuple[str, Collection[str]] = yield OpenStream(
-                    offset=newest.base_offset, epoch=epoch, home_term=term, where=where
-                )
+                found: tuple[str, broker_pb2.Opened] = yield OpenStream(
+                    offset=newest.base_offset, epoch=epoch, home_term=term, where=where,
+                    rows=rows.for_mirror(business, newest.base_offset),
+                )  # fmt: skip
                 return found
-        found = yield OpenStream(offset=end, epoch=epoch, home_term=term, where=where)
+        found = yield OpenStream(
+            offset=end, epoch=epoch, home_term=term, where=where, rows=rows.for_mirror(business, end)
+        )
         return found
 
     def _take_all(self, business: Business) -> Calls[None]:

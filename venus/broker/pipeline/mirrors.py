@@ -7,12 +7,15 @@ from concurrent.futures import Future
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
+from venus.broker.machine.levels import encode_heard
 from venus.broker.pipeline import mirror_commands
 from venus.broker.pipeline.commit_thread import CommitThread
 from venus.broker.pipeline.group import Group
 from venus.broker.pipeline.mirror_commands import Arrived
+from venus.broker.store import keys
 from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
+from venus.network.rows_identity import Levels
 from venus.wire import broker_pb2, mirror_pb2
 
 
@@ -52,6 +55,16 @@ class Mirrors:
             mirror_commands.full_rows(group, business, begin, number, body, self._clock_us(), self._space)
 
         return self._commits.submit(work, business=business)
+
+    def heard(self, business: Business, begin: int, above: str, levels: Levels) -> Future[None]:
+        """Keep by which filters the sets above choose, for the full data that began with the entry `begin`."""
+        value = encode_heard(begin, above, levels)
+
+        def work(group: Group) -> None:
+            group.stage(keys.STATE, keys.levels_key(business.number), value)
+            group.durable = True
+
+        return self._commits.submit(work)
 
     def end_full(self, business: Business, begin: int, rows: int) -> Future[None]:
         """End the full data."""

@@ -16,6 +16,7 @@ from venus.broker.queue.cutting import Cut
 from venus.broker.queue.early_delivery import Sent
 from venus.broker.queue.only import Choice
 from venus.broker.queue.reader import ReadResult
+from venus.broker.queue.rows_here import RowsHere
 from venus.broker.store.rocks import Store
 from venus.wire import broker_pb2
 
@@ -36,6 +37,8 @@ class Subscriptions:
         self._knows_end = knows_end
         self._networks = networks
         self._cut = Cut()
+        #: Which rows are here, by the predicates of this set and of those above.
+        self.rows = RowsHere(store)
 
     def read(
         self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = (), only: Choice | None = None
@@ -53,7 +56,10 @@ class Subscriptions:
                     return self._cut.body(found, place, whole, part)
 
                 return reader.read(self._store, self._buffer, found, offset, max_bytes, part.ids, cut)
-            return reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
+            result = reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
+            for increment in result.increments:
+                self.rows.after(found, increment)
+            return result
 
     def serving(self, business: str, offset: int) -> Business:
         """Return the business if it has the offset. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
@@ -67,12 +73,24 @@ class Subscriptions:
         with self._guard():
             return early_delivery.read(self._store, self._buffer, found, sent, max_bytes)
 
-    def check_position(self, business: str, offset: int, epoch: int) -> broker_pb2.Opened:
-        """Say whether a consumer may go on from here. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
+    def fill_of(self, business: str) -> int:
+        """Return which full data of a mirror is here, a number that grows; 0 = it is none."""
+        mirror = self._catalogue.known(business).committed.mirror
+        return mirror.begin if mirror is not None else 0
+
+    def check_position(
+        self, business: str, offset: int, epoch: int, wanted: broker_pb2.Open | None = None
+    ) -> broker_pb2.Opened:
+        """Say whether a consumer may go on from here, and which rows there are by what it has `wanted`.
+
+        Raises OffsetTrimmed, OffsetDiverged, OtherRows, Unavailable.
+        """
         found = self._catalogue.known(business)
         knows_end = self._knows_end(found)  # asked first: what becomes safe later is not beyond the end
         opened = reader.check(found, offset, epoch, knows_end=knows_end)
         opened.networks.extend(self._networks())
+        with self._guard():
+            self.rows.tell(found, offset, wanted or broker_pb2.Open(), opened)
         return opened
 
     def attach(

@@ -24,7 +24,7 @@ from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames, Wanted, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
-from venus.errors import ProtocolError, VenusError
+from venus.errors import ProtocolError, Unavailable, VenusError
 from venus.flow.windows import Window
 from venus.model import FULL
 from venus.rpc.channel import FRAME_BYTES
@@ -77,6 +77,7 @@ class ConsumerStream:
         self._eof = False
         self._token = 0  # of the attachment
         self._follows = False  # whether it had everything, until the newest commit
+        self._fill = 0  # of a mirror: which full data what is sent follows
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error."""
@@ -111,8 +112,9 @@ class ConsumerStream:
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
         blocking = self._bridge.blocking
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
+        self._fill = self._core.subscriptions.fill_of(self.business)
         opened = await blocking(
-            Lane.INCREMENTS, self._core.subscriptions.check_position, self.business, self._position, epoch
+            Lane.INCREMENTS, self._core.subscriptions.check_position, self.business, self._position, epoch, self._wanted
         )
         opened.filters = bool(self._where)
         self.tail = max(self.tail, opened.next_offset)
@@ -179,6 +181,7 @@ class ConsumerStream:
             if self._error is not None:
                 raise self._error
             frame = await self._next_frame()
+            self._check_fill()
             if frame is not None:
                 if isinstance(frame, broker_pb2.DeliveryFrame) and is_large(frame):
                     frame = await self._bridge.blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
@@ -189,6 +192,11 @@ class ConsumerStream:
                     await asyncio.sleep(pause_s)
             else:
                 await self.wake.wait()
+
+    def _check_fill(self) -> None:
+        """Send nothing behind other full data: who is exactly at its cut must come again, and say what it has."""
+        if self._core.subscriptions.fill_of(self.business) != self._fill:
+            raise Unavailable(f"{self.business}: this mirror has begun to take the full data again")
 
     async def _next_frame(self) -> broker_pb2.DeliveryFrame | Presealed | None:
         """Return what may go now, or None when the queue's end or the credit's is reached."""

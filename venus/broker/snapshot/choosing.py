@@ -7,13 +7,16 @@ from functools import partial
 
 import numpy as np
 
+from venus.broker.machine import filter_wire
 from venus.codec import schema as schemas_codec
 from venus.codec.filtering import stored_inside
 from venus.codec.stored import StoredRows
 from venus.errors import ProtocolError
 from venus.model import TableSchema
 from venus.network.row_filters import Fitted, RowFilter, fitted
-from venus.wire import change_pb2
+from venus.network.rows_identity import Levels, RowsIdentity, tables_of
+from venus.rpc import rows_wire
+from venus.wire import broker_pb2, change_pb2
 
 Choose = Callable[[StoredRows], StoredRows]
 
@@ -44,3 +47,11 @@ def _chosen(found: Fitted, known: dict[int, TableSchema], rows: StoredRows) -> S
         of_it = versions == version
         inside[of_it] = stored_inside(predicate, rows.where(of_it), known[version])
     return rows.where(inside)
+
+
+def say_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
+    """Say with a snapshot which rows it has, by the filters of all sets on the way and those of its reader."""
+    every = (*levels, where) if where else levels
+    rows = tables_of(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
+    snapshot.levels.CopyFrom(filter_wire.levels_to_wire(levels))
+    snapshot.rows.CopyFrom(rows_wire.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))

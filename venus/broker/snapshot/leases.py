@@ -36,6 +36,7 @@ class Pin:
     last_batch: int = 0
     plan: tuple[Range, ...] = ()
     where: tuple[RowFilter, ...] = ()  # which rows are read
+    fill: int = 0  # of a mirror: which full data; not stored, as only what is fresh is shared
 
 
 def decode(stored: Mapping[str, Any]) -> Pin:

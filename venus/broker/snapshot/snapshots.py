@@ -19,6 +19,7 @@ from pathlib import Path
 
 from venus.broker.machine import filter_wire, mirror, queue_index
 from venus.broker.machine.business import Business, Materialised
+from venus.broker.machine.levels import stored_levels
 from venus.broker.machine.records import decode_materialised, schemas_of
 from venus.broker.queue.filled import check, unfilled
 from venus.broker.snapshot import choosing, leases, splits
@@ -78,6 +79,8 @@ class Snapshots:
         self._making = threading.Lock()
         self._leases = Leases()
         self._checkpoints = Checkpoints(directory)
+        #: The name of this broker set, once it is known.
+        self.set_name = ""
         self._provisional: dict[int, int] = {}  # business: offset, while a checkpoint is being made
         #: Of splits that were read to their end, by directory, and by which rows were read.
         self._sums: dict[str, dict[tuple[tuple[RowFilter, ...], Range], Totals]] = {}
@@ -165,7 +168,11 @@ class Snapshots:
     def _shareable(self, business: Business) -> Pin | None:
         youngest = self._clock_us() - int(SHARED_S * 1e6)
         held = self._leases.held(business.number)
-        fresh = [pin for pin in held if pin.made_at_us > youngest and pin.offset >= business.log_start]
+        source = business.committed.mirror
+        fill = source.begin if source is not None else 0
+        fresh = [
+            pin for pin in held if pin.made_at_us > youngest and pin.offset >= business.log_start and pin.fill == fill
+        ]
         return max(fresh, key=lambda pin: pin.made_at_us, default=None)
 
     def _share(self, shared: Pin, lease_s: int, holder: str) -> Pin:
@@ -228,6 +235,7 @@ class Snapshots:
             expires_at_us=now + lease_s * 10**6,
             lease_s=lease_s,
             holder=holder,
+            fill=source.begin if source is not None else 0,
         )
 
     def _reached(self, store: Store, business: int) -> Materialised:
@@ -238,7 +246,9 @@ class Snapshots:
         self._note(pin).result()
 
     def _note(self, pin: Pin) -> Future[None]:
-        return self._record(pin.snapshot_id, json.dumps(asdict(pin)).encode())
+        record = asdict(pin)
+        del record["fill"]
+        return self._record(pin.snapshot_id, json.dumps(record).encode())
 
     def _describe(self, pin: Pin, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         with self._checkpoints.reading(pin.directory) as store:
@@ -251,7 +261,8 @@ class Snapshots:
             unfit = choosing.refused_tables(where, schemas)
             tables = sorted({schema.table_id for schema in schemas} - unfit)
             found = splits.plan(store, pin.business, tables, request.splits)
-        return broker_pb2.Snapshot(
+            levels = stored_levels(store, pin.business)
+        snapshot = broker_pb2.Snapshot(
             snapshot_id=pin.snapshot_id,
             offset=pin.offset,
             epoch=pin.epoch,
@@ -262,6 +273,9 @@ class Snapshots:
             lease_s=pin.lease_s,
             where=filter_wire.to_wire(where),
         )
+        if levels is not None:
+            choosing.say_rows(snapshot, self.set_name, levels, where)
+        return snapshot
 
     def _schemas(self, store: Store, pin: Pin, table_ids: tuple[int, ...]) -> list[change_pb2.TableSchema]:
         return [

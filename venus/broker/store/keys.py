@@ -35,6 +35,8 @@ UNDESCRIBED = b"undescribed/"
 FINDING = b"finding"
 #: Which member of which cluster the store is.
 MEMBER = b"member"
+#: What a set above has said of its rows since the full data was taken (venus/broker/mirrors).
+LEVELS = b"levels/"
 #: Businesses of which a leader's copy is being installed.
 INSTALLING = b"installing/"
 #: The ids of the network that the store belongs to (venus/broker/mirrors).
@@ -122,7 +124,7 @@ def number_prefix(business: int) -> bytes:
 
 def state_prefixes(business: int) -> list[bytes]:
     """Return what the keys of a business start with in the family of its state."""
-    kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED, UNDESCRIBED)
+    kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED, UNDESCRIBED, LEVELS)
     return [kind + _NUMBER.pack(business) for kind in kinds]
 
 
@@ -164,6 +166,11 @@ def scrubbed_key(business: int) -> bytes:
 def undescribed_key(business: int) -> bytes:
     """Return where the scrub says which rows it found that nobody can read."""
     return UNDESCRIBED + _NUMBER.pack(business)
+
+
+def levels_key(business: int) -> bytes:
+    """Return where stands what a set above has said of its rows."""
+    return LEVELS + _NUMBER.pack(business)
 
 
 def after_prefix(prefix: bytes) -> bytes:

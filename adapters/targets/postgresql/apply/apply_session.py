@@ -26,6 +26,7 @@ from venus.adapters.targets.postgresql.session import Superseded
 from venus.adapters.targets.postgresql.taking import take
 from venus.adapters.under.applied import say_applied
 from venus.adapters.under.cuts import Cut, Hesitate, Piece, Withdrawn, pieces_of
+from venus.network.rows_identity import RowsIdentity
 from venus.rpc.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -107,11 +108,20 @@ class ApplySession:
     def _subscribe(self) -> None:
         self._opened = Stream(self._target, self._catalogue, ahead=self._loop.goes_ahead)
         log_start = self._opened.open(self._catalogue)
+        self._keep_rows(self._opened.rows)
         if self._held.begin(self._session, self._catalogue, log_start):
             self._reload()
         self._acknowledge()
         self._opened.report(self._catalogue)
         self._loop.begun(self._catalogue.position.offset)
+
+    def _keep_rows(self, rows: RowsIdentity | None) -> None:
+        """Keep which rows the set has that is read from now on, where the applied offset is."""
+        if rows == self._catalogue.position.rows:
+            return
+        target, session = self._target, self._session
+        session.run(f"BEGIN; {target.own_text(session, 'hold_position')}; {target.rows_text(session, rows)}; COMMIT")
+        self._catalogue.chosen(rows)
 
     @property
     def _stream(self) -> Stream:
@@ -230,7 +240,8 @@ class ApplySession:
         last = cut.pieces[-1]
         transaction.finish(
             lambda: advance_text(
-                self._target, self._session, self._catalogue, last, transaction.heartbeat_us, transaction.other
+                self._target, self._session, self._catalogue, last, transaction.heartbeat_us, transaction.other,
+                transaction.rows,
             )
         )  # fmt: skip
         self._done(cut, rows, reload=transaction.changed)

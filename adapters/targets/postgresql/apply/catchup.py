@@ -12,7 +12,7 @@ from functools import partial
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
 from venus.adapters.targets.postgresql.catalogue import Catalogue
-from venus.adapters.targets.postgresql.database import ACTIVE, PostgresTarget
+from venus.adapters.targets.postgresql.database import ACTIVE, Position, PostgresTarget
 from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, Verdicts
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.cuts import Assembler, Cut, piece_of, pieces_of
@@ -49,7 +49,7 @@ class CatchUp:
             return False  # made equal to a later cut; the stream has not come to it yet
         if self._held_from == applied:
             return self._joined(catalogue)
-        self._read(applied)
+        self._read(catalogue.position)
         cuts = self._complete_cuts(applied)
         if cuts:
             return self._apply(catalogue, cuts, defer_constraints=defer_constraints)
@@ -57,9 +57,10 @@ class CatchUp:
             return self._joined(catalogue)
         return False
 
-    def _read(self, applied: int) -> None:
+    def _read(self, position: Position) -> None:
+        applied = position.offset
         if not self._opened:
-            self._subscriber.open(self._held_from, 0, [self.table_id])
+            self._subscriber.open(self._held_from, 0, [self.table_id], rows=position.rows, rows_at=applied)
             self._opened = True
         if self._assembler.rows < self._target.settings.apply.cut_group_rows_max or not self._assembler.has_complete:
             for increment in self._subscriber.increments(_POLL_S):

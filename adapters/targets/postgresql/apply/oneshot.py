@@ -20,6 +20,7 @@ from venus.adapters.under.judging import judged
 from venus.codec.changes import TableChanges
 from venus.errors import TargetError
 from venus.model import ChangeKind
+from venus.network.rows_identity import RowsIdentity
 from venus.predicates.words import PredicateRefused
 
 
@@ -56,6 +57,8 @@ class _Shot:
 
     def take(self, piece: Piece) -> bool:
         """Add an increment; False = not by this way."""
+        if piece.rows is not None:
+            return False
         if any((s.table_id, s.version) not in self._catalogue.schemas for s in piece.batch.schemas):
             return False
         self._counts.met(piece)
@@ -116,15 +119,18 @@ class _Shot:
 
 
 def advance_text(
-    target: PostgresTarget, session: Session, catalogue: Catalogue, last: Piece, heartbeat_us: int | None, other: int
-) -> str:
+    target: PostgresTarget, session: Session, catalogue: Catalogue, last: Piece, heartbeat_us: int | None, other: int,
+    rows: RowsIdentity | None = None,
+) -> str:  # fmt: skip
     """Return the statement that moves the applied offset behind `last`, from exactly where it is believed to be.
 
-    `other` = how many offsets on the way belong to no table.
+    `other` = how many offsets on the way belong to no table; `rows` = which the broker's set has behind it, None = as
+    before.
     """
     position, batch = catalogue.position, last.batch
-    return target.own_text(
+    text = target.own_text(
         session, "advance", expected=position.offset, control=position.control, offset=last.end, epoch=last.epoch,
         sequence=batch.first_sequence + batch.count - 1, captured_us=batch.captured_at_us or None,
         committed_us=last.committed_at_us or None, heartbeat_us=heartbeat_us, other=other,
     )  # fmt: skip
+    return text if rows is None else f"{text}; {target.rows_text(session, rows)}"

@@ -34,7 +34,9 @@ from venus.codec import schema as schemas_codec
 from venus.codec.filtering import full_inside
 from venus.errors import TargetError, VenusError
 from venus.model import TableSchema
+from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import compiled
+from venus.rpc import rows_wire
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 
@@ -48,12 +50,16 @@ _RETRY_S = 0.1
 class SideLoad(threading.Thread):
     """Loads the full data of one table into a side table, in a connection of its own."""
 
-    def __init__(self, target: PostgresTarget, sql: RowSql, recorded_from: int, predicate: str = "") -> None:
+    def __init__(
+        self, target: PostgresTarget, sql: RowSql, recorded_from: int, predicate: str = "",
+        rows: RowsIdentity | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(name=f"venus-resync-{sql.placed.name}", daemon=True)
         self._target = target
         self._sql = sql
         self._recorded_from = recorded_from
         self._predicate = predicate
+        self._rows = rows
         self._stop_asked = threading.Event()
         #: The cut of the side table, when it is complete.
         self.cut: int | None = None
@@ -83,6 +89,7 @@ class SideLoad(threading.Thread):
             holder = f"resync of {self._sql.placed.qualified} at {self._target.group}"
             snapshot = snapshots.open(self._target.business, table_ids=[table_id], holder=holder)
             try:
+                rows_wire.check_table(snapshot, self._rows, table_id)
                 if snapshot.offset >= self._recorded_from:
                     self._copy(session, snapshots, snapshot)
                     return
@@ -156,7 +163,7 @@ class Resyncs:
                 changed = True
             elif table_id not in self._loads:
                 sql = catalogue.sql(self._target, table_id, state.schema_version)
-                load = SideLoad(self._target, sql, recorded_from, state.predicate)
+                load = SideLoad(self._target, sql, recorded_from, state.predicate, catalogue.position.rows)
                 self._loads[table_id] = load
                 load.start()
             else:

@@ -8,6 +8,8 @@ from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.under.cuts import Assembler, Hesitate
 from venus.errors import Diverged
+from venus.network.rows_identity import RowsIdentity
+from venus.rpc import rows_wire
 from venus.rpc.subscriber import Subscriber
 
 #: How long a quiet stream is listened to before its session looks at what operators have asked for.
@@ -25,6 +27,8 @@ class Stream:
         self._rows_max = settings.cut_group_rows_max
         self._told = (0, 0)
         self.ahead = ahead
+        #: Which rows the broker's set has at the applied offset; None = it does not say.
+        self.rows: RowsIdentity | None = None
         self.cuts = Assembler(catalogue.position.offset)
         self._subscriber = Subscriber(
             target.broker, target.business, target.group, credit_bytes=settings.credit_bytes, ahead=ahead
@@ -34,12 +38,11 @@ class Stream:
         """Open it; return where the queue begins. Raises Diverged with the way out."""
         position = catalogue.position
         try:
-            return self._subscriber.open(position.offset, position.epoch, kept=catalogue.kept()).log_start
+            opened = self._subscriber.open(position.offset, position.epoch, kept=catalogue.kept(), rows=position.rows)
         except Diverged as error:
-            name = self._target.name
-            raise type(error)(
-                f"target {name}: {error}", hint=f"load it again: venus migrate --target {name}"
-            ) from error
+            raise self._target.diverged(error) from error
+        self.rows = rows_wire.said_in(opened)
+        return opened.log_start
 
     @property
     def nearer_is_back(self) -> bool:

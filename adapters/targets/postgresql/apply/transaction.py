@@ -25,6 +25,7 @@ from venus.adapters.under.cuts import Piece
 from venus.adapters.under.heartbeats import heartbeat_of
 from venus.codec.changes import TableChanges
 from venus.model import ChangeKind, TableSchema
+from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import differing_column
 from venus.predicates.words import PredicateRefused
 
@@ -59,6 +60,8 @@ class ApplyTransaction:
         self._defer = defer_constraints
         self._halted: set[int] = set()
         self.heartbeat_us: int | None = None
+        #: Which rows the broker's set has behind what was added; None = as before.
+        self.rows: RowsIdentity | None = None
         self.recording = Recording(target, session, catalogue)
         self._counts = Counts(catalogue)
         self._parking = Parking(target, session, catalogue, verdicts, self._counts)
@@ -77,7 +80,7 @@ class ApplyTransaction:
     @property
     def changed(self) -> bool:
         """Whether the catalogue in memory is behind what this transaction has written."""
-        return bool(self._verdicts) or self._schemas.changed or self.recording.changed
+        return bool(self._verdicts) or self._schemas.changed or self.recording.changed or self.rows is not None
 
     def begin(self) -> None:
         """Open the transaction, as the only one who applies."""
@@ -95,6 +98,7 @@ class ApplyTransaction:
         for schema in piece.batch.schemas:
             self._meet(schema)
         self._counts.met(piece)
+        self.rows = piece.rows or self.rows
         offset = piece.start
         for section in piece.batch.sections:
             self._section(section, offset, piece)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from venus.adapters.running import LocalRunner, Runner
 from venus.adapters.targets.contract import LoadProgress, LoadReport
 from venus.adapters.targets.postgresql.cutmark import refuse_if_cut_over
-from venus.adapters.targets.postgresql.database import HALTED, Position, PostgresTarget, transaction
+from venus.adapters.targets.postgresql.database import HALTED, Position, PostgresTarget, rows_to_text, transaction
 from venus.adapters.targets.postgresql.load.finish import finish_table, finish_tables
 from venus.adapters.targets.postgresql.load.plan import Plan, Planner
 from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask, load_split, load_splits, small_together
@@ -28,6 +28,7 @@ from venus.adapters.targets.postgresql.session import Session
 from venus.codec.chunk import Totals
 from venus.config import Settings
 from venus.errors import Diverged, SnapshotExpired, TargetError, VenusError
+from venus.rpc import rows_wire
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -110,7 +111,7 @@ class _Load:
             transient=True,
         )  # fmt: skip
         try:
-            subscriber.open(position.offset, position.epoch)
+            subscriber.open(position.offset, position.epoch, rows=position.rows)
         except Diverged as error:
             logger.warning("target %s is loaded again: %s", self._target.name, error)
             return False
@@ -248,7 +249,7 @@ class _Load:
         """Let the broker know the group before the snapshot goes: it keeps the increments from the cut on."""
         subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
         try:
-            subscriber.open(plan.snapshot.offset, 0)
+            subscriber.open(plan.snapshot.offset, 0, rows=rows_wire.said_in(plan.snapshot))
             subscriber.acknowledge(plan.snapshot.offset)
         finally:
             subscriber.close()
@@ -256,7 +257,10 @@ class _Load:
     def _set_states(self, plan: Plan, parked: dict[int, int]) -> None:
         """Set the applied offset: from here on this target is a consumer like any other."""
         target, session, snapshot = self._target, self._session, plan.snapshot
-        target.own(session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence)
+        target.own(
+            session, "set_position", offset=snapshot.offset, epoch=snapshot.epoch, sequence=snapshot.sequence,
+            rows=rows_to_text(rows_wire.said_in(snapshot)),
+        )  # fmt: skip
         target.own(session, "set_loaded", offset=snapshot.offset)
         for table_id, count in parked.items():
             if count and target.config.on_error != "quarantine":

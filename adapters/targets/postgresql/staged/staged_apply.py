@@ -108,11 +108,12 @@ class StagedApply:
             subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1)
             try:
                 position = opened.catalogue.position
-                found = subscriber.open(position.offset, position.epoch, kept=opened.catalogue.kept())
+                found = subscriber.open(
+                    position.offset, position.epoch, kept=opened.catalogue.kept(), rows=position.rows
+                )
             except Diverged as error:
                 subscriber.close()
-                hint = f"load it again: venus migrate --target {self._name}"
-                raise type(error)(f"target {self._name}: {error}", hint=hint) from error
+                raise self._target.diverged(error) from error
             except BaseException:
                 subscriber.close()
                 raise
@@ -225,6 +226,7 @@ class _Opened:
             url=target.url, broker=target.broker, business=target.business, group=target.group, start=start, end=end,
             tables=tables, heartbeats=heartbeats, known=frozenset(catalogue.schemas),
             predicates={t.table_id: t.predicate for t in catalogue.tables.values() if t.predicate},
+            rows=catalogue.position.rows, rows_at=catalogue.position.offset,
         )  # fmt: skip
         return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 

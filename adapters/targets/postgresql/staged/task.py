@@ -25,6 +25,7 @@ from venus.codec.copytext import keys_to_copy, to_copy
 from venus.codec.layout import Layout
 from venus.errors import ProtocolError
 from venus.model import ChangeKind, TableSchema
+from venus.network.rows_identity import RowsIdentity
 from venus.predicates.ranges import Predicate, compiled
 from venus.predicates.words import PredicateRefused
 from venus.rpc.subscriber import Subscriber
@@ -49,6 +50,9 @@ class StageTask:
     known: frozenset[tuple[int, int]]
     #: Which rows the target gets, where that is not every row.
     predicates: dict[int, str] = field(default_factory=dict)
+    #: Which rows the broker's set had, as it said at an offset; None = it did not.
+    rows: RowsIdentity | None = None
+    rows_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,7 @@ def stage_range(task: StageTask) -> StageReceipt:
     with Subscriber(
         task.broker, task.business, f"{task.group}/stage {uuid.uuid4().hex}", credit_bytes=CREDIT_BYTES, transient=True
     ) as subscriber:
-        subscriber.open(task.start, 0)
+        subscriber.open(task.start, 0, rows=task.rows, rows_at=task.rows_at)
         while not gathered.done:
             for increment in subscriber.increments(WAIT_S):
                 if increment.base_offset < task.end:

@@ -1,0 +1,52 @@
+"""What an engine knows of the rows that it has: of a set above that is older, of full data that was taken again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import mirrored
+from tests.support.engines import BUSINESS, WAIT_S, Producer, make, rows, wait_until
+from venus.broker.core import Core
+from venus.wire import broker_pb2
+
+
+def said(engine: Core, offset: int) -> broker_pb2.Opened:
+    return engine.subscriptions.check_position(BUSINESS, offset, 0)
+
+
+def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core, tmp_path: Path) -> None:
+    Producer(home).commit(rows(1, 3))
+    mirror = make(tmp_path / "mirror")
+    try:
+        business = mirrored.fill(home, mirror)
+        wait_until(lambda: business.is_filled)
+        assert not said(mirror, 3).HasField("rows")
+        begin = business.committed.mirror.begin  # type: ignore[union-attr]
+        mirror.mirrors.heard(business, begin, "tandem", ()).result(WAIT_S)
+        mirror.subscriptions.rows.forget(business)
+        assert said(mirror, 3).HasField("rows")
+    finally:
+        mirror.stop()
+    mirror = make(tmp_path / "mirror")
+    try:
+        assert said(mirror, 3).HasField("rows")
+        found = mirror.subscriptions.rows.for_mirror(mirrored.business_of(mirror), 3)
+        assert found is not None
+        assert found.set == "tandem"
+        business = mirrored.fill(home, mirror)  # it says nothing of other full data
+        wait_until(lambda: business.is_filled)
+        assert not said(mirror, 3).HasField("rows")
+    finally:
+        mirror.stop()
+
+
+def test_a_snapshot_of_full_data_that_was_taken_again_is_not_shared(home: Core, mirror: Core) -> None:
+    """Both have their cut at one offset, and the rows of the first one are another set's."""
+    Producer(home).commit(rows(1, 3))
+    request = broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1)
+    for says in (None, broker_pb2.RowLevels()):
+        mirrored.fill(home, mirror, levels=says)
+        wait_until(lambda: mirrored.business_of(mirror).is_filled)
+        snapshot = mirror.full_data.open(request)
+        assert snapshot.offset == 3
+        assert snapshot.HasField("levels") == (says is not None)

@@ -1,0 +1,300 @@
+"""Whoever goes on at a set that has other rows at the same offset is told so, and takes nothing; everything real."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import networks
+from tests.support.brokers import business_status, wait_for
+from tests.support.feed import Feed, applied, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.real_broker import RealBroker, free_port
+from venus.adapters.targets.parquet.folder import LakeTarget
+from venus.adapters.targets.parquet.follow import run_lake
+from venus.adapters.targets.parquet.load import load_lake
+from venus.adapters.targets.parquet.manifest import Manifest
+from venus.adapters.targets.postgresql.apply.loop import run_apply
+from venus.adapters.targets.postgresql.database import rows_from_text
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.broker.mirrors import filling, pulling
+from venus.broker.service.process import RunningBroker
+from venus.config import Broker as BrokerSettings
+from venus.config import Settings
+from venus.errors import OffsetTrimmed, OtherRows, Unavailable
+from venus.migrations.names import VERSION_TABLE
+from venus.network.rows_identity import RowsIdentity
+from venus.rpc import rows_wire
+from venus.rpc.admin import Admin
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2, mirror_pb2
+
+pytestmark = pytest.mark.integration
+EU, US = {"main": {"items": "label = 'EU'"}}, {"main": {"items": "label = 'US'"}}
+Start = Callable[..., RunningBroker]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with networks.starting(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def feed(real: RealBroker) -> Feed:
+    found = Feed(real)
+    found.describe(items(), items(2, "others"))
+    found.cut(put(1, "EU", 10), put(2, "US", 20), put(1, "US", 1, table=2))
+    return found
+
+
+def at(settings: Settings, address: str) -> Settings:
+    return settings.model_copy(update={"broker": BrokerSettings(listen=address)})
+
+
+def follow_once(settings: Settings) -> None:
+    run_apply(settings, "a", threading.Event())
+
+
+def said(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
+    """Return which rows a set says it has at an offset, to somebody who brings others."""
+    with Subscriber(address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
+        return rows_wire.said_in(subscriber.open(offset, 0, rows=rows))
+
+
+def test_a_target_takes_nothing_of_a_set_with_other_rows(
+    database: str, real: RealBroker, start: Start, feed: Feed
+) -> None:
+    twin = {"main": {"shop.items": "LABEL in ('EU')"}}
+    chosen = (("eu", EU), ("twin", twin), ("us", US), ("whole", None))
+    sets = {name: start(name, real.address, where=where) for name, where in chosen}
+    for broker in sets.values():
+        networks.has(broker.address, real.next_offset)
+    settings = settings_for(sets["eu"].address, {"a": database})
+    full_sync(settings, "a")
+    for name, there in (("us", "label = 'US'"), ("whole", "every row")):
+        offset = applied(database)
+        with pytest.raises(OtherRows) as caught:
+            follow_once(at(settings, sets[name].address))
+        assert str(caught.value) == (
+            f"target a: main: set {name} has other rows than set eu at offset {offset}: shop.items ({there}; until "
+            "now label = 'EU'); nothing is taken from it"
+        )
+        assert caught.value.hint.startswith("give that set the same predicates, or load it again: venus migrate")
+        assert applied(database) == offset
+    feed.cut(put(3, "EU", 30), put(4, "US", 40))
+    with following(at(settings, sets["twin"].address), "a"):  # says the same in other words
+        caught_up(database, real)
+    assert rows_at(database, items()).keys() == {("1",), ("3",)}
+    assert '"set": "twin"' in query(database, "SELECT rows_identity FROM venus.applied")[0][0]
+
+    full_sync(at(settings, sets["us"].address), "a")  # the way out: load it again
+    assert rows_at(database, items()).keys() == {("2",), ("4",)}
+    with following(at(settings, sets["us"].address), "a"):
+        caught_up(database, real)
+
+
+def test_a_target_waits_for_a_set_with_its_rows_if_there_is_one(
+    database: str, real: RealBroker, start: Start, feed: Feed
+) -> None:
+    port = free_port()
+    eu = start("eu", real.address, where=EU, listen=f"127.0.0.1:{port}")
+    us = start("us", real.address, where=US)
+    for broker in (eu, us):
+        networks.has(broker.address, real.next_offset)
+    settings = settings_for(eu.address, {"a": database})
+    both = settings.model_copy(update={"broker": BrokerSettings(addresses=(eu.address,), further=((us.address,),))})
+    full_sync(settings, "a")
+    eu.stop()
+    feed.cut(put(3, "EU", 30), put(4, "US", 40))
+    networks.has(us.address, real.next_offset)
+    with (
+        Subscriber(both.broker.reach, "main", "main/a", credit_bytes=1 << 20) as subscriber,
+        pytest.raises(Unavailable, match=r"set us has other rows than set eu .*another set may have these rows"),
+    ):
+        subscriber.open(applied(database), 0, rows=position(database))
+    with following(both, "a"):
+        eu = start("eu", real.address, where=EU, listen=f"127.0.0.1:{port}")
+        networks.has(eu.address, real.next_offset)
+        caught_up(database, real)
+    assert rows_at(database, items()).keys() == {("1",), ("3",)}
+
+
+def position(database: str) -> RowsIdentity | None:
+    return rows_from_text(query(database, "SELECT rows_identity FROM venus.applied")[0][0])
+
+
+def test_a_position_of_before_is_accepted_once(database: str, real: RealBroker, start: Start, feed: Feed) -> None:
+    sets = [start(name, real.address, where=where) for name, where in (("eu", EU), ("us", US))]
+    for broker in sets:
+        networks.has(broker.address, real.next_offset)
+    settings = settings_for(sets[0].address, {"a": database})
+    full_sync(settings, "a")
+    query(database, "ALTER TABLE venus.applied DROP COLUMN rows_identity")
+    query(database, f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0003' WHERE version_num = 'target_0004'")
+    with following(settings, "a"):
+        feed.cut(put(3, "EU", 30))
+        caught_up(database, real)
+    found = position(database)
+    assert found is not None
+    assert found.set == "eu"
+    with pytest.raises(OtherRows):
+        follow_once(at(settings, sets[1].address))
+
+
+def test_a_table_that_comes_later_is_in_the_position(
+    database: str, tmp_path: Path, real: RealBroker, start: Start, feed: Feed
+) -> None:
+    """What is told at the beginning of a stream does not last: a table of the name appears, in a folder as well."""
+    late = {"main": {"late": "label = 'EU'"}}
+    sets = [start(name, real.address, where=where) for name, where in (("eu", late), ("whole", None))]
+    for broker in sets:
+        networks.has(broker.address, real.next_offset)
+    settings = settings_for(sets[0].address, {"a": database})
+    folder = settings_for(sets[0].address, {"a": f"parquet:{tmp_path / 'lake'}"})
+    full_sync(settings, "a")
+    load_lake(LakeTarget(folder, "a"), lambda *_: None)
+    stop = threading.Event()
+    lake = threading.Thread(target=run_lake, args=(folder, "a", stop))
+    lake.start()
+    try:
+        with following(settings, "a"):
+            feed.describe(items(3, "late"))
+            feed.cut(put(1, "EU", 1, table=3), put(2, "US", 1, table=3))
+            feed.cut(put(5, "EU", 1))
+            caught_up(database, real)
+            wait_for(lambda: manifest(folder).offset == real.next_offset)
+    finally:
+        stop.set()
+        lake.join()
+    for found in (position(database), manifest(folder).rows):
+        assert found is not None
+        assert [one.name for one in found.tables] == ["shop.late"]
+    with pytest.raises(OtherRows, match=r"shop\.late"):
+        follow_once(at(settings, sets[1].address))
+    with pytest.raises(OtherRows, match=r"shop\.late"):
+        run_lake(at(folder, sets[1].address), "a", threading.Event())
+    with following(settings, "a"):
+        caught_up(database, real)
+
+
+def manifest(settings: Settings) -> Manifest:
+    found = LakeTarget(settings, "a").manifest()
+    assert found is not None
+    return found
+
+
+def test_a_set_takes_nothing_of_another_set_above_with_other_rows(
+    tmp_path: Path, real: RealBroker, start: Start, feed: Feed
+) -> None:
+    uppers = {name: start(name, real.address, tier="tandem", where=where) for name, where in
+              (("eu", EU), ("us", US), ("narrow", {"main": {"items": "label = 'EU' and amount > 0"}}))}  # fmt: skip
+    for broker in uppers.values():
+        networks.has(broker.address, real.next_offset)
+    port = free_port()
+    own = {"main": {"items": "amount > 0"}}
+
+    def below(name: str) -> RunningBroker:
+        return start("access", uppers[name].address, level=2, where=own, listen=f"127.0.0.1:{port}")
+
+    access = below("eu")
+    networks.has(access.address, real.next_offset)
+    access.stop()
+    access = below("us")
+    reason = networks.says(access.address, "refused").reason
+    assert reason.startswith("main: set us has other rows than set eu at offset ")
+    assert "shop.items (label = 'US' and amount > 0; until now label = 'EU' and amount > 0)" in reason
+    feed.cut(put(7, "EU", 70), put(8, "US", 80))
+    networks.has(uppers["us"].address, real.next_offset)
+    assert business_status(access.address).next_offset < real.next_offset
+    assert business_status(access.address).mirror.fills == 0
+    access.stop()
+    access = below("narrow")  # the same rows, by other predicates above
+    networks.has(access.address, real.next_offset)
+    assert business_status(access.address).mirror.fills == 0
+    assert said(access.address, real.next_offset) != said(uppers["us"].address, real.next_offset)
+
+
+def test_who_is_exactly_where_a_set_was_filled_again_is_told(real: RealBroker, start: Start, feed: Feed) -> None:
+    """The column goes and comes back; the table stood still meanwhile, and is filled with the same predicate."""
+    port = free_port()
+
+    def again() -> RunningBroker:
+        broker = start("eu", real.address, where=EU, listen=f"127.0.0.1:{port}")
+        networks.has(broker.address, real.next_offset)
+        return broker
+
+    broker = again()
+    before = said(broker.address, real.next_offset)
+    whole = items()
+    feed.describe(replace(whole, version=2, columns=(whole.columns[0], whole.columns[2])))
+    feed.cut(put(3, 30))
+    feed.describe(replace(whole, version=3))
+    feed.cut(put(4, "EU", 40))
+    networks.has(broker.address, real.next_offset)
+    assert said(broker.address, real.next_offset, before) == before
+    end = real.next_offset
+    broker.stop()
+    broker = start("eu", real.address, where={"main": {"items": "amount > 0"}}, listen=f"127.0.0.1:{port}")
+    networks.has(broker.address, end)
+    broker.stop()
+    broker = again()
+    with pytest.raises(OffsetTrimmed, match=f"set eu has been filled again, and has other rows at offset {end} than"):
+        said(broker.address, end, before)
+
+
+def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_again(
+    real: RealBroker, start: Start, feed: Feed
+) -> None:
+    """Nobody knows the reader, and all of it happens at one offset: nothing but its own rows tells it."""
+    port, upper = free_port(), f"127.0.0.1:{free_port()}"
+    tandem = start("tandem", real.address, tier="tandem", where=EU, listen=upper)
+    access = start("access", tandem.address, level=2, listen=f"127.0.0.1:{port}")
+    end = real.next_offset
+    networks.has(access.address, end)
+    access.stop()
+    with Admin(tandem.address) as admin:
+        admin.forget("main", "mirror/access")
+    tandem.stop()
+    access = start("access", upper, level=2, listen=f"127.0.0.1:{port}")
+    with Subscriber(access.address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
+        before = rows_wire.said_in(subscriber.open(end, 0))
+        assert before is not None
+        assert before.tables[0].rows == "label = 'EU'"
+        elsewhere = start("tandem", real.address, tier="tandem", where=US)
+        networks.has(elsewhere.address, end)
+        elsewhere.stop()
+        start("tandem", real.address, tier="tandem", where=US, listen=upper)
+        wait_for(lambda: (found := networks.mirror_of(access.address)) is not None and found.fills == 1)
+        networks.has(access.address, end)
+        feed.cut(put(9, "US", 90))
+        networks.has(access.address, real.next_offset)
+        with pytest.raises(Unavailable, match="this mirror has begun to take the full data again"):
+            wait_for(lambda: subscriber.increments(0.2))
+    assert business_status(access.address).log_start == end
+    with pytest.raises(OffsetTrimmed, match="set access has been filled again"):
+        said(access.address, end, before)
+
+
+def test_a_set_of_before_learns_by_what_the_sets_above_choose(
+    real: RealBroker, start: Start, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its full data was taken by a version that did not keep that."""
+    made = filling.said_of
+
+    def older(snapshot: broker_pb2.Snapshot, **more: Any) -> mirror_pb2.MirrorBegin:
+        found = made(snapshot, **more)
+        found.ClearField("levels")
+        return found
+
+    monkeypatch.setattr(pulling, "said_of", older)
+    eu = start("eu", real.address, tier="tandem", where=EU)
+    access = start("access", eu.address, level=2)
+    networks.has(access.address, real.next_offset)
+    found = said(access.address, real.next_offset)
+    assert found is not None
+    assert [one.rows for one in found.tables] == ["label = 'EU'"]

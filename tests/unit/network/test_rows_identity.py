@@ -1,0 +1,100 @@
+"""Which rows a set has: the same however the predicates are shared out over the levels, another after a standstill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.predicate_histories import SCHEMA
+from venus.model import TableSchema
+from venus.network import rows_identity
+from venus.network.row_filters import RowFilter, at_cut, configured
+from venus.network.rows_identity import NO_ROWS, Levels, RowsIdentity, TableRows, differing, tables_of, told
+
+WITHOUT = replace(SCHEMA, version=2, columns=(SCHEMA.columns[0], *SCHEMA.columns[2:]))
+WIDER = replace(SCHEMA, version=2, columns=(*SCHEMA.columns, replace(SCHEMA.columns[2], name="more", number=9)))
+BACK = replace(SCHEMA, version=3)
+
+
+def level(text: str, *at: TableSchema, name: str = "t") -> tuple[RowFilter, ...]:
+    """Return the filters of a set that took the full data when these were the versions."""
+    return at_cut(configured({name: text}), at or [SCHEMA])
+
+
+def of(levels: Levels, *schemas: TableSchema) -> TableRows:
+    return tables_of(levels, schemas or [SCHEMA])[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["region = 'EU'"], ["REGION  in ('EU')"]),
+        (["region = 'EU'", "amount >= 10"], ["amount >= 10 and region = 'EU'"]),
+        (["amount >= 10", "amount between 5 and 60"], ["amount between 10 and 60"]),
+        (["region = 'EU'", "region in ('EU', 'US')"], ["region = 'EU'"]),
+        (["region is null", "region is null"], ["region is null"]),
+        (["amount > 5", "amount <= 5"], ["region = 'EU'", "region = 'US'"]),  # nothing is in either
+    ],
+)
+def test_how_ranges_are_shared_out_over_levels_does_not_matter(one: Sequence[str], other: Sequence[str]) -> None:
+    found = of(tuple(level(text) for text in one))
+    assert found.digest == of(tuple(level(text) for text in other)).digest
+    assert found.digest != of((level("amount = 77"),)).digest
+
+
+def test_when_in_a_run_of_versions_the_full_data_was_taken_does_not_matter() -> None:
+    early, late = level("region = 'EU'"), level("region = 'EU'", SCHEMA, WIDER)
+    assert early != late
+    assert of((early,), SCHEMA, WIDER).digest == of((late,), SCHEMA, WIDER).digest == of((early,)).digest
+
+
+def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
+    """Dropped, no row was chosen; of the same name again, or the same column again, they were chosen anew."""
+    versions = [SCHEMA, WITHOUT, BACK]
+    still = of((level("region = 'EU'"),), *versions)
+    assert of((level("region = 'EU'"),)) == still  # who followed has not been told anything new
+    dropped = of((level("region = 'EU'", SCHEMA, WITHOUT),), *versions)
+    again = of((level("region = 'EU'", *versions),), *versions)
+    assert dropped.rows == NO_ROWS
+    assert len({still.digest, dropped.digest, again.digest}) == 3
+    assert (still.rows, again.rows) == ("region = 'EU'",) * 2
+
+
+def test_a_set_that_was_filled_from_one_that_stood_still_is_another() -> None:
+    versions = [SCHEMA, WITHOUT, BACK]
+    still, anew = level("region = 'EU'"), level("region = 'EU'", *versions)
+    below = of((still, anew), *versions)
+    assert below.rows == "region = 'EU' and then region = 'EU'"
+    assert len({below.digest, of((still,), *versions).digest, of((anew,), *versions).digest}) == 3
+
+
+def test_a_table_that_got_the_name_later_is_whole_up_to_then() -> None:
+    draft = replace(SCHEMA, name="draft")
+    named = replace(SCHEMA, version=2)
+    found = of((level("region = 'EU'", draft),), draft, named)
+    assert found.rows == "every row until version 2"
+    assert found.digest != of((level("region = 'EU'", draft, named),), draft, named).digest
+
+
+def test_tables_that_nobody_filters_are_not_named() -> None:
+    assert tables_of((level("region = 'EU'", name="u"),), [SCHEMA]) == {}
+    assert tables_of((), [SCHEMA]) == {}
+
+
+def test_what_differs_is_named_table_by_table() -> None:
+    one = RowsIdentity(set="a", tables=(of((level("region = 'EU'"),)),))
+    other = RowsIdentity(set="b", tables=(of((level("region = 'US'"),)),))
+    whole = RowsIdentity(set="c")
+    assert differing(one, replace(one, set="b")) == ()
+    assert differing(one, other) == differing(one, whole) == differing(whole, one) == (1,)
+    assert differing(one, other, {2}) == ()
+    assert told((1,), one, other) == "public.t (region = 'US'; until now region = 'EU')"
+    assert told((1,), one, whole) == "public.t (every row; until now region = 'EU')"
+
+
+def test_what_is_stored_is_read_again() -> None:
+    found = RowsIdentity(set="a", tables=(of((level("region = 'EU'"),)),))
+    assert rows_identity.decode(rows_identity.encode(found)) == found
+    assert rows_identity.decode(rows_identity.encode(None)) is None

@@ -1,0 +1,155 @@
+"""Which rows of a business are here at an offset, and what is told to whoever comes with others.
+
+A consumer brings what it was told with its position. If a set has other rows at the same offset, it would go on with
+rows that were chosen otherwise, and nothing that follows would show it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from venus.broker.machine import filter_wire
+from venus.broker.machine.business import Business
+from venus.broker.machine.levels import levels_of
+from venus.broker.machine.records import schemas_of
+from venus.broker.queue.only import Choice
+from venus.broker.store.rocks import Store
+from venus.codec import schema as schemas_codec
+from venus.errors import OffsetTrimmed, OtherRows
+from venus.model import TableSchema
+from venus.network.rows_identity import Levels, RowsIdentity, TableRows, differing, tables_of, told
+from venus.network.topology import PULLS_AS
+from venus.rpc import rows_wire
+from venus.wire import broker_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """Behind which offsets the identity is another one. `begin` and `versions` say of which state that is."""
+
+    begin: int
+    versions: int
+    levels: Levels | None
+    offsets: list[int]
+    tables: list[tuple[TableRows, ...]]
+
+    def at(self, offset: int) -> tuple[TableRows, ...]:
+        place = bisect_left(self.offsets, offset)
+        return self.tables[place - 1] if place else ()
+
+
+class RowsHere:
+    """Thread-safe. `name` is that of this set, once it is known."""
+
+    def __init__(self, store: Store) -> None:
+        self.name = ""
+        self._store = store
+        self._lock = threading.Lock()
+        self._points: dict[int, _Points] = {}
+
+    def at(self, business: Business, offset: int) -> RowsIdentity | None:
+        """Return which rows are here at an offset, None if that is not known: a set above is older."""
+        points = self._of(business)
+        return RowsIdentity(set=self.name, tables=points.at(offset)) if points.levels is not None else None
+
+    def for_mirror(self, business: Business, offset: int) -> RowsIdentity | None:
+        """Return the same for the set above, with the name of the set that it came from."""
+        found = self.at(business, offset)
+        above, _ = levels_of(self._store, business.number, business.committed.mirror)
+        return replace(found, set=above) if found is not None else None
+
+    def tell(self, business: Business, offset: int, wanted: broker_pb2.Open, opened: broker_pb2.Opened) -> None:
+        """Add to the answer which rows there are. Raises OtherRows, OffsetTrimmed for whoever has others."""
+        levels = self._of(business).levels
+        if levels is None:
+            return
+        if wanted.group.startswith(PULLS_AS):
+            opened.levels.CopyFrom(filter_wire.levels_to_wire(levels))
+        choice = Choice(wanted.only, filter_wire.from_wire(wanted.where))
+        here = self._for(business, offset, levels, choice)
+        opened.rows.CopyFrom(rows_wire.to_wire(here))
+        if not wanted.HasField("rows"):
+            return
+        if wanted.HasField("rows_at"):
+            here = self._for(business, wanted.rows_at, levels, choice)
+        brought = rows_wire.from_wire(wanted.rows)
+        only = choice.ids(business) or None
+        if differ := differing(brought, here, only):
+            raise self._other(business, offset, brought, told(differ, brought, here))
+
+    def _for(self, business: Business, offset: int, levels: Levels, choice: Choice) -> RowsIdentity:
+        if not choice.where:
+            return RowsIdentity(set=self.name, tables=self._of(business).at(offset))
+        schemas = [schema for at, schema in self._described(business) if at < offset]
+        return RowsIdentity(set=self.name, tables=tuple(tables_of((*levels, choice.where), schemas).values()))
+
+    def _other(self, business: Business, offset: int, brought: RowsIdentity, tables: str) -> OffsetTrimmed | OtherRows:
+        if brought.set == self.name:
+            return OffsetTrimmed(
+                f"{business.name}: set {self.name} has been filled again, and has other rows at offset {offset} than "
+                f"those that were read here: {tables}",
+                hint="start again from the full data: `venus resync --all`",
+            )
+        origin = f"set {brought.set}" if brought.set else "the set that was read until now"
+        return OtherRows(
+            f"{business.name}: set {self.name} has other rows than {origin} at offset {offset}: {tables}; nothing is "
+            "taken from it",
+            hint=f"give set {self.name} the same predicates, or load from the full data of this one",
+        )
+
+    def after(self, business: Business, increment: broker_pb2.Increment) -> None:
+        """Say with an increment that the rows are others behind it, if they are: it has described a table."""
+        points = self._of(business)
+        if not points.offsets or points.offsets[-1] < increment.base_offset:
+            return
+        behind = points.at(increment.base_offset + increment.count)
+        if points.at(increment.base_offset) != behind:
+            increment.rows.CopyFrom(rows_wire.to_wire(RowsIdentity(set=self.name, tables=behind)))
+
+    def forget(self, business: Business) -> None:
+        """Look again: what the set above has said is another thing now."""
+        with self._lock:
+            self._points.pop(business.number, None)
+
+    def _of(self, business: Business) -> _Points:
+        mirror = business.committed.mirror
+        begin = mirror.begin if mirror is not None else 0
+        known = self._points.get(business.number)
+        if known is not None and (known.begin, known.versions) == (begin, len(business.schemas)):
+            return known
+        levels = levels_of(self._store, business.number, mirror)[1]
+        described = self._described(business) if levels else []
+        # what is committed is on disk a moment later: then it is read once more
+        versions = len(described) if levels else len(business.schemas)
+        found = _Points(begin, versions, levels, *_changes(levels or (), described))
+        with self._lock:
+            self._points[business.number] = found
+        return found
+
+    def _described(self, business: Business) -> list[tuple[int, TableSchema]]:
+        return [(at, schemas_codec.from_wire(wire)) for at, wire in schemas_of(self._store, business.number)]
+
+
+def _changes(levels: Levels, described: list[tuple[int, TableSchema]]) -> tuple[list[int], list[tuple[TableRows, ...]]]:
+    """Return behind which offsets the tables are others, and which they are there."""
+    by_offset: defaultdict[int, list[TableSchema]] = defaultdict(list)
+    for at, schema in described:
+        by_offset[at].append(schema)
+    versions: defaultdict[int, list[TableSchema]] = defaultdict(list)
+    tables: dict[int, TableRows] = {}
+    offsets: list[int] = []
+    found: list[tuple[TableRows, ...]] = []
+    for at, schemas in sorted(by_offset.items()):
+        before = dict(tables)
+        for schema in schemas:
+            versions[schema.table_id].append(schema)
+        for table_id in {schema.table_id for schema in schemas}:
+            tables.pop(table_id, None)
+            tables |= tables_of(levels, versions[table_id])
+        if tables != before:
+            offsets.append(at)
+            found.append(tuple(tables[table_id] for table_id in sorted(tables)))
+    return offsets, found
