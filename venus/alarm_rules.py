@@ -90,6 +90,8 @@ RULES = (
     Rule(name="mirror_cut_off", hop=BROKER, lasts_s=10.0,
          pattern=r"^set (.+?) does not answer for|^the set above does not answer",
          says="a broker set does not reach the set above; it serves what it has"),
+    Rule(name="mirror_away", hop=BROKER, lasts_s=90.0, pattern=r"^set (.+?) is the nearest above, and is not used for",
+         says="a broker set pulls from another set than the nearest"),
     Rule(name="mirror_waits", hop=BROKER, pattern=r"^the mirror waits for set", lasts_s=30.0,
          says="a mirror waits for the set above, or for room"),
     Rule(name="mirror_refused", hop=BROKER, pattern=r"^the mirror is refused by set|^this set mirrors nothing",

@@ -198,6 +198,9 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
         "mirror of home -> eu: cut off for 12 s; it had everything then; 2.0 KiB pulled: nobody answers"
     )
     assert "it has everything" in mirror_shown(replace(view, state="following"))
+    away = replace(view, state="following", nearest="north", away_s=75.0, not_back="it does not answer: no")
+    assert mirror_shown(away).endswith("pulled: nobody answers; not from set north, the nearest, for 75 s: it does not "
+                                       "answer: no")  # fmt: skip
     some = mirror_shown(replace(view, only=("orders", "items"), where=("orders where a = 1", "items where b = 2")))
     assert some.startswith(
         "mirror of orders, items of home -> eu (only rows of orders where a = 1; of items where b = 2): cut off"

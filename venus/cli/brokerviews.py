@@ -51,3 +51,7 @@ class MirrorView:
     only: tuple[str, ...] = ()
     #: Of which tables some rows only are here: "TABLE where PREDICATE".
     where: tuple[str, ...] = ()
+    #: The set that it should come from, for how long it has not, and why; empty = it comes from there.
+    nearest: str = ""
+    away_s: float = 0.0
+    not_back: str = ""

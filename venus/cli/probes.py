@@ -174,6 +174,9 @@ def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView
         rows_expected=found.rows_expected,
         only=tuple(found.only),
         where=tuple(f"{one.table} where {one.predicate}" for one in found.where),
+        nearest=found.nearest,
+        away_s=age_s(found.away_since_us, now_us) or 0.0,
+        not_back=found.not_back,
     )
 
 

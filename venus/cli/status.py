@@ -12,6 +12,7 @@ from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.traffic import traffic_shown
 from venus.figures import bytes_shown, seconds_shown
+from venus.network.drawing import away_shown
 from venus.network.topology import PULLS_AS
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ def mirror_shown(found: MirrorView) -> str:
     behind = everything if not found.lag else f"{found.lag:,} offsets, {seconds_shown(found.lag_s)} behind"
     where = f" at {found.address}" if found.address else ""
     reason = f": {found.reason}" if found.reason else ""
-    return f"mirror of {what}{way}{where}{rows}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}"
+    away = f"; not from {away_shown(found.nearest, found.away_s, found.not_back)}" if found.nearest else ""
+    return f"mirror of {what}{way}{where}{rows}: {state}; {behind}; {bytes_shown(found.bytes)} pulled{reason}{away}"
 
 
 def below_shown(below: ConsumerView) -> str:

@@ -68,4 +68,5 @@ def _hop(hop: Hop) -> dict[str, Any]:
     return {
         "business": hop.business, "offset": hop.offset, "behind": hop.behind, "behind_s": hop.behind_s,
         "from_home_s": hop.hop_s, "state": hop.state, "reason": hop.reason,
+        "nearest": hop.nearest or None, "away_s": hop.away_s, "not_back": hop.not_back,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -153,6 +154,8 @@ def _hop(entry: broker_pb2.BusinessStatus) -> Hop:
     return Hop(
         business=entry.business, offset=entry.next_offset, behind=mirror.lag if known else None,
         behind_s=mirror.lag_ms / 1000, hop_s=mirror.hop_ms / 1000, state=mirror.state, reason=mirror.reason,
+        nearest=mirror.nearest, not_back=mirror.not_back,
+        away_s=max(0.0, time.time() - mirror.away_since_us / 1e6) if mirror.nearest else 0.0,
     )  # fmt: skip
 
 

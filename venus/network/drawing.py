@@ -28,6 +28,10 @@ class Hop:
     hop_s: float | None = None  # from the commit at the home until it was visible here
     state: str = ""  # of the mirror; empty = it is the home, or nobody knows
     reason: str = ""
+    #: The set that it should come from, for how long it has not, and why; empty = it comes from there.
+    nearest: str = ""
+    away_s: float = 0.0
+    not_back: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,11 @@ class View:
                 if hop.state not in WELL:
                     reason = f": {hop.reason}" if hop.reason else ""
                     found.append(f"set {one.set.name}: {hop.business} is {hop.state}{reason}")
+                if hop.nearest:
+                    away = away_shown(hop.nearest, hop.away_s, hop.not_back)
+                    found.append(
+                        f"set {one.set.name}: {hop.business} comes from {one.pulls_from or '?'}, not from {away}"
+                    )
         return tuple(dict.fromkeys(found))
 
 
@@ -127,7 +136,14 @@ def lag_shown(hop: Hop) -> str:
         parts.append(f"{_short(hop.hop_s)} from the home")
     if hop.reason and hop.state not in WELL:
         parts.append(hop.reason)
+    if hop.nearest:
+        parts.append(f"! not from {hop.nearest}")
     return ", ".join(parts)
+
+
+def away_shown(nearest: str, away_s: float, not_back: str) -> str:
+    """Return the nearest set, for how long it has not been used, and why, in words."""
+    return f"set {nearest}, the nearest, for {seconds_shown(away_s)}: {not_back}"
 
 
 def _short(seconds: float) -> str:

@@ -2013,6 +2013,11 @@ class MirrorStatus(_message.Message):
     ONLY_FIELD_NUMBER: _builtins.int
     FILLS_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
+    CUT_OFF_FIELD_NUMBER: _builtins.int
+    NEAREST_FIELD_NUMBER: _builtins.int
+    AWAY_SINCE_US_FIELD_NUMBER: _builtins.int
+    NOT_BACK_FIELD_NUMBER: _builtins.int
+    EPOCH_AT_END_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """waiting, filling, following, cut off, refused, elsewhere (another broker of the set pulls)"""
     reason: _builtins.str
@@ -2039,6 +2044,16 @@ class MirrorStatus(_message.Message):
     """about"""
     fills: _builtins.int
     """how often the full data was taken since the broker's start"""
+    cut_off: _builtins.str
+    """the set, this one or one above it, that does not reach the set above itself; empty = none"""
+    nearest: _builtins.str
+    """the set that it should be pulled from; empty = it is"""
+    away_since_us: _builtins.int
+    """since when it is pulled from another one"""
+    not_back: _builtins.str
+    """why it is not pulled from the nearest one"""
+    epoch_at_end: _builtins.int
+    """of the newest change here; 0 = an older broker, which does not say"""
     @_builtins.property
     def only(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the tables; empty = all"""
@@ -2065,10 +2080,15 @@ class MirrorStatus(_message.Message):
         only: _abc.Iterable[_builtins.str] | None = ...,
         fills: _builtins.int = ...,
         where: _abc.Iterable[Global___RowFilter] | None = ...,
+        cut_off: _builtins.str = ...,
+        nearest: _builtins.str = ...,
+        away_since_us: _builtins.int = ...,
+        not_back: _builtins.str = ...,
+        epoch_at_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "fills", b"fills", "hop_ms", b"hop_ms", "lag", b"lag", "lag_ms", b"lag_ms", "only", b"only", "reason", b"reason", "rows", b"rows", "rows_expected", b"rows_expected", "set", b"set", "since_us", b"since_us", "state", b"state", "upstream_offset", b"upstream_offset", "where", b"where"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "away_since_us", b"away_since_us", "bytes", b"bytes", "cut_off", b"cut_off", "epoch_at_end", b"epoch_at_end", "fills", b"fills", "hop_ms", b"hop_ms", "lag", b"lag", "lag_ms", b"lag_ms", "nearest", b"nearest", "not_back", b"not_back", "only", b"only", "reason", b"reason", "rows", b"rows", "rows_expected", b"rows_expected", "set", b"set", "since_us", b"since_us", "state", b"state", "upstream_offset", b"upstream_offset", "where", b"where"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

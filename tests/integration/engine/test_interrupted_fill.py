@@ -15,7 +15,8 @@ from venus.broker.core import Core
 from venus.broker.machine.home import Home
 from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import State
-from venus.broker.mirrors.pulling import Above, Pulling
+from venus.broker.mirrors.pulling import Pulling
+from venus.broker.mirrors.whom import Above, Only
 from venus.codec.chunk import Chunk, decode_chunk
 from venus.errors import IllegalTransition, SnapshotExpired, Unavailable
 from venus.wire import broker_pb2
@@ -92,7 +93,7 @@ def pull(mirror: Core, line: Line) -> Pulling:
     """Do one session; it ends when the line is lost, or all rows are here."""
     above = Above(reach="home:1", set="home", network="n", group="mirror/test")
     times = count()
-    pulling = Pulling(mirror, BUSINESS, (), lambda: above, lambda _: None, lambda: float(next(times)))
+    pulling = Pulling(mirror, BUSINESS, (), Only(lambda: above), lambda _: None, lambda: float(next(times)))
     with pytest.raises(Unavailable) as ended:
         drive(pulling.session(), line)
     pulling.ended(ended.value)

@@ -201,7 +201,7 @@ def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Cons
     wait_for(lambda: business_status(lyon.address).home.set == "second")
     second.stop()
     home = start("hq", listen=f"127.0.0.1:{port}")
-    wait_for(lambda: "follows an older home" in business_status(lyon.address).mirror.reason)
+    wait_for(lambda: "follows an older home" in business_status(lyon.address).mirror.not_back)
     found = business_status(lyon.address)
     assert (found.next_offset, found.mirror.fills) == (20, 1)
     with Admin(lyon.address) as admin:

@@ -66,7 +66,7 @@ def test_machines_get_every_hop(
     assert {name: one["pulls_from"] for name, one in sets.items()} == {"hq": None, "europe": "hq", "lyon": "europe"}
     assert sets["lyon"]["businesses"][0] | {"from_home_s": 0} == {
         "business": "main", "offset": 3, "behind": 0, "behind_s": 0.0, "from_home_s": 0, "state": "following",
-        "reason": "",
+        "reason": "", "nearest": None, "away_s": 0.0, "not_back": "",
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from playwright.sync_api import Browser, Page
 from tests.integration.service.test_page import CONTRASTS
 from tests.support import networks
 from tests.support.batches import half, other_table
-from tests.support.brokers import BUSINESS, commit, take
+from tests.support.brokers import BUSINESS, commit, take, wait_for
 from tests.support.browsers import opened, running
 from venus.alarm_rules import RULES
 from venus.broker.service.process import RunningBroker
@@ -129,6 +130,37 @@ def test_a_set_that_is_cut_off_is_red_with_the_reason(sets: Sets, browser: Brows
             assert page.evaluate("document.documentElement.scrollWidth") <= 400
             assert page.evaluate(CONTRASTS) == []
             assert seen.complaints == []
+
+
+def _names_a_silence(page: Page) -> bool:
+    return "; it does not answer: " in facts(page)["Nearest set"]
+
+
+def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, browser: Browser) -> None:
+    hq = networks.start(tmp_path / "hq")
+    with Producer(hq.address, BUSINESS, "shop-db", window_bytes_max=1 << 20) as producer:
+        producer.connect(0, 0)
+        commit(producer, [half(1, rows=ROWS)])
+    tandems = [networks.start(tmp_path / name, hq.address, tier="tandem") for name in ("north", "south")]
+    lyon = networks.start(tmp_path / "lyon", *(tandem.address for tandem in tandems), level=2)
+    try:
+        networks.has(lyon.address, ROWS)
+        tandems[0].stop()
+        wait_for(lambda: networks.says(lyon.address, "following").set == "south")
+        for dark in (False, True):
+            with opened(browser, url(lyon), width=400, dark=dark) as seen:
+                page = seen.page
+                page.locator("section[aria-label=Network] dd.warn").wait_for()
+                wait_for(partial(_names_a_silence, page))  # at its next look
+                assert facts(page)["Nearest set"].startswith("north: not used for ")
+                assert tandems[0].address in facts(page)["Nearest set"]
+                assert facts(page)["Set above"] == "south: answers"
+                assert page.evaluate("document.documentElement.scrollWidth") <= 400
+                assert page.evaluate(CONTRASTS) == []
+                assert seen.complaints == []
+    finally:
+        for broker in (lyon, *tandems, hq):
+            broker.stop()
 
 
 def test_a_set_below_that_is_away_is_named_as_a_set(

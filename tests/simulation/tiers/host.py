@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.brokers.core import SimulatedCore
@@ -10,10 +11,11 @@ from tests.simulation.brokers.memory_store import MemoryDisk
 from tests.simulation.brokers.process import ThreadedProcess
 from tests.simulation.tiers.clients import TierClients
 from tests.simulation.tiers.puller import SimulatedPuller
-from tests.simulation.tiers.upstream import SimulatedUpstream
+from tests.simulation.tiers.upstream import SimulatedLook
 from venus.broker.machine.business import Business
 from venus.broker.mirrors import identity, place
 from venus.broker.mirrors.network import Network
+from venus.broker.mirrors.uppers import Times
 from venus.config import Broker, Cluster
 from venus.rpc.address import NONE
 from venus.wire import broker_pb2
@@ -26,6 +28,10 @@ SETTINGS = Broker(
     free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=600, snapshot_lease_s=5.0, consumer_ttl_s=4.0,
     review_after_s=0.6,
 )  # fmt: skip
+#: Short, so that histories of seconds have sets that are left and gone back to.
+TIMES = Times(
+    back_after_s=3.0, looks_apart_s=15.0, stale_s=1.5, failing_s=1.0, fit_first_s=1.0, moves_apart_s=1.0, trial_s=1.0
+)
 LABELS = {"one": ("items",), "both": ("items", "others")}
 
 
@@ -84,12 +90,12 @@ class TierHost(ThreadedProcess):
         cluster: dict[str, Any] = {"set": self.name, "tier": self.tier, "level": self.level}
         cluster |= {"upstream": tuple(f"{name}:1" for name in self.upstream), "labels": self.labels}
         network = Network(
-            self.core, Cluster(**cluster), LABELS, proof=NONE, monotonic=lambda: self.loop.now, puller=SimulatedPuller  # type: ignore[arg-type]
+            self.core, Cluster(**cluster), LABELS, proof=NONE, monotonic=lambda: self.loop.now,
+            puller=SimulatedPuller, look=partial(SimulatedLook, self), times=TIMES,  # type: ignore[arg-type]
         )  # fmt: skip
-        if self.upstream:
+        if network._looks is not None:
             network.belongs_to(identity.read(self.core))
-            network._upstream = SimulatedUpstream(self, network._upstream)  # type: ignore[arg-type]
-            network._upstream.start()
+            network._looks.start()
         else:
             network.belongs_to(identity.of_home(self.core))
         return network

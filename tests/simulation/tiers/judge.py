@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.world import TierWorld
 
+#: A set above was looked at so long ago at the most, and what was on its way to it counted as there.
+SEEN_S = 9.0
 Batch = tuple[int, int, int]  # offsets, epoch, digest
 
 
@@ -38,6 +41,7 @@ class Mirrored:
     judged: int | None = None  # so far its queue was compared
     may_be: list[Timeline] = field(default_factory=list)
     acknowledged: int = 0
+    ends: deque[tuple[float, int]] = field(default_factory=deque)  # when its queue had come so far
 
 
 class TierJudge:
@@ -125,6 +129,21 @@ class TierJudge:
                         f"{host.name} at {place.base_offset}: {batch}",
                     )
         known.judged = at
+        known.ends.append((self._world.loop.now, business.committed.next_offset))
+
+    def moved(self, host: TierHost, upper: TierHost) -> None:
+        """Judge a set that left one that served: the other one must have what was here when it was looked at."""
+        business, there = host.business, upper.business
+        if business is None or there is None or len(self._world.timelines) > 1 or self._world.foreign is not None:
+            return
+        ends = self._of(host).ends
+        while len(ends) > 1 and ends[1][0] <= self._world.loop.now - SEEN_S:
+            ends.popleft()
+        if ends and ends[0][0] <= self._world.loop.now - SEEN_S and there.committed.next_offset < ends[0][1]:
+            raise Violation(
+                "nobody goes to a set that is behind",
+                f"{host.name} to {upper.name}: {there.committed.next_offset}, {ends[0]}",
+            )
 
     # -- at the end ------------------------------------------------------------------------------------------------
 
@@ -147,6 +166,11 @@ class TierJudge:
             if mirror is not None and (not mirror.end or host.stale_labels):
                 return False
         return self.whole()
+
+    def at_nearest(self) -> bool:
+        """Whether every set pulls from the nearest set above."""
+        mirrors = [host for host in self._world.hosts.values() if host.upstream]
+        return all(pull.in_use == host.upstream[0] for host in mirrors for pull in host.network._pulls.all)
 
     def came_past(self) -> bool:
         """Whether the home has come past everybody."""

@@ -16,7 +16,9 @@ from venus.broker.core import Core
 from venus.broker.machine import filter_wire
 from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import Progress
-from venus.broker.mirrors.pulling import Above, Pulling
+from venus.broker.mirrors.pulling import Pulling, _Moved
+from venus.broker.mirrors.pulls import Pull
+from venus.broker.mirrors.whom import Whom
 from venus.codec.chunk import Sealed, decode_chunk
 from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, Unavailable, VenusError
 from venus.network.row_filters import RowFilter
@@ -35,24 +37,20 @@ class SimulatedPuller:
     """A `Puller` whose thread is the loop."""
 
     def __init__(
-        self, core: Core, business: str, only: tuple[str, ...], above: Callable[[], Above],
+        self, core: Core, business: str, only: tuple[str, ...], whom: Whom,
         may_pull: Callable[[str], None], where: tuple[RowFilter, ...] = (),
     ) -> None:  # fmt: skip
         self.host = cast("TierHost", core._host)  # type: ignore[attr-defined]
         self.business, self.only = business, only
-        self._look = above
-        self._pulling = Pulling(core, business, only, self._found, may_pull, lambda: self.host.loop.now, where)
+        self._last = ""  # the set that was pulled from
+        self._moves = False  # by its own choice
+        self._pulling = Pulling(core, business, only, whom, may_pull, lambda: self.host.loop.now, where)
         self._session: Generator[calls.Call, Any, None]
-        self._at = 0  # which of the sets above is asked
         self._clear()
 
     @property
     def progress(self) -> Progress:
         return self._pulling.progress
-
-    def _found(self) -> Above:
-        self._above = self._look()
-        return self._above
 
     def start(self) -> None:
         self.host.soon(0.0, self._begin)
@@ -67,6 +65,7 @@ class SimulatedPuller:
         self._arrived: deque[broker_pb2.Increment] = deque()
         self._position = 0
         self._error: VenusError | None = None  # of the stream
+        self._again = self._pulling._again
         self._reading: Resume | None = None
         self._read_at = 0  # by which process above
         self._chunks: Iterator[Sealed] = iter(())
@@ -94,9 +93,16 @@ class SimulatedPuller:
             counts[f"pulling ended: {type(error).__name__}"] += 1
         if self._stream is not None:
             self._stream.close()
-        if self._pulling.ended(error):
+        before = self._pull.is_trial
+        is_news, again = self._pulling.ended(error), self._pulling._again
+        self._moves = isinstance(error, _Moved)
+        if before and self._pulling.at is not None and self._pull.in_use != self._pulling.at.set:
+            counts["a set above that was tried was left"] += 1
+        if before and again and not self._again:
+            raise Violation("a set that is tried costs no full data", f"{self.host.name}: {error}")
+        self._again = again
+        if is_news:
             self.host.loop.say(f"{self.host.name} is {self.progress.told.state.value}: {error}")
-        self._at += 1
         self.host.soon(self._pulling.wait_s, self._begin)
 
     def _answer(self, ticket: int, answer: Any, error: BaseException | None) -> None:
@@ -116,9 +122,15 @@ class SimulatedPuller:
         self.host.soon(after, self._answer, self._waits, answer, error)
 
     @property
+    def _pull(self) -> Pull:
+        found = self.host.network._pulls.get(self.business)
+        assert found is not None
+        return found
+
+    @property
     def _upper(self) -> TierHost:
-        names = self.host.upstream
-        return self.host.world.hosts[names[self._at % len(names)]]
+        assert self._pulling.at is not None, "a session begins by asking whom to pull from"
+        return self.host.world.hosts[self._pulling.at.set]
 
     # -- what is asked ---------------------------------------------------------------------------------------------
 
@@ -197,8 +209,10 @@ class SimulatedPuller:
 
     def _open(self, call: calls.OpenStream) -> None:
         upper = self._upper_of_stream = self._upper
-        above = self._above
+        above = self._pulling.at
+        assert above is not None
         ticket = self._waits
+        self._opens(upper)
         if not upper.up:
             self._soon(error=Unavailable("the connection is refused"), after=0.05)
             return
@@ -232,6 +246,20 @@ class SimulatedPuller:
             where=filter_wire.to_wire(call.where), rows=rows_wire.to_wire(call.rows) if call.rows else None,
         )  # fmt: skip
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
+
+    def _opens(self, upper: TierHost) -> None:
+        """Judge where the next stream goes."""
+        host, last = self.host, self._last
+        if self._stream is not None and self._stream.open:
+            raise Violation("a business is pulled from one set at a time", f"{host.name} from {last} and {upper.name}")
+        if last and last != upper.name:
+            host.loop.say(f"{host.name} pulls from {upper.name}, no longer from {last}")
+            is_back = upper.name == host.upstream[0]
+            host.loop.counts[f"a set went {'back to the nearest' if is_back else 'on at another'} set above"] += 1
+            if self._moves:
+                host.loop.counts["a set left one that served"] += 1
+                host.world.judge.moved(host, upper)
+        self._last, self._moves = upper.name, False
 
     def _waited(self, ticket: int) -> None:
         stream = self._stream

@@ -1,11 +1,13 @@
-"""The product's upstream; what it asks each second takes virtual time."""
+"""The product's look at a set above; what it asks takes virtual time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.tiers.clients import request
-from venus.broker.mirrors.upstream import Seen, Upstream
+from venus.broker.mirrors.looks import Look
+from venus.broker.mirrors.upstream import Seen
 from venus.errors import VenusError
 from venus.wire import broker_pb2
 
@@ -13,30 +15,53 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
 
 
-class SimulatedUpstream(Upstream):
-    """Asks the sets above in turn."""
+class SimulatedLook(Look):
+    """A look whose thread is the loop."""
 
-    def __init__(self, host: TierHost, product: Upstream) -> None:
-        super().__init__(product.reach, product.group, product._looked)
+    def __init__(
+        self, host: TierHost, reach: str, group: str, looked: Callable[[Look], None], pace: Callable[[Look], float]
+    ) -> None:
+        super().__init__(reach, group, looked, pace)
         self._host = host
-        self._at = 0
+        self._due = 0  # the newest question that is planned
+        self._asking = self._again = False
 
     def start(self) -> None:
-        self._host.every(1.0, self._ask_one)
+        self._plan(0.0)
+
+    def wake(self) -> None:
+        self._again = self._asking
+        if not self._asking:
+            self._plan(0.0)
+
+    def end(self) -> None:
+        self._due = -1
 
     def stop(self) -> None:
         """Do nothing: the process ends by itself."""
 
-    def _ask_one(self) -> None:
+    def _plan(self, after: float) -> None:
+        if self._due >= 0:
+            self._due += 1
+            self._host.soon(after, self._ask, self._due)
+
+    def _ask(self, due: int) -> None:
+        if due != self._due:
+            return
         host = self._host
-        upper = host.world.hosts[host.upstream[self._at % len(host.upstream)]]
+        upper = host.world.hosts[self.reach.partition(":")[0]]
+        self._asking, self._again = True, False
 
         def answered(status: broker_pb2.BrokerStatus | None, error: VenusError | None) -> None:
+            self._asking, self.has_looked = False, True
+            self.answered_by = f"{upper.name}:1" if status is not None else ""
             if status is not None:
-                self._looked(self.said(status, host.loop.now))
+                self.said(status, host.loop.now)
             elif error is not None:
-                self._at += 1
-                self._looked(self.silent(error, host.loop.now))
+                self.silent(error, host.loop.now)
+            if self._due >= 0:
+                self._looked(self)
+                self._plan(0.0 if self._again else self._pace(self))
 
         request(host, upper, lambda found: found.status(), answered)
 

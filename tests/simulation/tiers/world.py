@@ -142,6 +142,8 @@ class TierWorld:
             raise Violation("all sets have everything within 60 s", self._standing())
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.consumed):
             raise Violation("all targets have everything within 60 s", self._standing())
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.at_nearest):
+            raise Violation("every set is back at the nearest set above", self._standing())
         self.judge.final()
 
     def _standing(self) -> str:
@@ -149,7 +151,8 @@ class TierWorld:
         for host in self.hosts.values():
             business = host.business
             end = business.committed.next_offset if business is not None else None
-            told = [puller.progress.told for puller in host.network._pullers.values()]
+            told = [pull.told for pull in host.network._pulls.all]
             found.append(f"{host.name} {end} {[(t.state.value, t.reason) for t in told]}")
+            found += [f"{pull.in_use} {pull.away()}" for pull in host.network._pulls.all]
         found += [f"{consumer.group} {consumer.offset}" for consumer in self.consumers]
         return "; ".join(found)

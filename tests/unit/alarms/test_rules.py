@@ -10,8 +10,10 @@ import pytest
 
 from venus import alarm_rules, broker, conditions
 from venus.alarm_rules import NAMES, OTHER, RULES, commands, hop_of, recognised
-from venus.broker.mirrors.network import alarms_of
+from venus.broker.mirrors import uppers
+from venus.broker.mirrors.mirror_status import alarms_of
 from venus.broker.mirrors.place import Place, absent, beyond, short_of, without_rows
+from venus.broker.mirrors.whom import alarm
 from venus.broker.pipeline.halting import reason
 from venus.broker.replicas.losses import diverged
 from venus.broker.service.replication_status import alarms as replication_alarms
@@ -29,6 +31,7 @@ ORDERS = TableSchema(
     table_id=1, version=1, namespace="shop", name="orders", key=("a",),
     columns=(Column(name="a", number=1, type=LogicalType(kind=Kind.INT, length=8)),),
 )  # fmt: skip
+AWAY = uppers.Away(at="south", nearest="north", since=0.0, kind=uppers.Kind.SILENT, why="no")
 ABOVE = broker_pb2.NetworkStatus(set="europe", tier="tandem", level=1, labels=["eu"])
 
 
@@ -77,6 +80,7 @@ def test_what_replicas_say_has_a_rule() -> None:
     [
         (["set home does not answer for 7 s, what is here of main is served: no"], "mirror_cut_off", "home"),
         (["the set above does not answer for 7 s: no"], "mirror_cut_off", ""),
+        ([alarm(AWAY, "main, stock", 75.0)], "mirror_away", "north"),
         (
             ["the promotion of this set to the home (home term 2) may have lost offsets 3 to 5 (1 changes in batches)"],
             "changes_lost",

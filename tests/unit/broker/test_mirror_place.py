@@ -157,6 +157,16 @@ def test_lag_counts_from_when_it_was_seen_above() -> None:
     assert (lag.ms(20, 4.0), lag.offsets(20)) == (0, 0)
 
 
+def test_what_is_above_no_more_is_no_lag() -> None:
+    lag = Lag()
+    lag.seen(10, 1.0)
+    lag.seen(80, 2.0)
+    lag.seen(65, 9.0)  # the home was set back to a backup, or another set is pulled from
+
+    assert lag.ms(60, 10.0) == 1000
+    assert (lag.ms(65, 100.0), lag.offsets(65)) == (0, 0)
+
+
 def test_a_batch_that_took_the_place_of_another_is_not_taken_for_it() -> None:
     cut, business, ids = Cut(), Business(1, "main", Reviews(first_s=1.0)), Part(frozenset({2}))
 

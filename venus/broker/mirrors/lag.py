@@ -16,8 +16,10 @@ class Lag:
         self.upstream_offset = 0
 
     def seen(self, offset: int, now: float) -> None:
-        """Note the end of the queue above."""
+        """Note the end of the queue above. Where it was further once, another set or another history is there now."""
         self.upstream_offset = offset
+        while self._looks and self._looks[-1][1] > offset:
+            self._looks.pop()
         if not self._looks or self._looks[-1][1] != offset:
             self._looks.append((now, offset))
 

@@ -12,11 +12,14 @@ from typing import Any
 from venus.broker.core import Core
 from venus.broker.machine import filter_wire
 from venus.broker.mirrors import calls
+from venus.broker.mirrors.checks import check_filters, check_home
 from venus.broker.mirrors.progress import Progress, State
-from venus.broker.mirrors.pulling import Above, Pulling, check_filters, check_home
+from venus.broker.mirrors.pulling import Pulling
+from venus.broker.mirrors.whom import Above, Whom
 from venus.codec.chunk import Chunk
 from venus.errors import Unavailable, VenusError
 from venus.network.row_filters import RowFilter
+from venus.rpc.channel import CLUSTER_KEEPALIVE_S, KEEPALIVE_S
 from venus.rpc.snapshots import Resume, Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
@@ -34,13 +37,12 @@ class Puller:
         core: Core,
         business: str,
         only: tuple[str, ...],
-        above: Callable[[], Above],
+        whom: Whom,
         may_pull: Callable[[str], None],
         where: tuple[RowFilter, ...] = (),
     ) -> None:
         self.business, self.only = business, only
-        self._pulling = Pulling(core, business, only, self._found, may_pull, time.monotonic, where)
-        self._look = above
+        self._pulling = Pulling(core, business, only, whom, may_pull, time.monotonic, where)
         self._line: Line | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"venus-pull-{business}", daemon=True)
@@ -59,11 +61,6 @@ class Puller:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-
-    def _found(self) -> Above:
-        above = self._look()
-        self._line = Line(above, self.business, self.only, self._stop)
-        return above
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -95,7 +92,9 @@ class Puller:
                 self._line = None
 
     def _step(self, session: Generator[calls.Call, Any, None], call: calls.Call) -> calls.Call:
-        assert self._line is not None, "a session begins by asking whom to pull from"
+        if self._line is None:
+            assert self._pulling.at is not None, "a session begins by asking whom to pull from"
+            self._line = Line(self._pulling.at, self.business, self.only, self._stop)
         try:
             answer = self._line.answer(call)
         except Exception as error:
@@ -143,7 +142,9 @@ class Line:
 
     def _full_data(self) -> Snapshots:
         if self._snapshots is None:
-            self._snapshots = Snapshots(self._above.reach)
+            self._snapshots = Snapshots(
+                self._above.reach, keepalive_s=CLUSTER_KEEPALIVE_S if self._above.is_one_of else KEEPALIVE_S
+            )
         return self._snapshots
 
     def _next(self, call: calls.NextChunk) -> Chunk:
@@ -157,8 +158,8 @@ class Line:
         if self._stream is None:
             self._stream = Subscriber(
                 above.reach, self._business, above.group, credit_bytes=CREDIT_BYTES, only=self._only,
-                set_id=above.set_id,
-                where=filter_wire.to_wire(call.where),
+                set_id=above.set_id, where=filter_wire.to_wire(call.where),
+                keepalive_s=CLUSTER_KEEPALIVE_S if above.is_one_of else KEEPALIVE_S,
             )  # fmt: skip
         opened = self._stream.open(call.offset, call.epoch, rows=call.rows)
         check_filters(is_filtered=opened.filters or not call.where, above=above.set)

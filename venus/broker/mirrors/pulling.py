@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 
 from venus.broker.core import Core
 from venus.broker.machine import filter_wire
@@ -28,9 +27,11 @@ from venus.broker.mirrors.calls import (
     RenewSnapshot,
     Settle,
 )
+from venus.broker.mirrors.checks import check_filters, check_home, check_mirror
 from venus.broker.mirrors.filling import fill, said_of, splits_of
 from venus.broker.mirrors.place import later_cut
 from venus.broker.mirrors.progress import Progress, State
+from venus.broker.mirrors.whom import Above, Whom
 from venus.broker.queue import places
 from venus.errors import (
     Diverged,
@@ -60,20 +61,12 @@ LEASE_S = 3600
 LATER_CUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Above:
-    """The set that is pulled from, and who pulls."""
-
-    reach: str
-    set: str
-    network: str
-    group: str
-    own: tuple[str, ...] = ()  # the ids of the network that this store belongs to
-    set_id: str = ""  # of this set
-
-
 class _LaterCut(Unavailable):
     """The cut of the full data is one at which consumers would not be told that other rows are here."""
+
+
+class _Moved(Unavailable):
+    """Another set is to be pulled from, from here on."""
 
 
 class Pulling:
@@ -87,7 +80,7 @@ class Pulling:
         core: Core,
         business: str,
         only: tuple[str, ...],
-        above: Callable[[], Above],
+        whom: Whom,
         may_pull: Callable[[str], None],
         monotonic: Callable[[], float],
         where: tuple[RowFilter, ...] = (),
@@ -95,19 +88,21 @@ class Pulling:
         self.business, self.only, self.where = business, only, where
         self.progress = Progress(core.clock_us)
         self.wait_s = RETRY_FIRST_S
-        self._core, self._above, self._may_pull, self._monotonic = core, above, may_pull, monotonic
+        #: The set of this session, once it is known.
+        self.at: Above | None = None
+        self._core, self._whom, self._may_pull, self._monotonic = core, whom, may_pull, monotonic
         self._again = ""  # why the full data has to be taken again
         self._began_at = monotonic()
 
     def session(self) -> Calls[None]:
         """Pull until something is wrong."""
-        self._began_at = self._monotonic()
+        self._began_at, self.at = self._monotonic(), None
         self._may_pull(self.business)
         mirrors = self._core.mirrors
         business = mirrors.enter(self.business)
         try:
-            _check_mirror(business)
-            above = self._above()
+            check_mirror(business)
+            above = self.at = self._whom.above()
             mirror = business.proposed.mirror
             reason = self._reason(business, mirror)
             if reason is None:
@@ -123,6 +118,12 @@ class Pulling:
         """Take in why a session has ended; return whether that is news."""
         lasted_s = self._monotonic() - self._began_at
         self.wait_s = RETRY_FIRST_S if lasted_s > RETRY_MAX_S else min(2 * self.wait_s, RETRY_MAX_S)
+        if isinstance(error, _Moved):
+            self.wait_s = 0.0
+            return False
+        if self.at is not None and not isinstance(error, _LaterCut) and self._whom.ended(self.at, error):
+            self.wait_s = RETRY_FIRST_S
+            return False
         match error:
             case OffsetTrimmed() | OffsetDiverged():
                 self._again = str(error)
@@ -190,13 +191,13 @@ class Pulling:
     def _begin_again(self, business: Business, above: Above, reason: str) -> Calls[None]:
         """Take the full data, and follow from its cut on."""
         self.progress.enter(State.FILLING, reason, above.reach)
-        self.progress.fills()
         snapshot = yield OpenSnapshot(lease_s=LEASE_S, holder=above.group, where=self.where)
         try:
             self._check_network(above, snapshot.networks)
             check_filters(is_filtered=len(snapshot.where) == len(self.where), above=above.set)
             self._check_cut(business, (snapshot.epoch, snapshot.offset))
             check_home(snapshot.home, homes.term_of(business.proposed.home), above.set)
+            self.progress.fills()
             said = said_of(snapshot, above=above.set, network=above.network, only=self.only, reason=reason)
             yield Settle(future=self._core.mirrors.begin_full(business, said))
         except Exception:
@@ -244,7 +245,7 @@ class Pulling:
         if snapshot_id:
             yield CloseSnapshot(snapshot_id=snapshot_id)
         self.progress.enter(State.FOLLOWING, "", address)
-        yield from self._take_all(business)
+        yield from self._take_all(business, above)
 
     def _hear(self, business: Business, opened: broker_pb2.Opened) -> Calls[None]:
         """Keep by which predicates the sets above choose, if that was not known or is another way to the same rows."""
@@ -276,48 +277,39 @@ class Pulling:
         )
         return found
 
-    def _take_all(self, business: Business) -> Calls[None]:
+    def _take_all(self, business: Business, above: Above) -> Calls[None]:
         going: deque[tuple[Future[int], int]] = deque()
         taken, passed_at = business.proposed.next_offset, self._monotonic()
         while True:
+            yield from self._still(above, going)
             increments, position = yield Increments(wait_s=0.0 if going else WAIT_S)
             now = self._monotonic()
-            _check_mirror(business)
+            check_mirror(business)
             if increments or (position > taken and now - passed_at > PASS_EVERY_S):
                 self.progress.pulled(sum(len(increment.body) for increment in increments))
-                future = self._core.mirrors.take(business, increments, position, sparse=bool(self.only))
+                future = self._core.mirrors.take(business, increments, position, sparse=bool(self.only), follows=taken)
                 going.append((future, increments[-1].committed_at_us if increments else 0))
                 taken, passed_at = position, now
             while going and (len(going) >= TAKES_AHEAD or not increments or going[0][0].done()):
                 yield from self._taken(*going.popleft())
+            if not going and position >= taken:
+                self._whom.pulls()  # nothing is kept here that could have been compared
+
+    def _still(self, above: Above, going: deque[tuple[Future[int], int]]) -> Calls[None]:
+        """Go on only with the set that is to be pulled from: what has come is safe, and said to be, before another is.
+
+        So the next session begins at an offset that the set that was left knows too. Raises _Moved.
+        """
+        if self._whom.still(above):
+            return
+        while going:
+            yield from self._taken(*going.popleft())
+        raise _Moved(f"set {above.set} is not pulled from any more")
 
     def _taken(self, future: Future[int], committed_at_us: int) -> Calls[None]:
         """Acknowledge above what is safe here."""
         reached = yield Settle(future=future)
+        self._whom.pulls()  # what came first is the newest that was here: it was compared
         yield Acknowledge(offset=reached)
         if committed_at_us:
             self.progress.arrived(committed_at_us)
-
-
-def check_filters(*, is_filtered: bool, above: str) -> None:
-    """Refuse what nobody has judged by the predicates that were asked for."""
-    if not is_filtered:
-        raise Refused(
-            f"set {above} is of a version that chooses no rows by [cluster.where]: update it, or remove the predicates"
-        )
-
-
-def check_home(said: broker_pb2.Home, home_term: int, above: str) -> None:
-    """Take nothing that comes from an older home than the one that is known. Raises Unavailable."""
-    if said.home_term < home_term:
-        raise Unavailable(
-            f"set {above} follows an older home, which was replaced (home term {said.home_term}, here {home_term})",
-            hint="name brokers of the new home, or of sets below it, in [cluster] upstream",
-        )
-
-
-def _check_mirror(business: Business) -> None:
-    """Pull nothing once this set was promoted. Raises NotLeader."""
-    home = business.proposed.home
-    if home is not None and home.here:
-        raise NotLeader(f"{business.name}: this set has become the home")

@@ -1,16 +1,11 @@
-"""What the set above says of itself: asked each second, at whichever of its brokers answers."""
+"""What a set above says of itself, at whichever of its brokers answers."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from venus.errors import ConfigError, Denied, Unproven, Untrusted, VenusError
-from venus.rpc import brokers
-from venus.rpc.address import Address, proof_of
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
 
@@ -33,32 +28,12 @@ class Seen:
 
 
 class Upstream:
-    """The thread that looks; `looked` is called in it after each look. `group` is whose roles the mirrors need."""
+    """Who asks, and what was seen; in one thread. `group` is whose roles the mirrors need."""
 
-    def __init__(self, reach: str, group: str, looked: Callable[[Seen], None]) -> None:
+    def __init__(self, reach: str, group: str) -> None:
         self.reach, self.group = reach, group
         self.seen = Seen()
-        self._looked = looked
-        self._stop = threading.Event()
         self._admin: Admin | None = None
-        self._thread = threading.Thread(target=self._run, name="venus-upstream", daemon=True)
-
-    def start(self) -> None:
-        """Look now, and from now on."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self.look()
-            self._looked(self.seen)
-            self._stop.wait(LOOK_EVERY_S)
-        self._close()
 
     def look(self) -> Seen:
         """Ask once, and note what is said."""
@@ -87,33 +62,12 @@ class Upstream:
         self.seen = replace(known, trouble=self._said(error), since=since, barred=barred)
         return self.seen
 
-    def each(self) -> list[broker_pb2.NetworkStatus]:
-        """Ask every broker that is configured, and return what those say that answer, in the order of the addresses."""
-        addresses = self.reach.split(",")
-        with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-upstream") as pool:
-            found = list(pool.map(self._ask, addresses))
-        return [network for network in found if network is not None]
-
-    def _ask(self, address: str) -> broker_pb2.NetworkStatus | None:
-        try:
-            with Admin(Address(address, proof_of(self.reach)), timeout_s=ANSWER_S) as admin:
-                status = admin.status()
-        except VenusError:
-            return None
-        return status.network if status.HasField("network") else None
-
     def _said(self, error: VenusError) -> str:
         """Return what stands in the way. A mirror needs one role; the call that was refused might do with others."""
         if isinstance(error, Denied) and not isinstance(error, Unproven):
             who = str(error).partition(" may not ")[0]
             return f"{who} has no role consumer({self.group}, *) at the set above"
         return str(error)
-
-    def pass_over(self) -> None:
-        """Ask another broker from the next look on; in the thread that looks."""
-        if self._admin is not None:
-            brokers.known(self.reach).passed_over(self._admin.address)
-            self._close()
 
     def _close(self) -> None:
         if self._admin is not None:

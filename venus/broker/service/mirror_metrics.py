@@ -18,6 +18,7 @@ GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]], ...] 
     ),
     ("venus_mirror_following", "1 while it follows the set above", lambda m: float(m.state == "following")),
     ("venus_mirror_predicates", "Tables of which some rows only are mirrored", lambda m: float(len(m.where))),
+    ("venus_mirror_away", "1 while it comes from another set than the nearest", lambda m: float(bool(m.nearest))),
     ("venus_mirror_cut_off", "1 while nobody of the set above answers", lambda m: float(m.state == "cut off")),
 )
 

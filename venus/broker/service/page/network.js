@@ -19,14 +19,19 @@ export const setTone = (consumer, raised) => raised.some(alarm => alarm.rule.sta
   : consumer.connected ? "good" : "warn";
 export const setState = consumer => consumer.connected ? (late(consumer) ? late(consumer) + " behind" : "level") : "away for " + ago(consumer.updated_at_us);
 
+// The sets that should be pulled from and are not, each once.
+const absences = mirrors => [...new Map(mirrors.map(([, m]) => m).filter(m => m.nearest)
+  .map(m => [m.nearest, `${m.nearest}: not used for ${ago(m.away_since_us)}; ${m.not_back}`])).values()];
+
 function facts(status, mirrors, below) {
   const n = status.network, above = n.path.length > 1 ? n.path[n.path.length - 2] : n.upstream.length ? "not known yet" : "";
-  const lost = n.refused || (status.raised || []).some(concernsAbove) || mirrors.some(([, m]) => mirrorTone(m) === "bad");
+  const lost = n.refused || (status.raised || []).some(alarm => concernsAbove(alarm) && alarm.rule !== "mirror_away") || mirrors.some(([, m]) => mirrorTone(m) === "bad");
   const worst = mirrors.map(([, m]) => m.state).find(state => !WELL[state]) || (lost ? "nothing comes" : "answers");
   return el("dl", {class: "facts"}, [
     ["This set", n.set], ["Tier", `${n.tier}, level ${num(n.level)}`],
     n.labels.length ? ["Labels", n.labels.join(", ")] : null,
     above ? ["Set above", `${above}: ${worst}`, lost ? "bad" : "good"] : ["Set above", "none: this is the home"],
+    ...absences(mirrors).map(text => ["Nearest set", text, "warn"]),
     n.upstream.length ? ["Its brokers", n.upstream.join(", ")] : null,
     ["Sets below", below.length ? [...new Set(below.map(([, c]) => setName(c)))].join(", ") : "none has pulled yet"],
   ].filter(fact => fact).map(([name, value, tone]) => el("div", null, el("dt", null, name), el("dd", {class: tone}, value))));
