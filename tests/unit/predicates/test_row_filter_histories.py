@@ -11,11 +11,11 @@ PARTS = 8
 
 
 def test_a_set_has_what_where_finds_at_every_level() -> None:
-    leaves, fills, frozen = run_histories(range(1000), STEPS)
+    found = run_histories(range(1000), STEPS)
 
-    assert leaves > 500
-    assert fills > 3000
-    assert frozen > 500
+    assert found["leaves"] > 500
+    assert found["fills"] > 3000
+    assert min(found.values()) > 100, found
 
 
 @pytest.mark.slow
@@ -23,11 +23,10 @@ def test_a_set_has_what_where_finds_at_every_level() -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_hundred_thousand_histories_of_sets(part: int) -> None:
     size = 100_000 // PARTS
-    leaves, fills, frozen = run_histories(range(2000 + part * size, 2000 + (part + 1) * size), STEPS)
+    found = run_histories(range(2000 + part * size, 2000 + (part + 1) * size), STEPS)
 
-    assert leaves > size // 2
-    assert fills > 3 * size
-    assert frozen > size // 2
+    assert found["fills"] > 3 * size
+    assert min(found.values()) > size // 10, found
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,0 +1,88 @@
+"""Random interests and events: every index must find exactly what brute force finds, pair by pair."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from venus.network.matching.choosing import Chosen
+from venus.network.matching.equality import Equality
+from venus.network.matching.hpartition import HPartition, copies_of
+from venus.network.matching.interests import Events, Interest
+from venus.network.matching.intervals import Intervals
+
+NUMBERS = ("a", "b", "c", "d")
+WORDS = ("EU", "US", "ASIA", "")
+INF = float("inf")
+
+
+def some_range(chance: random.Random) -> tuple[float, float]:
+    low, high = sorted((chance.gauss(0, 30) // 1, chance.gauss(0, 30) // 1))
+    match chance.randrange(7):
+        case 0:
+            return low, low
+        case 1:
+            return -INF, high
+        case 2:
+            return low, INF
+        case 3:
+            return high + 1, low  # empty
+        case 4:
+            return -INF, INF  # is not NULL
+    return low, high
+
+
+def some_interests(chance: random.Random, count: int, *, equal: bool) -> list[Interest]:
+    found = []
+    for _ in range(count):
+        names = chance.sample(NUMBERS, chance.choice((0, 1, 2, 2, 3, 4)) if equal else chance.choice((1, 2, 3, 4)))
+        same = {}
+        if equal:
+            for name in chance.sample(("word", "key"), chance.choice((1, 1, 2))):
+                values = WORDS if name == "word" else range(50)
+                same[name] = frozenset(chance.sample(list(values), chance.choice((1, 1, 3))))
+        found.append(Interest(equal=same, between={name: some_range(chance) for name in names}))
+    return found
+
+
+def some_events(chance: random.Random, count: int) -> Events:
+    def number() -> float:
+        return chance.choice((float("nan"), INF, -INF)) if chance.random() < 0.03 else chance.gauss(0, 30) // 1
+
+    return Events(
+        count,
+        {name: np.array([number() for _ in range(count)]) for name in NUMBERS},
+        {
+            "word": [chance.choice((*WORDS, None)) for _ in range(count)],
+            "key": [chance.choice((*range(60), None)) for _ in range(count)],
+        },
+    )
+
+
+def brute(interests: list[Interest], events: Events) -> list[tuple[int, int]]:
+    found = []
+    for row in range(events.count):
+        event: dict[str, object] = {name: float(column[row]) for name, column in events.numbers.items()}
+        event |= {name: column[row] for name, column in events.others.items()}
+        found += [(row, n) for n, one in enumerate(interests) if one.holds(event)]
+    return found
+
+
+def compare(seed: int, interests: int, events: int) -> int:
+    """Compare all indexes; return how many pairs there were."""
+    chance = random.Random(seed)
+    ranged = some_interests(chance, interests, equal=False)
+    filed = some_interests(chance, interests, equal=True)
+    mixed = chance.sample(ranged + filed, len(ranged) + len(filed))
+    come = some_events(chance, events)
+    wanted = brute(ranged, come)
+    assert Intervals(ranged).match(come).pairs() == wanted
+    for size, segments in ((1, 10), (2, 6), (2, 1), (3, 4), (4, 3)):
+        index = HPartition(ranged, size=size, segments=segments)
+        assert index.match(come).pairs() == wanted, (size, segments)
+        assert index.copies == pytest.approx(copies_of(ranged, size=size, segments=segments))
+    assert Equality(filed).match(come).pairs() == brute(filed, come)
+    assert Chosen(mixed, come).match(come).pairs() == brute(mixed, come)
+    return len(wanted)
