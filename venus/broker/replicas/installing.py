@@ -101,7 +101,11 @@ class Installer:
         self._progress: dict[str, Progress] = {}
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
-        """Install a leader's copy; tried again until it is there, or another leader is named."""
+        """Install a leader's copy; tried again until it is there, or another leader is named.
+
+        Whoever asks again while the copy of the same leader is under way gets that one: a second one would replace
+        the log that the replica follows by then. Only the newest `done` is called.
+        """
         with self._lock:
             self._wanted[business] = leader, done
             self._wake()
@@ -144,7 +148,7 @@ class Installer:
                 self._discard(unwanted)
                 continue
             with self._lock:
-                business, (leader, done) = next(iter(self._wanted.items()))
+                business, (leader, _) = next(iter(self._wanted.items()))
             try:
                 position = self._install(business, leader)
             except VenusError as error:
@@ -153,10 +157,18 @@ class Installer:
                 continue
             finally:
                 self._progress.pop(business, None)
-            with self._lock:
-                if self._wanted.get(business) == (leader, done):
-                    del self._wanted[business]
-            self._post(lambda done=done, position=position: done(position))  # type: ignore[misc]
+            newest = self._answered(business, leader)
+            if newest is not None:
+                self._post(lambda done=newest, position=position: done(position))  # type: ignore[misc]
+
+    def _answered(self, business: str, leader: LiveBroker) -> Callable[[LogChanged], None] | None:
+        """Return who is told that this leader's copy is there; None = it is not wanted any more."""
+        with self._lock:
+            wanted, done = self._wanted.get(business, (None, None))
+            if wanted != leader:
+                return None
+            del self._wanted[business]
+            return done
 
     def _discard(self, business: str) -> None:
         try:

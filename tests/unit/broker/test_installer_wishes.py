@@ -1,0 +1,95 @@
+"""What a replica that asks for a copy again while one is under way gets: that one, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from venus.broker.replicas.installing import Installer
+from venus.replication.messages import LogChanged
+from venus.replication.records import LiveBroker, Member
+from venus.replication.terms import TermCache
+
+WAIT_S = 10.0
+A, B = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") for name in "ab")
+
+
+class Copying(Installer):
+    """The product's installer, whose copies come when they are let through."""
+
+    def __init__(self) -> None:
+        nothing: Any = None
+        super().__init__(nothing, nothing, nothing, post=self._tell)
+        self.under_way = threading.Semaphore(0)
+        self.let_through = threading.Semaphore(0)
+        self.copied: list[str] = []
+        self.told: list[str] = []
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        call()
+
+    def _install(self, business: str, leader: LiveBroker) -> LogChanged:
+        self.copied.append(leader.member.broker)
+        self.under_way.release()
+        assert self.let_through.acquire(timeout=WAIT_S)
+        return LogChanged(start=1, end=1, durable_end=1, terms=TermCache(()))
+
+    def _remove(self, business: str, mark: object) -> None:
+        """There is nothing of it."""
+
+    def asks(self, leader: LiveBroker, name: str) -> None:
+        self.begin("shop", leader, lambda _: self.told.append(name))
+
+    def ended(self) -> None:
+        thread = self._thread
+        if thread is not None:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
+def test_a_second_wish_for_the_same_copy_gets_the_one_under_way() -> None:
+    installer = Copying()
+    installer.asks(A, "first")
+    assert installer.under_way.acquire(timeout=WAIT_S)
+    installer.asks(A, "second")
+    installer.let_through.release(2)
+    installer.ended()
+
+    assert installer.copied == ["a"]  # a second copy would replace the log that the replica follows by now
+    assert installer.told == ["second"]
+
+
+def test_who_wants_another_leaders_copy_hears_of_that_alone() -> None:
+    installer = Copying()
+    installer.asks(A, "first")
+    assert installer.under_way.acquire(timeout=WAIT_S)
+    installer.asks(B, "second")
+    installer.let_through.release(2)
+    installer.ended()
+
+    assert installer.copied == ["a", "b"]
+    assert installer.told == ["second"]
+
+
+def test_who_is_told_to_remove_a_business_hears_of_no_copy() -> None:
+    installer = Copying()
+    installer.asks(A, "first")
+    assert installer.under_way.acquire(timeout=WAIT_S)
+    removed: list[bool] = []
+    installer.remove("shop", lambda: removed.append(True))
+    installer.let_through.release()
+    installer.ended()
+
+    assert (installer.told, removed) == ([], [True])
+
+
+def test_a_copy_is_wanted_again_after_it_is_there() -> None:
+    installer = Copying()
+    installer.let_through.release(2)
+    for name in ("first", "second"):
+        installer.asks(A, name)
+        installer.ended()
+
+    assert installer.copied == ["a", "a"]
+    assert installer.told == ["first", "second"]
