@@ -43,7 +43,7 @@ def topology(
     starts = [tuple(one.split(",")) for one in reach.split(";")] + [(address,) for address in addresses or ()]
     view = look(starts, proof_of(reach))
     if not any(one.asked for one in view.sets):
-        raise Unavailable("; ".join(view.complaints), hint="check [broker] addresses; is `venus broker` running?")
+        raise Unavailable("; ".join(view.complaints), hint="check [broker] address and addresses")
     document = {
         "healthy": not view.complaints,
         "problems": list(view.complaints),

@@ -34,6 +34,15 @@ class _Refusing:
             raise Refused("broker a is not known to the cluster", hint="it registers at etcd when it starts")
 
 
+class _Stopping:
+    """A leader that ends each line as a broker does that stops."""
+
+    Ballot = Copy = None
+
+    async def Follow(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        await context.read()
+
+
 class _Host:
     def __init__(self) -> None:
         self.lost = asyncio.Event()
@@ -44,9 +53,9 @@ class _Host:
 
 
 @contextlib.asynccontextmanager
-async def _leader() -> AsyncIterator[LiveBroker]:
+async def _leader(servicer: _Refusing | _Stopping) -> AsyncIterator[LiveBroker]:
     server = grpc.aio.server()
-    replica_pb2_grpc.add_ReplicaServicer_to_server(cast(Any, _Refusing()), server)
+    replica_pb2_grpc.add_ReplicaServicer_to_server(cast(Any, servicer), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -59,7 +68,7 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lines, "RECONNECT_S", 0.01)
 
     async def refused() -> None:
-        async with _leader() as leader:
+        async with _leader(_Refusing()) as leader:
             line, host = Lines("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
             for index in range(1, 11):  # whether gRPC says it while reading or writing differs
@@ -69,3 +78,21 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
             await line.close()
 
     asyncio.run(refused())
+
+
+def test_a_line_that_was_ended_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lines, "RECONNECT_S", 0.01)
+
+    async def ended() -> None:
+        async with _leader(_Stopping()) as leader:
+            line, host = Lines("cluster", ME, NONE), _Host()
+            line.host = cast(Host, host)
+            line.fetch(leader, "main", Fetch(to=OTHER, term=1, index=1, last_term=0, version=1))
+            await asyncio.wait_for(host.lost.wait(), 5.0)
+            await line.close()
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(ended())
+    assert "that broker has ended it" in caplog.text

@@ -248,7 +248,7 @@ class OutLine:
         while True:
             frame = await call.read()
             if frame is grpc.aio.EOF:
-                self._lines.broke(self, f"{await call.details()} ({(await call.code()).name})")
+                self._lines.broke(self, ending(await call.code(), await call.details()))
                 return
             self._asked_at = None
             self._lines.heard(self)
@@ -295,6 +295,13 @@ def _options() -> list[tuple[str, int]]:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
     ]
+
+
+def ending(code: grpc.StatusCode, details: str) -> str:
+    """Return in words why the other broker's end of a line has come to its end."""
+    if code is grpc.StatusCode.OK:
+        return "that broker has ended it; it is stopping, or has another one from here"
+    return f"{details or 'no details'} ({code.name})"
 
 
 def _text(error: BaseException) -> str:
