@@ -33,7 +33,11 @@ class Stalls:
 
     def missing_s(self, since: float, now: float) -> float:
         """Return how much of the time from `since` to `now` the process did not run, as far as is known."""
-        gaps = list(self._gaps)
-        if self._last is not None:
-            gaps.append((self._last + self.every_s, now))  # the next beat is late already, or not due
-        return sum(max(0.0, min(end, now) - max(begin, since)) for begin, end in gaps)
+        missing_s = 0.0
+        if self._last is not None:  # the next beat is late already, or not due
+            missing_s = max(0.0, now - max(self._last + self.every_s, since))
+        for begin, end in reversed(self._gaps):  # in order, and mostly one of the last is asked for
+            if end <= since:
+                break
+            missing_s += max(0.0, min(end, now) - max(begin, since))
+        return missing_s

@@ -106,7 +106,16 @@ class FewRows(_Rows):
     """What EXECUTE returns, as COPY would write it: COPY is parsed and planned each time, which takes longer."""
 
     def __init__(self, connection: Connection, text: str) -> None:
-        self._data = copy_text(connection.texts(text))
+        rows = connection.texts(text)
+        self._count = len(rows)
+        self._data = copy_text(rows)
+
+    def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
+        """Yield them as they are where nothing has to be divided, which is nearly always."""
+        if self._count > rows_max or len(self._data) > bytes_max:
+            yield from super().blocks(rows_max=rows_max, bytes_max=bytes_max)
+        elif self._count:
+            yield self._data
 
     def _read(self) -> bytes:
         data, self._data = self._data, b""

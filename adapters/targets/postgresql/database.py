@@ -136,6 +136,17 @@ class PostgresTarget(Configured):
         """Return a statement of own.sql with its values in place, to be sent along with others."""
         return session.literal(self.sql(name), {"group": self.group, "business": self.business} | params)
 
+    def own_prepared(self, session: Session, name: str, *numbers: int | None) -> str:
+        """Return a call of what own.sql prepares under a name, with its numbers in place, to be sent with others.
+
+        Sends the PREPARE first, once in a session.
+        """
+        if name not in session.prepared:
+            session.run(self.own_text(session, f"prepare_{name}"))
+            session.prepared.add(name)
+        values = ", ".join("NULL" if number is None else str(int(number)) for number in numbers)
+        return f"EXECUTE venus_{name} ({values})"
+
     @staticmethod
     def sql(name: str) -> str:
         """Return a block of own.sql."""

@@ -33,6 +33,12 @@ SELECT {own}.advance(%(group)s, %(expected)s, %(control)s, %(offset)s, %(epoch)s
     to_timestamp(%(captured_us)s / 1000000.0), to_timestamp(%(committed_us)s / 1000000.0),
     to_timestamp(%(heartbeat_us)s / 1000000.0), %(other)s)
 
+-- prepare_advance --
+-- The same, planned once in a session: every small cut executes it.
+PREPARE venus_advance (bigint, bigint, bigint, bigint, bigint, bigint, bigint, bigint, bigint) AS
+SELECT {own}.advance(%(group)s, $1, $2, $3, $4, $5,
+    to_timestamp($6 / 1000000.0), to_timestamp($7 / 1000000.0), to_timestamp($8 / 1000000.0), $9)
+
 -- unaccounted --
 -- Every change below the applied offset has been counted for what became of it, in the transaction that moved the
 -- offset; what is left is lost. A table that follows holds nothing back, so what it still held was not met again.
@@ -89,6 +95,13 @@ UPDATE {own}.target_table SET rows_applied = rows_applied + %(applied)s,
     rows_quarantined = rows_quarantined + %(quarantined)s, rows_skipped = rows_skipped + %(skipped)s,
     rows_held = rows_held + %(held)s
 WHERE group_name = %(group)s AND table_id = %(table_id)s
+
+-- prepare_count --
+-- The same, planned once in a session.
+PREPARE venus_count (bigint, bigint, bigint, bigint, bigint) AS
+UPDATE {own}.target_table SET rows_applied = rows_applied + $2, rows_quarantined = rows_quarantined + $3,
+    rows_skipped = rows_skipped + $4, rows_held = rows_held + $5
+WHERE group_name = %(group)s AND table_id = $1
 
 -- put_held --
 INSERT INTO {own}.held (group_name, table_id, "offset", rows)

@@ -26,17 +26,9 @@ class RowSql:
         suffix = f"{schema.table_id}_{group_number(group):08x}"
         self.touched = f"{OWN_SCHEMA}.touched_{suffix}"
         self.side = f"{OWN_SCHEMA}.side_{suffix}"
-
-    def match(self, left: str, right: str) -> str:
-        """Return the condition that two aliases mean the same row."""
-        keys = [self.placed.column(k) for k in self.placed.schema.key]
-        return " AND ".join(f"{left}.{k} = {right}.{k}" for k in keys)
-
-    def text(self, block: str, **more: str) -> str:
-        """Return a block of apply.sql for this table."""
-        names = {
+        self._names = {
             "table": self.table,
-            "rows": self.placed.rows_sql,
+            "rows": placed.rows_sql,
             "columns": self.columns,
             "key": self.key,
             "stage": self.stage,
@@ -47,7 +39,15 @@ class RowSql:
             "match_ab": self.match("a", "b"),
             "same": self.same,
         }
-        return statement("apply", block, **(names | more))
+
+    def match(self, left: str, right: str) -> str:
+        """Return the condition that two aliases mean the same row."""
+        keys = [self.placed.column(k) for k in self.placed.schema.key]
+        return " AND ".join(f"{left}.{k} = {right}.{k}" for k in keys)
+
+    def text(self, block: str, **more: str) -> str:
+        """Return a block of apply.sql for this table."""
+        return statement("apply", block, **(self._names | more))
 
     @property
     def create_stages(self) -> str:

@@ -81,6 +81,8 @@ class Session:
             raise kind(text, hint="look at url in [targets]") from error
         self._connection.autocommit = True
         self._cursor = self._connection.cursor()
+        #: The names of what is prepared here.
+        self.prepared: set[str] = set()
         self.run(_SESSION)
 
     def close(self) -> None:

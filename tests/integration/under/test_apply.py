@@ -36,7 +36,7 @@ from venus.adapters.targets.postgresql.control import pause, progress, resume, t
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.session import Superseded
+from venus.adapters.targets.postgresql.session import Params, Session, Superseded
 from venus.adapters.under import circuit
 from venus.adapters.under.cuts import piece_of
 from venus.config import Settings
@@ -412,3 +412,42 @@ def test_an_address_that_cannot_be_right_is_no_reason_to_wait(database: str) -> 
     settings = settings_for("127.0.0.1:1", {"a": database.replace("/t", "/nothing_like_t")})
     with pytest.raises(ConfigError, match="does not exist"):
         full_sync(settings, "a")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keep every statement of the sessions with targets."""
+    said: list[str] = []
+    run = Session.run
+
+    def listening(self: Session, text: str, params: Params = None) -> int:
+        said.append(text)
+        return run(self, text, params)
+
+    monkeypatch.setattr(Session, "run", listening)
+    return said
+
+
+def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
+    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+) -> None:
+    settings = loaded(database, feed, items(), rows=1)
+    said.clear()
+    with following(settings, "a"):
+        for n in range(5):
+            feed.cut(put(1, "again", n))
+            caught_up(database, broker)
+        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
+        query(database, kill)
+        feed.cut(put(1, "last", 9))
+        caught_up(database, broker)
+    cuts = [text for text in said if "advance" in text and not text.startswith("PREPARE")]
+    assert len(cuts) >= 6
+    assert all(
+        text.startswith("BEGIN") and "EXECUTE venus_advance (" in text and "EXECUTE venus_count (" in text
+        for text in cuts
+    )
+    assert sum(text.startswith("PREPARE") for text in said) == 4, "two for each session"
+    equal(database, feed)
+
+

@@ -40,3 +40,21 @@ def test_what_is_remembered_is_bounded() -> None:
     stalls = beaten(*range(3 * KEPT))
     assert stalls.missing_s(0, KEPT) == 0.0, "that long ago nobody knows"
     assert len(stalls._gaps) == KEPT
+
+
+def test_of_many_gaps_only_those_within_the_time_asked_for_are_looked_at() -> None:
+    stalls = beaten(*(0.2 * n for n in range(KEPT)))
+    last = 0.2 * (KEPT - 1)
+
+    class Read(list[tuple[float, float]]):
+        read = 0
+
+        def __reversed__(self):  # type: ignore[no-untyped-def]
+            for gap in super().__reversed__():
+                self.read += 1
+                yield gap
+
+    gaps = Read(stalls._gaps)
+    stalls._gaps = gaps  # type: ignore[assignment]
+    assert round(stalls.missing_s(last - 1.0, last), 9) == 0.5
+    assert gaps.read < 10

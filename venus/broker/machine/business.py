@@ -90,7 +90,9 @@ class Business:
     epochs: tuple[tuple[int, int], ...] = ()  # epoch, its first offset
     committed_at_us: int = 0
     captured_at_us: int = 0
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)  # replaced, never changed
+    #: Parts of its record as they were stored last, each with what it was made of.
+    encoded: dict[str, tuple[object, str]] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     tables: dict[int, TableFigures] = field(default_factory=dict)
     consumers: dict[str, Consumer] = field(default_factory=dict)

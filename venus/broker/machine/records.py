@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import xxhash
 
@@ -25,6 +25,8 @@ from venus.model import Verdict
 from venus.replication.terms import TermCache
 from venus.rpc.limits import NUMBER_MAX
 from venus.wire import change_pb2
+
+T = TypeVar("T")
 
 _HALF = struct.Struct(">QQIQqQ")
 _SCHEMA_OFFSET = struct.Struct(">Q")
@@ -59,12 +61,38 @@ def decode_materialised(value: bytes | None) -> Materialised:
 
 
 def save(business: Business, batch: Batch) -> None:
-    """Put the record of the business itself."""
-    record = json.dumps(_record(business), separators=(",", ":")).encode()
-    batch.put(keys.STATE, keys.core_key(business.number), record)
+    """Put the record of the business itself.
+
+    It is put with every group: what is long in it, and made of numbers alone, is encoded when it has changed.
+    """
+    short = json.dumps(_short(business), separators=(",", ":"))
+    outcomes = _encoded(business, "outcomes", business.applying.outcomes, _outcomes)
+    marks = _encoded(business, "marks", business.marks, _marks)
+    record = f'{short[:-1]},"outcomes":{outcomes},"marks":{marks}}}'
+    batch.put(keys.STATE, keys.core_key(business.number), record.encode())
 
 
-def _record(business: Business) -> dict[str, Any]:
+def _encoded(business: Business, name: str, value: T, rows: Callable[[T], list[str]]) -> str:
+    """Return rows of numbers as JSON; `value` is replaced when it changes, so that the same one has the same text."""
+    known = business.encoded.get(name)
+    if known is None or known[0] is not value:
+        known = business.encoded[name] = value, f"[{','.join(rows(value))}]"
+    return known[1]
+
+
+def _outcomes(outcomes: tuple[half.Outcome, ...]) -> list[str]:
+    return [f"[{o.batch_no},{o.digest},{int(o.verdict)},{o.next_offset}]" for o in outcomes]
+
+
+def _marks(marks: list[Mark]) -> list[str]:
+    return [f"[{m.at_us},{m.sequence},{m.next_offset}]" for m in marks]
+
+
+def _new(business: Business) -> dict[str, Any]:
+    return _short(business) | {"outcomes": (), "marks": ()}
+
+
+def _short(business: Business) -> dict[str, Any]:
     state, log = business.applying, business.log
     with business.lock:
         counters = dict(business.counters)
@@ -75,7 +103,6 @@ def _record(business: Business) -> dict[str, Any]:
         "last_batch": state.last_batch,
         "last_sequence": state.last_sequence,
         "next_offset": state.next_offset,
-        "outcomes": [(o.batch_no, o.digest, int(o.verdict), o.next_offset) for o in state.outcomes],
         "log_start": business.log_start,
         "log_start_index": log.start,
         "applied": log.applied,
@@ -86,7 +113,6 @@ def _record(business: Business) -> dict[str, Any]:
         "epochs": business.epochs,
         "committed_at_us": business.committed_at_us,
         "captured_at_us": business.captured_at_us,
-        "marks": [(m.at_us, m.sequence, m.next_offset) for m in business.marks],
         "counters": counters,
         "losses": loss.encode(state.losses),
         "mirror": mirror.encode(state.mirror),
@@ -117,7 +143,7 @@ def restore(store: Store, business: Business) -> None:
     """Set what follows from the log, as far as it was applied, to what is on disk."""
     value = store.get(keys.STATE, keys.core_key(business.number))
     blank = Business(business.number, business.name, business.reviews)
-    _restore(business, json.loads(value) if value is not None else _record(blank))
+    _restore(business, json.loads(value) if value is not None else _new(blank))
     _load_parts(store, business)
     _load_halves(store, business)
 

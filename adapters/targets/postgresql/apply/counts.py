@@ -58,12 +58,9 @@ class Counts:
     def texts(self, target: PostgresTarget, session: Session) -> list[str]:
         """Return the statements that add these to the counters at the target."""
         counted = [
-            target.own_text(
-                session, "count", table_id=table_id, applied=c.applied, quarantined=c.quarantined, skipped=c.skipped,
-                held=c.held,
-            )
+            target.own_prepared(session, "count", table_id, c.applied, c.quarantined, c.skipped, c.held)
             for table_id, c in self._tables.items()
-        ]  # fmt: skip
+        ]
         return counted + [
             target.own_text(session, "put_held", table_id=table_id, offset=offset, rows=rows)
             for table_id, offset, rows in self._held

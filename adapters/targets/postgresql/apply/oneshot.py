@@ -128,9 +128,9 @@ def advance_text(
     before.
     """
     position, batch = catalogue.position, last.batch
-    text = target.own_text(
-        session, "advance", expected=position.offset, control=position.control, offset=last.end, epoch=last.epoch,
-        sequence=batch.first_sequence + batch.count - 1, captured_us=batch.captured_at_us or None,
-        committed_us=last.committed_at_us or None, heartbeat_us=heartbeat_us, other=other,
+    text = target.own_prepared(
+        session, "advance", position.offset, position.control, last.end, last.epoch,
+        batch.first_sequence + batch.count - 1, batch.captured_at_us or None, last.committed_at_us or None,
+        heartbeat_us, other,
     )  # fmt: skip
     return text if rows is None else f"{text}; {target.rows_text(session, rows)}"
