@@ -287,10 +287,10 @@ class Source(Protocol):
         """
         ...
 
-    def wait(self, pause_s: float) -> bool:
+    def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         """Wait until there may be something to capture, looking every `pause_s`; a fraction of a second at most.
 
-        False = it did not wait: this source cannot, or not now.
+        Nothing else is due for `rest_s`. False = it did not wait: this source cannot, or not now.
         """
         ...
 

@@ -220,7 +220,7 @@ class Capture:
                 pace.traffic(now)
                 if not filling:
                     session.source.wait(pace.delay_s(now))
-            elif not session.source.wait(pause_s := pace.delay_s(now)):
+            elif not session.source.wait(pause_s := pace.delay_s(now), chores.rest_s()):
                 self._stop.wait(pause_s)
             self._reporter.tick()
 

@@ -27,6 +27,10 @@ class Chores:
         self._heartbeat_s = heartbeat_s
         self._next_beat = self._next_refresh = float("-inf")
 
+    def rest_s(self) -> float:
+        """Return for how long nothing is due, as far as the clock knows: the broker may ask at any time."""
+        return max(0.0, min(self._next_beat, self._next_refresh) - self._monotonic())
+
     def run(self) -> None:
         """Do what is due."""
         now = self._monotonic()

@@ -301,6 +301,8 @@ class ScriptedSource:
         self.broken = False
         self.cut: Cut | None = None
         self._idle = idle
+        #: What `wait` was told: for how long nothing else is due.
+        self.rests: list[float] = []
 
     def pass_step(self, name: str) -> None:
         """Fail here if the script says so, and from then on at every call."""
@@ -420,7 +422,8 @@ class ScriptedSource:
                 self.database.tables[table_id].state = "ACTIVE"
         return found
 
-    def wait(self, pause_s: float) -> bool:
+    def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
+        self.rests.append(rest_s)
         return False
 
     def open_cut(self, fills: Sequence[FillState]) -> Cut | None:

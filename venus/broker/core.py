@@ -237,6 +237,11 @@ class Core:
         vouching.vouch(self.store, found)
         return found
 
+    @property
+    def review_after_s(self) -> float:
+        """How long after a half message its first review is due."""
+        return self._settings.review_after_s
+
     # -- what one part needs of another --------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:

@@ -1,6 +1,7 @@
 """How long a peer took, without the time in which this process itself stood still (venus/flow/stalls.py).
 
-A thread beats while somebody measures, and a moment longer, because most of those who measure do so all the time.
+A thread beats while somebody measures, and a moment longer, because most of those who measure do so all the time. What
+is measured all day beats slowly: each beat wakes an idle process.
 """
 
 from __future__ import annotations
@@ -8,21 +9,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Self
 
 from venus.flow.stalls import Stalls
 
 BEAT_S = 0.05
-#: The thread ends when nobody has begun to measure for so long; nothing that is measured takes longer.
-LINGER_S = 60.0
+#: The thread ends when nobody has begun to measure for so long; no connecting takes longer (channel.CONNECT_TIMEOUT_S).
+LINGER_S = 10.0
+#: For what is judged by whole seconds: a time may count as much longer than it was as a beat is apart.
+COARSE_BEAT_S = 1.0
+COARSE_LINGER_S = 60.0
 
 
 class Pacemaker:
     """The thread; it is started at the first use, and once more in a process that was forked."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic, every_s: float = BEAT_S) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        every_s: float = BEAT_S,
+        linger_s: float = LINGER_S,
+    ) -> None:
         self.monotonic = monotonic
         self._stalls = Stalls(every_s)
         self._every_s = every_s
+        self._linger_s = linger_s
         self._lock = threading.Lock()
         self._wanted_at = 0.0
         self._thread: threading.Thread | None = None
@@ -48,13 +59,14 @@ class Pacemaker:
             with self._lock:
                 now = self.monotonic()
                 self._stalls.beat(now)
-                if now - self._wanted_at > LINGER_S:
+                if now - self._wanted_at > self._linger_s:
                     self._stalls.rest()
                     self._thread = None
                     return
 
 
 _pacemaker = Pacemaker()
+_coarse_pacemaker = Pacemaker(every_s=COARSE_BEAT_S, linger_s=COARSE_LINGER_S)
 
 
 class Stopwatch:
@@ -64,6 +76,11 @@ class Stopwatch:
         self._pacemaker = pacemaker or _pacemaker
         self._pacemaker.want()
         self._began = self._pacemaker.monotonic()
+
+    @classmethod
+    def coarse(cls) -> Self:
+        """Begin to measure what matters from a few seconds on; of a stall up to COARSE_BEAT_S is not seen."""
+        return cls(_coarse_pacemaker)
 
     def awake_s(self) -> float:
         """Return the seconds since then in which this process ran: what a peer can be blamed for."""

@@ -33,8 +33,8 @@ STARVED_S = 0.02
 #: What was taken is given back after this time, however little it is: the broker sees who takes nothing.
 CREDIT_EVERY_S = 1.0
 
-#: Acknowledgements go out at most so often: the broker logs them five times a second.
-ACKNOWLEDGE_EVERY_S = 0.05
+#: Acknowledgements go out at most so often, as the broker logs them: each one costs both ends as much as an increment.
+ACKNOWLEDGE_EVERY_S = 0.2
 
 _WITH_BODY = (broker_pb2.COMMITTED, broker_pb2.AHEAD)
 _IN_THE_QUEUE = (broker_pb2.COMMITTED, broker_pb2.DECIDED)
@@ -151,10 +151,12 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         """
         assert not self._splits_left, "take the chunks first"
         with self._lock:
-            if not self._wait(lambda: bool(self._arrived), min(timeout_s, STARVED_S)) and timeout_s > STARVED_S:
+            first_s = min(timeout_s, STARVED_S) if self._owes_credit else timeout_s
+            if not self._wait(lambda: bool(self._arrived), first_s) and timeout_s > first_s:
                 self._starved = True  # give back all credit: the next increment may be larger than what is left
-                self._work.notify()
-                self._wait(lambda: bool(self._arrived), timeout_s - STARVED_S)
+                if self._owes_credit:
+                    self._work.notify()
+                self._wait(lambda: bool(self._arrived), timeout_s - first_s)
                 self._starved = False
             taken: list[broker_pb2.Increment] = []
             for arrival in self._arrived:
@@ -221,6 +223,11 @@ class Subscriber(Duplex[broker_pb2.DeliveryFrame]):
         self._taken_bytes += nbytes
         if self._credit_due():
             self._work.notify()
+
+    @property
+    def _owes_credit(self) -> bool:
+        """Whether there is credit to give back that does not travel with an acknowledgement in a moment."""
+        return bool(self._taken_bytes) and not self._has_deadline
 
     def _credit_due(self) -> bool:
         if not self._taken_bytes:

@@ -193,7 +193,7 @@ class MysqlSource:
             if self._halts.may_go_on(known.table_id, waiting[known.table_id]):
                 registry.set_state(self._writer, known.table_id, *state_before(known.table))
 
-    def wait(self, pause_s: float) -> bool:
+    def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         return False
 
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:

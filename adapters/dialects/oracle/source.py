@@ -334,7 +334,7 @@ class OracleSource:
         self._polls.forget()
         self._writer.rollback()
 
-    def wait(self, pause_s: float) -> bool:
+    def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         return False
 
     def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:

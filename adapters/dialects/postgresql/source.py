@@ -44,6 +44,10 @@ LOOK_S = 30.0
 #: How long `wait` keeps the connection to itself: a stop waits for it, and a server that logs slow statements does not
 #: call it slow.
 WAIT_S = 0.1
+#: The same where so little goes on that looks are rare: a wait costs the server as much as some seven of them. Servers
+#: are often told to log what takes a quarter of a second.
+REST_S = 0.2
+REST_LOOKS = 10
 #: So many cuts leave enough behind for marks and logs to be tidied: each look for marks passes over all of it, and
 #: autovacuum comes when that costs forty times as much.
 TIDY_CUTS = 100
@@ -218,10 +222,11 @@ class PostgresSource:
             registry.set_state(self._connection, table.schema.table_id, *state_before(table))
         return bool(retried)
 
-    def wait(self, pause_s: float) -> bool:
+    def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         if not self._loaded or self._gave_way or pause_s > WAIT_S:
             return False
-        looks = max(1, int(WAIT_S / max(pause_s, LEAST_PAUSE_S)))
+        wait_s = max(WAIT_S, min(REST_S, REST_LOOKS * pause_s, rest_s))
+        looks = max(1, int(wait_s / max(pause_s, LEAST_PAUSE_S)))
         looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks)
         try:
             self._seen_marks = Marks.read(self._connection, f"{looking}; ")

@@ -331,7 +331,7 @@ class SqliteSource:
         self._schema_version = self._compared_at
         self._empty_at = None
 
-    def wait(self, pause_s: float) -> bool:
+    def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         return False
 
     def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:

@@ -205,7 +205,7 @@ class _Following:
 
     def _timed(self, rows: int, write: Callable[[], None]) -> None:
         """Write, and take note of how long the file system took if that says something of it."""
-        took = Stopwatch()
+        took = Stopwatch.coarse()
         write()
         took_s = took.awake_s() if rows <= FEW_ROWS else 0.0
         self._trouble = self._circuit.answered(took_s)

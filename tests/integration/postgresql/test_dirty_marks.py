@@ -323,6 +323,46 @@ def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, 
     assert not follower.source.wait(sources.WAIT_S * 2)
 
 
+def test_an_idle_source_is_asked_five_times_a_second_and_looked_at_twenty_times(
+    sql: Sql, capture: Start, said: list[str]
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    said.clear()
+    began = time.monotonic()
+    for _ in range(4):
+        assert follower.source.wait(0.05, 3.0)
+    assert time.monotonic() - began > 3.5 * sources.REST_S
+    assert len(said) == 4, "one round trip each"
+    assert all("1..4 LOOP" in text for text in said)
+
+
+def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "REST_S", 30.0)
+    monkeypatch.setattr(sources, "REST_LOOKS", 1_000)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    later = threading.Timer(0.1, sql, ["INSERT INTO item VALUES (1)"])
+    later.start()
+    began = time.monotonic()
+    assert follower.source.wait(0.05, 30.0)
+    assert time.monotonic() - began < 15.0
+    later.join()
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "rest_s", "looks"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 10)]
+)
+def test_a_wait_is_short_where_something_is_due_or_was_going_on(
+    sql: Sql, capture: Start, said: list[str], pause_s: float, rest_s: float, looks: int
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    said.clear()
+    assert follower.source.wait(pause_s, rest_s)
+    assert f"1..{looks} LOOP" in said[0]
+
+
 def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_pause(
     sql: Sql, capture: Start, database: str
 ) -> None:

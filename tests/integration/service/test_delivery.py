@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from venus.rpc.channel import open_channel
 from venus.rpc.credit import cost
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import subscribe
-from venus.rpc.subscriber import Subscriber
+from venus.rpc.subscriber import ACKNOWLEDGE_EVERY_S, STARVED_S, Subscriber
 from venus.wire import broker_pb2, change_pb2
 
 pytestmark = pytest.mark.integration
@@ -129,3 +130,32 @@ def test_a_stream_must_start_with_open(broker: RunningBroker, fields: dict[str, 
         list(subscribe(channel, [broker_pb2.ConsumerFrame(**fields)]))
     assert isinstance(from_rpc_error(caught.value), ProtocolError)
     channel.close()
+
+
+def test_a_trickle_costs_the_consumer_a_few_frames_a_second(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credit travels with acknowledgements, and these no more often than the broker logs them."""
+    frames: list[broker_pb2.ConsumerFrame] = []
+    next_frame = Subscriber._next_frame
+
+    def noting(self: Subscriber, attempt: int) -> broker_pb2.ConsumerFrame | None:
+        frame = next_frame(self, attempt)
+        if frame is not None:
+            frames.append(frame)
+        return frame
+
+    monkeypatch.setattr(Subscriber, "_next_frame", noting)
+    with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender, subscriber(broker) as reader:
+        sender.connect(0, 0)
+        reader.open(0, 0)
+        began, owed = time.monotonic(), 0
+        for n in range(1, 31):
+            commit(sender, [half(n)])
+            (increment,) = reader.increments(10.0)
+            owed += cost(increment)
+            reader.acknowledge(increment.base_offset + increment.count)
+            assert reader.increments(2 * STARVED_S) == []
+        passed_s = time.monotonic() - began
+        assert len(frames) <= passed_s / ACKNOWLEDGE_EVERY_S + 2
+        wait_for(lambda: sum(frame.credit_bytes for frame in frames) == owed)

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -208,3 +209,16 @@ def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatc
         for each in asked:
             with pytest.raises(Unavailable):
                 each.result(60)
+
+
+def test_an_answer_has_the_time_and_nobody_is_woken_for_it_while_nobody_asks(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[int] = []
+    monkeypatch.setattr("uvicorn.Server.on_tick", lambda *_: ticks.append(1))
+    for _ in range(2):
+        with urlopen(f"http://{broker.http_address}/health", timeout=30) as answer:
+            said = parsedate_to_datetime(answer.headers["date"]).timestamp()
+        assert abs(said - time.time()) < 5
+        threading.Event().wait(1.1)  # another second, in which nobody asks
+    assert not ticks

@@ -451,3 +451,18 @@ def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
     equal(database, feed)
 
 
+def test_a_quiet_target_is_asked_about_once_a_second(
+    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+) -> None:
+    settings = loaded(database, feed, items(), rows=1)
+    with following(settings, "a"):
+        feed.cut(put(1, "once", 1))
+        caught_up(database, broker)
+        said.clear()
+        began = time.monotonic()
+        wait_for(lambda: len(said) >= 5)
+        assert time.monotonic() - began > 2.5, said
+        assert sum("rows_repaired" in text for text in said) <= 1, "what has not moved is not added up again"
+        feed.cut(put(1, "twice", 2))
+        caught_up(database, broker)
+        wait_for(lambda: sum("rows_repaired" in text for text in said) >= 2)

@@ -16,18 +16,19 @@ from venus.errors import Unavailable
 from venus.flow.stalls import Stalls
 from venus.rpc import brokers, connection, stopwatch
 from venus.rpc.brokers import PROBE_EVERY_S, Brokers
+from venus.rpc.channel import CONNECT_TIMEOUT_S
 from venus.rpc.connection import Connection
 from venus.rpc.errors import from_rpc_error, to_status
-from venus.rpc.stopwatch import BEAT_S, Pacemaker, Stopwatch
+from venus.rpc.stopwatch import BEAT_S, COARSE_BEAT_S, Pacemaker, Stopwatch
 
 
 class ByHand(Pacemaker):
     """Beats only when it is told to; its clock stands."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: self.now)
+    def __init__(self, every_s: float = BEAT_S) -> None:
+        super().__init__(lambda: self.now, every_s)
         self.now = 1000.0
-        self._stalls = Stalls(BEAT_S)
+        self._stalls = Stalls(every_s)
         self._stalls.beat(self.now)
 
     def want(self) -> None:
@@ -37,7 +38,7 @@ class ByHand(Pacemaker):
         """Let time pass, with every beat in time."""
         end = self.now + seconds
         while self.now < end:
-            self.now = min(end, self.now + BEAT_S)
+            self.now = min(end, self.now + self._every_s)
             self._stalls.beat(self.now)
 
     def stands(self, seconds: float) -> None:
@@ -173,3 +174,45 @@ def test_a_thread_beats_while_somebody_measures_also_in_a_process_that_was_forke
         Stopwatch(maker)
         os._exit(0 if any(thread.name == "venus-beat" for thread in threading.enumerate()) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_of_what_is_measured_coarsely_a_stall_is_known_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target is left alone from five seconds on: it must not be for an adapter that was stopped for ten."""
+    maker = ByHand(COARSE_BEAT_S)
+    monkeypatch.setattr(stopwatch, "_coarse_pacemaker", maker)
+    maker.runs(30.4)
+    watch = Stopwatch.coarse()
+    maker.stands(10.0)
+    assert watch.awake_s() <= COARSE_BEAT_S
+
+    watch = Stopwatch.coarse()
+    maker.runs(6.0)
+    assert watch.awake_s() == pytest.approx(6.0, abs=COARSE_BEAT_S), "it ran, and the target took so long"
+
+
+class Moments:
+    """A clock that goes on only while somebody sleeps, and ends the sleeper after a minute."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.beats = 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.beats += 1
+
+
+@pytest.mark.parametrize(("every_s", "most"), [(COARSE_BEAT_S, 61), (BEAT_S, 202)])
+def test_a_minute_of_measuring_wakes_the_process_no_more_often_than_it_must(
+    monkeypatch: pytest.MonkeyPatch, every_s: float, most: int
+) -> None:
+    moments = Moments()
+    monkeypatch.setattr(stopwatch, "time", moments)
+    kept = stopwatch._coarse_pacemaker if every_s == COARSE_BEAT_S else stopwatch._pacemaker
+    maker = Pacemaker(moments.monotonic, kept._every_s, kept._linger_s)
+    maker._run()  # as the thread that the first stopwatch starts; it ends when nobody has measured for long enough
+    assert moments.beats <= most
+    assert moments.now >= CONNECT_TIMEOUT_S, "nobody who connects takes longer"

@@ -31,6 +31,7 @@ class Run:
     now: float = 0.0
     reports: list[CaptureReport] = field(default_factory=list)
     producers: list[ScriptedProducer] = field(default_factory=list)
+    sources: list[ScriptedSource] = field(default_factory=list)
 
     def capture(self) -> CaptureReport:
         """Capture until all deeds are done, one at each idle poll, and everything is filled."""
@@ -41,11 +42,15 @@ class Run:
     def outside(self) -> Outside:
         """Return the scripted ends."""
         return Outside(
-            source=lambda settings: ScriptedSource(self.database, self.script, idle=self._idle),
+            source=self._source,
             ingest=self._producer,
             broker_status=lambda settings: BusinessStatus(last_batch=self.broker.last_batch),
             monotonic=lambda: self.now,
         )
+
+    def _source(self, settings: Settings) -> ScriptedSource:
+        self.sources.append(ScriptedSource(self.database, self.script, idle=self._idle))
+        return self.sources[-1]
 
     def _producer(self, settings: Settings) -> ScriptedProducer:
         self.producers.append(ScriptedProducer(self.broker, self.script))

@@ -77,6 +77,15 @@ def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
     assert read == 1, "once for the session"
 
 
+def test_a_wait_is_told_how_long_nothing_is_due() -> None:
+    """So that it may keep the connection for longer, and yet no heartbeat is late. The clock goes on by seconds."""
+    run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 30))
+    run.capture()
+    (source,) = run.sources
+    assert set(source.rests) >= {0.0, 1.0, 2.0}
+    assert max(source.rests) <= chores.REFRESH_S
+
+
 def test_a_table_that_goes_on_before_the_next_look_at_the_registry_is_told_to_the_broker() -> None:
     database = idle_database()
 

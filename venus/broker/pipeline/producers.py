@@ -110,6 +110,11 @@ class Producers:
 
         return self._commits.submit(work, business=found)
 
+    @property
+    def has_undecided(self) -> bool:
+        """Whether any half message may have to be asked about; never blocks."""
+        return any(business.reviews.asked for business in self._catalogue.present())
+
     def due_reviews(self) -> list[tuple[str, int, list[broker_pb2.HalfRef]]]:
         """Return, per business, the epoch and the half messages to ask its producer about now."""
         now = self._monotonic()

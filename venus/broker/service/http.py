@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from importlib import resources
 
@@ -19,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from venus.broker.service.access import Access
-from venus.broker.service.http_guard import CERTIFICATE, GuardedProtocol
+from venus.broker.service.http_guard import CERTIFICATE, GuardedProtocol, GuardedServer
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.service.metrics import registry
 from venus.broker.service.recent_health import Look, RecentHealth
@@ -169,14 +168,6 @@ def refused(error: VenusError) -> Response:
     return PlainTextResponse(f"{error}\n{error.hint}\n", status_code=403, headers=HEADERS)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: the process has one place for these."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Http:
     """The HTTP server and its task."""
 
@@ -195,7 +186,7 @@ class Http:
         if files is not None:
             config.load()
             config.ssl = HttpContext.of(files)
-        self._server = _Server(config)
+        self._server = GuardedServer(config)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -210,7 +201,7 @@ class Http:
 
     async def stop(self) -> None:
         """End the connections."""
-        self._server.should_exit = True
+        self._server.end()
         if self._task is not None:
             await self._task
         self._socket.close()

@@ -1,15 +1,20 @@
 """HTTP connections are few and short: whoever does not finish asking, or does not take the answer, is let go.
 
 uvicorn has no time-out for a request that never ends, and no limit of connections; a few hundred of them would hold
-the descriptors that gRPC and the store need.
+the descriptors that gRPC and the store need. And it wakes ten times a second, for a clock in its answers that here is
+looked at when somebody asks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
+from collections.abc import Iterator
+from email.utils import formatdate
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS_MAX = 64
@@ -59,6 +64,8 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Go on; bytes that do not end a request's head buy no time."""
+        date = (b"date", formatdate(usegmt=True).encode())
+        self.server_state.default_headers = [date, *self.config.encoded_headers]
         super().data_received(data)
         if not self._serving and self.cycle is not None and not self.cycle.response_complete:
             self._serving = True
@@ -78,3 +85,25 @@ class GuardedProtocol(H11Protocol):
     def _abort(self) -> None:
         transport: Any = self.transport
         transport.abort()
+
+
+class GuardedServer(uvicorn.Server):
+    """uvicorn without its own signal handlers, for the process has one place for these, and without its ticks."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them to the process."""
+        yield
+
+    async def main_loop(self) -> None:
+        """Serve until `end`."""
+        await self._ended.wait()
+
+    def end(self) -> None:
+        """Let `serve` return when what was asked is answered."""
+        self.should_exit = True
+        self._ended.set()

@@ -17,12 +17,17 @@ from venus.errors import VenusError
 logger = logging.getLogger(__name__)
 
 REVIEW_EVERY_S = 0.25
+#: The same while nothing is undecided, unless a first review comes sooner behind its half message than four of these.
+QUIET_EVERY_S = 1.0
 
 
-async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, every_s: float = REVIEW_EVERY_S) -> None:
-    """Run for ever."""
+async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, first_s: float) -> None:
+    """Run for ever; `first_s` = how long after a half message its first review is due."""
+    quiet_s = max(REVIEW_EVERY_S, min(QUIET_EVERY_S, first_s / 4))
     while True:
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(REVIEW_EVERY_S if core.producers.has_undecided else quiet_s)
+        if not core.producers.has_undecided:
+            continue  # the usual case costs no thread a turn
         try:
             due = await bridge.blocking(Lane.CONTROL, core.producers.due_reviews)
         except VenusError as error:

@@ -103,7 +103,9 @@ class Service:
         await self._server.start()
         for name in ("", *NAMES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._reviews = asyncio.create_task(ask_for_reviews(self._core, self._bridge, self.ingest))
+        self._reviews = asyncio.create_task(
+            ask_for_reviews(self._core, self._bridge, self.ingest, first_s=self._core.review_after_s)
+        )
         return port
 
     def _open_port(self, listen: str) -> int:

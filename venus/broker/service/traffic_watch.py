@@ -1,6 +1,7 @@
 """Looks at the broker four times a second: how late its loop is, how busy and how full the machine; degrades, restores.
 
-What it finds is kept in `Traffic` and told in the log once. The blocking looks are made in the control lane.
+While next to nothing goes on it looks more rarely, so that an idle broker is not woken for a look at itself. What it
+finds is kept in `Traffic` and told in the log once. The blocking looks are made in the control lane.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.25
 #: So many looks make a reading; the lateness of the loop is their median.
 LOOKS = 4
+#: While the broker is quiet, one look makes a reading, after this time.
+QUIET_LOOK_S = 2.0
+#: It is quiet below so much of a core and such a lateness, while no consumer owes an acknowledgement.
+QUIET_CPU_PERCENT = 10.0
+QUIET_LATE_S = 0.05
 #: In data_dir while the broker runs.
 RUNNING = "running"
 
@@ -60,6 +66,7 @@ class TrafficWatch:
         self._coordinator_trouble = coordinator_trouble
         self._unheard_since: float | None = None
         self._late: list[float] = []
+        self._quiet = False
         self._cpu_s, self._looked_at = time.process_time(), time.monotonic()
         self._task: asyncio.Task[None] | None = None
         self._running = Running(core.data_dir / RUNNING)
@@ -77,10 +84,11 @@ class TrafficWatch:
 
     async def _run(self) -> None:
         while True:
-            due = time.monotonic() + LOOK_S
-            await asyncio.sleep(LOOK_S)
+            look_s, looks = (QUIET_LOOK_S, 1) if self._quiet else (LOOK_S, LOOKS)
+            due = time.monotonic() + look_s
+            await asyncio.sleep(look_s)
             self._late.append(max(0.0, time.monotonic() - due))
-            if len(self._late) < LOOKS:
+            if len(self._late) < looks:
                 continue
             late_s, self._late = statistics.median(self._late), []
             try:
@@ -103,10 +111,18 @@ class TrafficWatch:
     def look(self, late_s: float, machine: dict[str, float]) -> None:
         """Take in one reading."""
         now = self._traffic.monotonic()
-        for text in self._traffic.admission.degradation.step(self._readings(late_s, machine), now):
+        readings = self._readings(late_s, machine)
+        degradation = self._traffic.admission.degradation
+        for text in degradation.step(readings, now):
             logger.warning("%s", text)
         self._traffic.look()
         consumers = list(self._consumers())
+        self._quiet = (
+            readings["CPU"] < QUIET_CPU_PERCENT
+            and readings["lag"] < 1000 * QUIET_LATE_S
+            and not degradation.degraded
+            and not any(consumer.unacknowledged_s(now) for consumer in consumers)
+        )
         for text in self._traffic.health.look(self._facts(machine, consumers, now), now):
             logger.warning("this broker is sub-healthy: %s", text)
         for consumer in consumers:

@@ -31,8 +31,12 @@ from venus.rpc.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 
-#: How often the counters are added up and compared with the applied offset.
+#: Operators' commands are looked for so often while the stream is quiet.
+LOOK_S = 1.0
+#: How often the counters are added up and compared with the applied offset, which only moves with changes.
 ACCOUNT_S = 1.0
+#: The same where nothing has come since.
+ACCOUNT_QUIET_S = 10.0
 
 
 class ApplySession:
@@ -48,6 +52,7 @@ class ApplySession:
         self._defer = False
         self._looked = 0.0
         self._accounted = 0.0
+        self._accounted_offset = -1
         self._unaccounted: int | None = None
 
     def __enter__(self) -> ApplySession:
@@ -100,6 +105,7 @@ class ApplySession:
     def _reload(self) -> None:
         """Read the target's own tables again."""
         self._catalogue = catalogues.read(self._target, self._session)
+        self._accounted_offset = -1  # whoever has changed a state may have settled an account
         if self._defer:
             refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
         if self._opened is not None:
@@ -172,7 +178,7 @@ class ApplySession:
         at_once = (
             not self._loop.verdicts and sum(c.rows for c in cuts) <= 4 * self._target.settings.apply.keyed_rows_max
         )
-        took, begun_us = Stopwatch(), cutlog.now_us()
+        took, begun_us = Stopwatch.coarse(), cutlog.now_us()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
         ):
@@ -273,9 +279,11 @@ class ApplySession:
 
     def _account(self) -> None:
         """Add up what became of all changes, and tell the broker how many are missing."""
-        if time.monotonic() - self._accounted < ACCOUNT_S:
+        offset = self._catalogue.position.offset
+        every_s = ACCOUNT_S if offset != self._accounted_offset else ACCOUNT_QUIET_S
+        if time.monotonic() - self._accounted < every_s:
             return
-        self._accounted = time.monotonic()
+        self._accounted, self._accounted_offset = time.monotonic(), offset
         missing = self._target.unaccounted(self._session)
         if missing is None or missing == self._unaccounted:
             return
@@ -298,9 +306,9 @@ class ApplySession:
 
     def _reload_if_superseded(self) -> None:
         """Look for commands; while there is work, every transaction notices them by itself."""
-        if time.monotonic() - self._looked < IDLE_S / 2:
+        if time.monotonic() - self._looked < LOOK_S:
             return
-        self._looked, took = time.monotonic(), Stopwatch()
+        self._looked, took = time.monotonic(), Stopwatch.coarse()
         position = self._target.position(self._session)
         self._loop.answered(took.awake_s())
         if position is None or position.control != self._catalogue.position.control:

@@ -1,0 +1,135 @@
+"""A quiet broker looks at itself rarely, and its threads have no turn for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from venus.broker.service import reviews, traffic_watch
+from venus.broker.service.traffic import Traffic
+from venus.broker.service.traffic_watch import LOOK_S, LOOKS, QUIET_CPU_PERCENT, QUIET_LOOK_S, TrafficWatch
+from venus.config import Broker
+from venus.flow.lanes import Lane
+from venus.wire import broker_pb2
+
+
+class Sleeps:
+    """Takes the place of asyncio.sleep: notes each one, and ends the sleeper after so many."""
+
+    def __init__(self, most: int, between: Callable[[int], None] = lambda _: None) -> None:
+        self.taken: list[float] = []
+        self._most, self._between = most, between
+
+    async def __call__(self, seconds: float) -> None:
+        if len(self.taken) == self._most:
+            raise asyncio.CancelledError
+        self._between(len(self.taken))
+        self.taken.append(seconds)
+
+    def replace(self, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+        monkeypatch.setattr(module, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": self}))
+
+
+class Bridge:
+    """Counts the turns of threads."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def blocking(self, _: Lane, call: Callable[..., Any], *args: Any) -> Any:
+        self.calls += 1
+        return call(*args)
+
+
+async def ended(work: Any) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
+# -- reviews -----------------------------------------------------------------------------------------------------------
+
+
+def reviewing(undecided: list[bool], bridge: Bridge, first_s: float) -> Any:
+    stream = SimpleNamespace(epoch=7, outbox=SimpleNamespace(review=lambda halves: asked.append(len(halves))))
+    asked: list[int] = []
+
+    class Producers:
+        @property
+        def has_undecided(self) -> bool:
+            return undecided[0]
+
+        def due_reviews(self) -> list[tuple[str, int, list[broker_pb2.HalfRef]]]:
+            return [("main", 7, [broker_pb2.HalfRef(batch_no=1)])]
+
+    core, ingest = SimpleNamespace(producers=Producers()), SimpleNamespace(live={"main": stream})
+    return asked, reviews.ask_for_reviews(cast("Any", core), cast("Any", bridge), cast("Any", ingest), first_s=first_s)
+
+
+def test_while_nothing_is_undecided_nobody_is_woken_for_reviews_more_than_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    undecided, bridge = [False], Bridge()
+
+    def then(turn: int) -> None:
+        undecided[0] = turn >= 60
+
+    sleeps = Sleeps(64, then)
+    sleeps.replace(monkeypatch, reviews)
+    asked, work = reviewing(undecided, bridge, first_s=6.0)
+    asyncio.run(ended(work))
+    assert sleeps.taken[:60] == [1.0] * 60
+    assert sleeps.taken[61:] == [reviews.REVIEW_EVERY_S] * 3
+    assert bridge.calls == len(asked) == 4, "a thread has a turn only for what is undecided"
+
+
+def test_a_first_review_that_is_due_early_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = Sleeps(3)
+    sleeps.replace(monkeypatch, reviews)
+    _, work = reviewing([False], Bridge(), first_s=2.0)
+    asyncio.run(ended(work))
+    assert sleeps.taken == [0.5] * 3
+
+
+# -- the watch ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", ["", "CPU", "late", "consumer", "degraded"])
+def test_a_broker_that_is_quiet_looks_at_itself_every_other_second(
+    busy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeps, bridge, now = Sleeps(40), Bridge(), [1000.0]
+
+    async def sleep(seconds: float) -> None:
+        await sleeps(seconds)
+        now[0] += seconds + (0.1 if busy == "late" else 0.0)
+
+    monkeypatch.setattr(traffic_watch, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    used = (lambda: 2 * QUIET_CPU_PERCENT / 100 * now[0]) if busy == "CPU" else (lambda: 0.0)
+    monkeypatch.setattr(traffic_watch, "time", SimpleNamespace(monotonic=lambda: now[0], process_time=used))
+    core = SimpleNamespace(
+        data_dir=tmp_path,
+        space=SimpleNamespace(free=lambda: 1 << 40, free_bytes_min=1),
+        commits=SimpleNamespace(turned_at=1e9, waited_s=0.0),
+        scrub=SimpleNamespace(),
+        precedence=SimpleNamespace(rested_s={}),
+    )
+    traffic = Traffic(cast("Any", core), Broker(), monotonic=lambda: now[0])
+    if busy == "degraded":
+        traffic.admission.degradation.restore_s = 1e9
+        traffic.admission.degradation._degrade(traffic.admission.degradation.watermarks[0], 99.0, now[0])
+    owes = SimpleNamespace(
+        business="main", group="g", window=SimpleNamespace(look=lambda _: False), unacknowledged_s=lambda _: 0.1
+    )
+    watch = TrafficWatch(traffic, cast("Any", core), cast("Any", bridge), lambda: [owes] if busy == "consumer" else [])
+
+    asyncio.run(ended(watch._run()))
+    if busy:
+        assert sleeps.taken == [LOOK_S] * 40
+        assert bridge.calls == 40 / LOOKS
+    else:
+        assert sleeps.taken == [LOOK_S] * LOOKS + [QUIET_LOOK_S] * (40 - LOOKS)
