@@ -1,0 +1,64 @@
+"""What each field on the wire and in the store is: its message, name, number and type.
+
+Brokers and adapters of two versions talk to each other while a system is upgraded, and a broker reads what an older
+one has stored. So a field keeps its number and its type for good; one that goes leaves its number `reserved`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from venus.wire import broker_pb2, change_pb2, mirror_pb2, replica_pb2
+
+FILES = (broker_pb2, change_pb2, mirror_pb2, replica_pb2)
+#: One line each; only ever added to, by `python -m tests.support.wire_fields`.
+KNOWN = Path(__file__).with_suffix(".txt")
+
+_TYPES = {
+    number: name.removeprefix("TYPE_").lower() for name, number in vars(FieldDescriptor).items() if name[:5] == "TYPE_"
+}
+
+
+def current() -> list[str]:
+    """Return a line for each field, enum value and call there is now."""
+    lines: list[str] = []
+    for file in FILES:
+        for message in file.DESCRIPTOR.message_types_by_name.values():
+            lines += _message(message)
+        for enum in file.DESCRIPTOR.enum_types_by_name.values():
+            lines += _enum(enum)
+        for service in file.DESCRIPTOR.services_by_name.values():
+            lines += (f"{m.full_name} {m.input_type.full_name} {m.output_type.full_name}" for m in service.methods)
+    return sorted(lines)
+
+
+def known() -> list[str]:
+    """Return the lines that were noted."""
+    return KNOWN.read_text().splitlines()
+
+
+def _message(message: Descriptor) -> Iterator[str]:
+    for field in message.fields:
+        kind = field.message_type or field.enum_type
+        of = f" {kind.full_name}" if kind is not None else ""
+        many = "repeated " if field.is_repeated else ""
+        yield f"{message.full_name}.{field.name} {field.number} {many}{_TYPES[field.type]}{of}"
+    for nested in message.nested_types:
+        yield from _message(nested)
+    for enum in message.enum_types:
+        yield from _enum(enum)
+
+
+def _enum(enum: EnumDescriptor) -> Iterator[str]:
+    return (f"{enum.full_name}.{value.name} {value.number}" for value in enum.values)
+
+
+if __name__ == "__main__":
+    if gone := set(known()) - set(current()) if KNOWN.exists() else set():
+        sys.stderr.write(f"not added to: {', '.join(sorted(gone))} changed or went\n")
+        raise SystemExit(1)
+    KNOWN.write_text("\n".join(current()) + "\n")
