@@ -77,6 +77,11 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
     [
         ('[brokr]\nlisten = "x:1"\n', 1, "brokr: no such section (did you mean broker?)"),
         ('# hi\n[broker]\nlistn = "x:1"\n', 3, "broker.listn: no such option (did you mean listen?)"),
+        ("[broker.limits]\nrows_per_s = true\n", 2, "broker.limits.rows_per_s: true should be a number"),
+        ("[broker.limits]\nstreams = true\n", 2, "broker.limits.streams: true should be an integer"),
+        ("[broker.limits]\nrows_per_s = inf\n", 2, "broker.limits.rows_per_s: inf should be a finite number"),
+        ("[broker.limits]\nburst_s = nan\n", 2, "broker.limits.burst_s: nan should be a finite number"),
+        ("[broker.limit]\nrows_per_s = 3\n", 1, "broker.limit: no such option (did you mean limits?)"),
         ('[broker]\nreview_after_s = "soon"\n', 2, "broker.review_after_s: 'soon' should be a number"),
         ("[source]\ntables = 5\n", 2, 'source.tables: 5 should be a list of strings, like ["a", "b"]'),
         ('[source]\ntables = ["a", 5]\n', 2, "source.tables.1: 5 should be a string, in quotes"),

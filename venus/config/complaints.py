@@ -50,8 +50,9 @@ def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
         if len(path) == 1:
             return "no such section" + nearest(path[0], {name.partition(".")[0] for name in known})
         section = "targets.NAME" if path[0] == "targets" else ".".join(path[:-1])
-        there = [n for n in known if n.startswith(f"{section}.")] or [n for n in known if n.startswith(path[0])]
-        return "no such option" + nearest(path[-1], [name.rpartition(".")[2] for name in there])
+        there = {n.removeprefix(f"{section}.").partition(".")[0] for n in known if n.startswith(f"{section}.")}
+        elsewhere = {n.rpartition(".")[2] for n in known if n.startswith(path[0])}
+        return "no such option" + nearest(path[-1], there or elsewhere)
     if kind == "missing":
         return "must be set"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
@@ -59,5 +60,10 @@ def _complaint(found: Mapping[str, Any], path: list[str]) -> str:
             return "a target has a name: its options go into a section [targets.NAME]"
         return f"is a section, not a value: write [{'.'.join(path)}]"
     form = _FORMS.get(".".join(path)) if kind == "tuple_type" else None
+    if isinstance(value, bool):
+        value = str(value).lower()  # as the file has it
+        return (
+            f"{value} {form or _WANTED.get(kind) or found['msg'].removeprefix('Value error, ').removeprefix('Input ')}"
+        )
     reason = form or _WANTED.get(kind) or found["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return reason if path[-1] == "url" else f"{value!r} {reason}" if isinstance(value, str | int | float) else reason
