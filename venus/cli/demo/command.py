@@ -50,16 +50,18 @@ def demo(
         raise ConfigError(f"--brokers {brokers}: invalid number", hint="one of 1, 3")
     home = working_folder(folder)
     story = new_story(home, SIZES | {"orders": rows}, run.out.say, brokers)
-    kept = False
+    kept, left = False, ""
     signal.signal(signal.SIGTERM, _leave)
     try:
         proofs = story.tell()
         kept = keep
-        return answer(run, story, proofs, kept)
     finally:
         if not kept:
             story.close()
-            remove(home)
+            left = remove(home)
+            if left:
+                run.out.say(left)
+    return answer(run, story, proofs, kept=kept, cleaned=not left)
 
 
 def new_story(home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> Story:
@@ -88,7 +90,7 @@ def working_folder(folder: Path | None) -> Path:
     return home
 
 
-def answer(run: Invocation, story: Story, proofs: list[Proof], kept: bool) -> int:
+def answer(run: Invocation, story: Story, proofs: list[Proof], *, kept: bool, cleaned: bool) -> int:
     """Show what was proved."""
     different = sum(proof.different for proof in proofs)
     figures = story.figures()
@@ -102,7 +104,7 @@ def answer(run: Invocation, story: Story, proofs: list[Proof], kept: bool) -> in
     examples = [f"DIFFERENT {example}" for proof in proofs for example in proof.examples]
     if kept:
         shown += ["Look around:", *(f"  {what:<22} {how}" for what, how in look.items())]
-    else:
+    elif cleaned:
         shown.append("Everything was cleaned up; `venus demo --keep` leaves it running to look around.")
     run.out.answer(document, *shown, *examples)
     return 1 if different else 0

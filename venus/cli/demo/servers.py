@@ -21,6 +21,8 @@ from venus.errors import ConfigError, VenusError
 
 #: The machine may be small and busy.
 START_TIMEOUT_S = 60.0
+#: So long a folder is tried again that is not empty when it is removed.
+REMOVE_S = 10.0
 DATABASES = ("shop", "second")
 
 
@@ -189,6 +191,26 @@ def peak_rss_bytes(pid: int) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def remove(folder: Path) -> None:
-    """Remove the demo's folder."""
-    shutil.rmtree(folder, ignore_errors=True)
+def remove(folder: Path, timeout_s: float = REMOVE_S) -> str:
+    """Remove the demo's folder. Return one line on what is left of it and why, or nothing.
+
+    A server that is dying may write once more into a folder that is being emptied: for `timeout_s` it is tried again.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:  # somebody else has removed a part of it: the next round sees what is left
+            why = "it changes all the time"
+        except OSError as error:
+            why = error.strerror or str(error)
+        if not folder.exists():
+            return ""
+        if time.monotonic() >= deadline:
+            return f"{_left(folder)} left in {folder} ({why}); remove it yourself: rm -r {folder}"
+        time.sleep(0.1)
+
+
+def _left(folder: Path) -> str:
+    files = sum(not path.is_dir() for path in folder.rglob("*"))
+    return "1 file is" if files == 1 else f"{files} files are"

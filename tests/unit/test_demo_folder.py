@@ -1,0 +1,75 @@
+"""The demo removes its folder although a dying server writes into it, or says what is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from venus.cli.demo import command
+from venus.cli.demo.servers import remove
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "demo"
+    (made / "data").mkdir(parents=True)
+    (made / "data" / "LOG").write_text("one line\n")
+    return made
+
+
+def writing(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -> None:
+    """Let somebody write one more file into the folder just before it is removed, so many times."""
+    os_rmdir, left = os.rmdir, [times]
+
+    def rmdir(path: Any, **options: Any) -> None:
+        if left[0] and Path(path).name == folder.name:
+            left[0] -= 1
+            (folder / "written-late").touch()
+        os_rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", rmdir)
+
+
+def test_a_server_that_writes_once_more_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing(monkeypatch, folder, times=2)
+    assert remove(folder) == ""
+    assert not folder.exists()
+
+
+def test_what_cannot_be_removed_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing(monkeypatch, folder, times=1_000)
+    said = remove(folder, timeout_s=0.2)
+    assert said == f"1 file is left in {folder} ({os.strerror(errno.ENOTEMPTY)}); remove it yourself: rm -r {folder}"
+
+
+def test_the_demo_does_not_claim_to_have_cleaned_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its answer comes behind the removal."""
+    from venus.cli.app import run
+
+    class Told:
+        def tell(self) -> list[Any]:
+            return []
+
+        def close(self) -> None:
+            pass
+
+        def figures(self) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr(command, "new_story", lambda *_: Told())
+    shutil.rmtree(folder)
+    assert run(["demo", "--folder", str(folder)]) == 0
+    assert "Everything was cleaned up" in capsys.readouterr().out
+
+    monkeypatch.setattr("venus.cli.demo.servers.remove", lambda _: "2 files are left")
+    assert run(["demo", "--folder", str(folder)]) == 0
+    printed = capsys.readouterr()
+    assert "cleaned up" not in printed.out
+    assert printed.err.splitlines()[-1] == "2 files are left"
