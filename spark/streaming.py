@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from venus.errors import VenusError
+from venus.errors import OffsetTrimmed, VenusError
 from venus.rpc.snapshots import Snapshots
 from venus.spark.datasource_columns import Wanted
 from venus.spark.datasource_options import Options, told
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 FULL = -1
 #: Fewer offsets than this are not worth another task.
 PIECE_OFFSETS_MIN = 5_000
+#: How often a query looks for the earliest offset that the broker trims before the stream is there.
+LOOKS_MAX = 5
 
 Offset = dict[str, Any]
 
@@ -49,6 +51,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._table: Registered | None = None
         self._until: int | None = None
+        #: Where the stream was found to begin that starts at the earliest offset without a group.
+        self._earliest: int | None = None
         self._moved = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,9 +86,43 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             named = {"earliest": status.log_start, "latest": status.next_offset}
             offset = named[options.starting] if options.starting in named else int(options.starting)
             if options.group:  # from here on the broker keeps what comes
-                self._plan().begin(offset, 0)
+                if options.starting == "earliest":
+                    offset = self._begin_at_earliest(offset)
+                else:
+                    self._plan().begin(offset, 0)
                 self._plan().acknowledge(offset)
             return {"offset": offset, "epoch": 0}
+
+    def _begin_at_earliest(self, offset: int) -> int:
+        """Open the stream at the log's start, and return where that is. Raises OffsetTrimmed after LOOKS_MAX looks.
+
+        The broker may have trimmed since the look that found `offset`: nothing was read yet, so later is as early.
+        """
+        for _ in range(LOOKS_MAX - 1):
+            try:
+                self._plan().begin(offset, 0)
+            except OffsetTrimmed as trimmed:
+                logger.info("%s; looking again for the earliest offset", trimmed)
+                offset = business_status(self._options).log_start
+            else:
+                return offset
+        self._plan().begin(offset, 0)
+        return offset
+
+    def _begin(self, start: Offset) -> int:
+        """Open the stream behind `start`, and return the offset: a later one if this is the first, and is trimmed.
+
+        Only before anything was read: what comes later than that is lost to this query if it is trimmed, and told.
+        """
+        planner = self._plan()
+        if "from" in start or self._options.starting != "earliest" or self._options.group:
+            planner.begin(start["offset"], start["epoch"])
+            return int(start["offset"])
+        if self._earliest is None:
+            self._earliest = self._begin_at_earliest(start["offset"])
+        else:
+            planner.begin(self._earliest, start["epoch"])
+        return self._earliest
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the option max_rows; max_bytes goes along with it."""
@@ -117,7 +155,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
         options, planner = self._options, self._plan()
-        planner.begin(start["offset"], start["epoch"])
+        first = self._begin(start)
         asked = Limit(rows=limit.max_rows, nbytes=options.max_bytes) if isinstance(limit, ReadMaxRows) else Limit()
         mark = planner.end_within(asked, whole_cuts=options.whole_cuts, until=self._until)
         if mark is None:
@@ -126,7 +164,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if idle and self._until is None and time.monotonic() - self._moved < options.idle_s:
             return start  # only other tables have changed: no micro-batch for that
         self._moved = time.monotonic()
-        return {"from": start["offset"], "offset": mark.end, "epoch": mark.epoch}
+        return {"from": first, "offset": mark.end, "epoch": mark.epoch}
 
     def _cut_of_full_data(self) -> Offset:
         options = self._options

@@ -15,11 +15,27 @@ from tests.support.brokers import business_status
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import Feed, gone, items, put, wait_for
 from tests.support.real_broker import RealBroker
+from venus.errors import OffsetTrimmed
+from venus.spark import datasource_table
 from venus.spark.datasource import VenusSource
-from venus.spark.streaming import ChangesReader
+from venus.spark.datasource_options import Options
+from venus.spark.streaming import LOOKS_MAX, ChangesReader
 from venus.spark.streaming_ranges import RangesReader
+from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+
+class Flooded:
+    """A broker that has ten times of what it keeps."""
+
+    def __init__(self, broker: RealBroker) -> None:
+        self.broker, self.feed = broker, Feed(broker)
+
+    def flood(self) -> None:
+        for n in range(10):
+            self.feed.cut(*(put(i, "more than is retained", n) for i in range(30)))
+
 
 Latest = Callable[[dict[str, Any], ReadLimit], dict[str, Any]]
 
@@ -167,6 +183,78 @@ def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
     assert restarted["offset"] == end
 
 
+@pytest.fixture
+def flooded(tmp_path: Path) -> Iterator[Flooded]:
+    """Start a broker that keeps a tenth of what it has."""
+    made = Flooded(RealBroker(tmp_path / "flooded", retain_bytes=1_000))
+    made.feed.describe(items())
+    made.flood()
+    yield made
+    made.broker.stop()
+
+
+def looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> list[int]:
+    """Let this many looks come just before the broker trims; return the log's start of each look, as they come."""
+    found: list[int] = []
+    wait_for(lambda: business_status(broker.address).log_start > 0, "the trimming")
+
+    def look(options: Options) -> broker_pb2.BusinessStatus:
+        status = datasource_table.business_status(options)
+        if len(found) < stale:
+            status.log_start = 0
+        found.append(status.log_start)
+        return status
+
+    monkeypatch.setattr("venus.spark.streaming.business_status", look)
+    return found
+
+
+@pytest.mark.parametrize("group", ["", "lab"])
+def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
+    flooded: Flooded, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = looks(flooded.broker, monkeypatch, stale=2)
+    reader = changes_reader(flooded.broker, **{"group": group} if group else {})
+    start = reader.initialOffset()
+
+    end = reader.latestOffset(start, ReadMaxRows(1))
+    while end == start:
+        end = reader.latestOffset(start, ReadMaxRows(1))
+    rows = [row for piece in reader.partitions(start, end) for batch in reader.read(piece) for row in batch.to_pylist()]
+    reader.stop()
+
+    assert found[:2] == [0, 0]
+    assert end["from"] == found[2] > 0
+    assert min(row["_offset"] for row in rows) == found[2]
+
+
+def test_whoever_always_comes_too_late_is_told_so(flooded: Flooded, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looks(flooded.broker, monkeypatch, stale=1_000)
+    reader = changes_reader(flooded.broker)
+    start = reader.initialOffset()
+    with pytest.raises(OffsetTrimmed):
+        reader.latestOffset(start, ReadMaxRows(1))
+    reader.stop()
+    assert len(found) == LOOKS_MAX
+
+
+def test_what_is_trimmed_behind_the_first_look_is_not_passed_over(
+    flooded: Flooded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that has found its beginning, and has nothing yet, may be away while its table's changes are trimmed."""
+    looks(flooded.broker, monkeypatch, stale=0)
+    reader = changes_reader(flooded.broker)
+    start = {"offset": flooded.broker.next_offset, "epoch": 0}  # nothing yet
+    assert reader.latestOffset(start, ReadMaxRows(1)) == start
+    flooded.broker.stop()
+    flooded.broker.start()
+    flooded.flood()
+    wait_for(lambda: business_status(flooded.broker.address).log_start > start["offset"], "the trimming")
+    with pytest.raises(OffsetTrimmed):  # the first attempt notices that its stream has ended
+        wait_for(lambda: reader.latestOffset(start, ReadMaxRows(1)) != start, "an answer")
+    reader.stop()
+
+
 def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path) -> None:
     """Planning the next micro-batch opens the stream behind those that Spark has not committed yet."""
     broker = RealBroker(tmp_path / "data", retain_bytes=1_000)
@@ -195,4 +283,4 @@ def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path)
     again.stop()
     broker.stop()
 
-    assert len(rows) == 300
+    assert len(rows) == end - start["offset"] > 0  # the log may have begun later than at 0 already
