@@ -10,6 +10,9 @@ SPREAD := $(WORKERS) --dist loadfile --no-loadscope-reorder
 # (tests/support/second_try.py).
 PYTEST := $(BIN)/pytest $(SPREAD) --second-try
 
+# Each process of the suite, and each command that it starts, would compile everything for itself: a minute or more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo dev check test test-all test-nightly test-oracle protos clean
 
@@ -30,7 +33,7 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 	$(BIN)/python -m tests.support.protos --check
 	$(BIN)/python -m tests.support.advisories
 
-test: $(VENV)/.dev ## the suite: 16 minutes on 2 cores
+test: $(VENV)/.dev ## the suite: 15 to 30 minutes on 2 cores
 	$(PYTEST) -m "not slow and not oracle"
 
 # What is slow is in few files: its tests are spread one by one.

@@ -92,7 +92,14 @@ def refused(pipeline: Pipeline, target: str) -> None:
     pipeline.until(lambda: not any("PAUSED" in p for p in pipeline.status()["problems"]), "the table to go on")
 
     query(target, "UPDATE orders SET what = 'b' WHERE no = 10")
-    said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
+    said = ""
+
+    def asked() -> bool:
+        nonlocal said
+        said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
+        return "PAUSED" not in said  # the broker hears of it a moment later
+
+    pipeline.until(asked, "the broker to hear that the table goes on")
     assert "main.orders is not the same everywhere" in said
     assert "venus verify" in said
     assert query(target, "SELECT count(*) FROM venus.cutover") == [(0,)]

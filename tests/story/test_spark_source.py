@@ -1,7 +1,7 @@
 """The examples of docs/SPARK.md, run as they stand there, against a pipeline that is at work (marker: spark).
 
 Spark finds the format by itself: the folder that is put into PYTHONPATH has `pyspark_venus.py` and nothing else, as a
-wheel has it in site-packages.
+wheel has it in site-packages. The quick form reads them: tests/unit/spark/test_examples.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.support.pipeline import Pipeline
 from venus.spark.java import find_java, wrapped
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 

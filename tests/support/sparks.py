@@ -1,4 +1,4 @@
-"""Sessions of Spark for the tests: one for a whole worker of the test run, because its start takes seconds.
+"""Sessions of Spark for the tests: one for a whole test run, because its start takes seconds.
 
 What runs on a cluster of this machine runs in a process of its own, and its executors leave folders inside PySpark.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from venus.config import Settings
 from venus.spark.session import open_session
@@ -22,6 +24,27 @@ if TYPE_CHECKING:
 #: A whole cluster in processes of this machine: two executors with one core and 1024 MB each.
 CLUSTER = "local-cluster[2,1,1024]"
 APPLICATIONS = "applications"
+#: The fixture by which a file is known to share it.
+SESSION = "spark_session"
+
+
+class OneSession(LoadFileScheduling):  # type: ignore[misc]
+    """File by file to the workers, but for those that share a session of Spark: these go to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return SESSION if _shares(self.config.rootpath / file) else file
+
+
+@cache
+def _shares(file: Path) -> bool:
+    return SESSION in file.read_text()
+
+
+@pytest.hookimpl(optionalhook=True)  # a run without xdist does not know it
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Start one JVM for the whole run, not one for each of its workers."""
+    return OneSession(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from venus.broker.service.server import Keepalive
 from venus.errors import DigestMismatch, Unavailable
 from venus.model import Verdict
 from venus.rpc.producer import Producer
+from venus.rpc.sealed import seal
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 KEEPALIVE_S = 1.0
+#: A flipped length makes gRPC wait for bytes that nobody sends: the answer is not waited for any longer than this.
+ANSWER_S = 5.0
 
 
 @pytest.fixture
@@ -35,6 +39,14 @@ def broker(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def marked(batch_no: int) -> broker_pb2.Half:
     return half(batch_no, payload=f"<marked {batch_no}>" + "m" * 200)
+
+
+def commit_in_time(sender: Producer, message: broker_pb2.Half) -> int:
+    """Commit one batch; where its answer does not come, `Unavailable` soon and not after a minute."""
+    sender.send_half(message)
+    sender.wait_persisted(message.batch_no, ANSWER_S)
+    sender.decide(message.batch_no, message.digest, Verdict.COMMIT)
+    return sender.wait_decided(message.batch_no, ANSWER_S).batch_no
 
 
 def stored(broker: RunningBroker, until: int) -> list[bytes]:
@@ -97,24 +109,38 @@ def test_a_flip_anywhere_in_a_stream_never_stores_other_bytes(broker: RunningBro
         while done < len(halves):
             with Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
                 try:
-                    ack = sender.connect(0, 0)
+                    ack = sender.connect(0, 0, timeout_s=ANSWER_S)
                     done = ack.last_batch
                     for ref in ack.undecided:
                         assert ref.digest == halves[ref.batch_no - 1].digest
                     if ack.undecided:
                         last = ack.undecided[-1]
                         sender.decide(last.batch_no, last.digest, Verdict.COMMIT)
-                        done = sender.wait_decided(last.batch_no, 20).batch_no
+                        done = sender.wait_decided(last.batch_no, ANSWER_S).batch_no
                     while done < len(halves):
                         proxy.flip_at(Way.UP, (89 * flips) % 400)
                         flips += 1
-                        done = commit(sender, [halves[done]]).batch_no
+                        done = commit_in_time(sender, halves[done])
                 except Unavailable:
                     continue  # the damage was in gRPC's own bytes, and ended the connection
                 except DigestMismatch:
                     continue
     assert proxy.flipped > 20
     assert stored(broker, 60) == [message.body for message in halves]
+
+
+def test_a_flipped_length_holds_nobody_for_long_and_stores_nothing(broker: RunningBroker) -> None:
+    length = len(seal(broker_pb2.ProducerFrame(halves=[marked(1)])))
+    with Proxy(broker.address) as proxy:
+        with Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
+            sender.connect(0, 0)
+            proxy.flip_in(Way.UP, b"\x00" + length.to_bytes(4, "big"))
+            began = time.monotonic()
+            with pytest.raises(Unavailable, match="half message 1 is not acknowledged"):
+                commit_in_time(sender, marked(1))
+            assert time.monotonic() - began < 3 * ANSWER_S
+        assert proxy.flipped == 1
+    assert [message.body for message in fill(broker.address, 1, 1)] == stored(broker, 1), "and nothing before it"
 
 
 def test_a_bit_flipped_on_the_way_to_a_consumer_is_counted_and_never_handed_out(broker: RunningBroker) -> None:

@@ -41,7 +41,7 @@ CASES = [
     pytest.param(CLUSTER, ["worker killed", "executor killed"], ["executor killed"], id="cluster-more",
                  marks=pytest.mark.slow),
     pytest.param("local[2]", ["worker killed", "exception"], ["worker killed after commit", "worker killed"],
-                 id="local"),
+                 id="local", marks=pytest.mark.slow),
 ]  # fmt: skip
 
 
