@@ -101,7 +101,7 @@ class Admission:
         if not pause_s:
             return TAKEN
         pause_s = min(pause_s, PAUSE_MAX_S)
-        self.record.note(brake, business, producer, pause_s, now)
+        self.record.told(brake, business, producer, pause_s, now)
         return Verdict(pause_s=pause_s, refused=refused)
 
     def _metered(self, business: str, rows: int, nbytes: int, now: float) -> tuple[float, Brake, bool]:
@@ -131,12 +131,12 @@ class Admission:
         """Return how long a chunk of full data waits before it goes."""
         delay_s = self._egress.delay_s(nbytes, now)
         if delay_s:
-            self.record.note(Brake.FULL_DATA, business, "", delay_s, now)
+            self.record.told(Brake.FULL_DATA, business, "", delay_s, now)
         return delay_s
 
     def snapshot_wait_s(self, business: str, holder: str, now: float) -> float:
         """Return when to ask again for a new snapshot; 0 = now is the time."""
         if not self.degradation.has(Lane.FULL_DATA):
             return 0.0
-        self.record.note(Brake.DEGRADED, business, holder, SLOT_RETRY_S, now)
+        self.record.told(Brake.DEGRADED, business, holder, SLOT_RETRY_S, now)
         return SLOT_RETRY_S

@@ -41,11 +41,12 @@ class Braked:
     times: int = 0
     waited_s: float = 0.0
     since: float = 0.0
-    last: float = 0.0
+    #: Until when somebody was held back, which may be still to come.
+    until: float = 0.0
 
     def is_on(self, now: float) -> bool:
         """Whether it brakes now."""
-        return now - self.last < RELEASED_S
+        return now - self.until < RELEASED_S
 
 
 class Record:
@@ -54,8 +55,15 @@ class Record:
     def __init__(self) -> None:
         self._braked: dict[tuple[Brake, str], Braked] = {}
 
-    def note(self, brake: Brake, business: str, who: str, wait_s: float, now: float) -> None:
-        """Take note that somebody was told to wait."""
+    def told(self, brake: Brake, business: str, who: str, wait_s: float, now: float) -> None:
+        """Take note that somebody is told to wait from now on."""
+        self._note(brake, business, who, wait_s, now, now + wait_s)
+
+    def waited(self, brake: Brake, business: str, who: str, wait_s: float, now: float) -> None:
+        """Take note that somebody has waited until now."""
+        self._note(brake, business, who, wait_s, now, now)
+
+    def _note(self, brake: Brake, business: str, who: str, wait_s: float, now: float, until: float) -> None:
         found = self._braked.pop((brake, business), None)
         if found is None:
             found = Braked(brake, business, who, since=now)
@@ -66,7 +74,7 @@ class Record:
         self._braked[brake, business] = found
         found.times += 1
         found.waited_s += wait_s
-        found.who, found.last = who, now
+        found.who, found.until = who, max(found.until, until)
 
     def all(self) -> list[Braked]:
         """Return them, the most recent last."""

@@ -132,13 +132,14 @@ def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
     monkeypatch.setattr(Space, "free", lambda self: free["bytes"])
     degrade = Degrade(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=1, restore_s=1)
     chosen: dict[str, Any] = {
-        "limits": Limits(rows_per_s=1, burst_s=1), "degrade": degrade, "free_bytes_min": 1 << 20,
+        "limits": Limits(rows_per_s=10, burst_s=1), "degrade": degrade, "free_bytes_min": 1 << 20,
         "health": Health(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=1),
     }  # fmt: skip
-    place = Place(tmp_path, **chosen)  # its first batch is over the limit already
+    place = Place(tmp_path, **chosen)
     try:
         with opened(browser, place.url, width=400) as seen:
             page = seen.page
+            place.more(1)  # over the limit, like the first one
             now = page.get_by_label("Traffic now")
             page.get_by_text("rows: holds back shop-db of business main since").wait_for()
             now.get_by_text("sub-healthy: 2 producers and consumers are connected").wait_for()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from venus.flow.admission import PAUSE_MAX_S, Admission, Limits, Verdict
-from venus.flow.braking import RELEASED_S, Brake
+from venus.flow.braking import RELEASED_S, Brake, Record
 from venus.flow.degradation import Degradation, Watermark
 from venus.flow.lanes import Lane
 from venus.flow.sharing import LEAST_BYTES, Sharing
@@ -42,8 +42,18 @@ def test_a_producer_over_its_rate_pauses_and_one_that_does_not_is_refused() -> N
     assert judge(admission, 1.0, rows=0) == Verdict()
     found = admission.record.all()[0]
     assert (found.brake, found.business, found.who, found.times) == (Brake.ROWS, "main", "p", 3)
-    assert found.is_on(RELEASED_S - 0.1)
-    assert not found.is_on(RELEASED_S + 1)
+    assert found.is_on(1.0 + RELEASED_S - 0.1), "it was told to wait for a second"
+    assert not found.is_on(1.0 + RELEASED_S + 0.1)
+
+
+def test_a_brake_is_on_for_as_long_as_it_tells_to_wait_and_no_longer_for_a_wait_that_is_over() -> None:
+    record = Record()
+    record.told(Brake.ROWS, "main", "p", 60.0, 0.0)
+    record.told(Brake.ROWS, "main", "q", 1.0, 1.0)
+    record.waited(Brake.TURN, "main", "p", 60.0, 0.0)
+    told, waited = record.all()
+    assert told.is_on(60.0)
+    assert not waited.is_on(RELEASED_S + 0.1)
 
 
 def test_the_longer_of_two_waits_is_told_with_its_name() -> None:

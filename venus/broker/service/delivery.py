@@ -118,7 +118,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
             try:
                 return await self.bridge.blocking(Lane.FULL_DATA, self.core.full_data.open, request)
             except Overloaded as error:
-                self.traffic.note(Brake.SNAPSHOTS, request.business, request.holder, error.retry_after_s)
+                self.traffic.told(Brake.SNAPSHOTS, request.business, request.holder, error.retry_after_s)
                 raise
         return None
 

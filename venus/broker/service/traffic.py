@@ -129,15 +129,19 @@ class Traffic:
         """Whether a lane is degraded."""
         return self.admission.degradation.has(lane)
 
-    def note(self, brake: Brake, business: str, who: str, wait_s: float = 0.0) -> None:
-        """Take note that somebody was held back."""
-        self.admission.record.note(brake, business, who, wait_s, self.monotonic())
+    def told(self, brake: Brake, business: str, who: str, wait_s: float) -> None:
+        """Take note that somebody is told to wait from now on."""
+        self.admission.record.told(brake, business, who, wait_s, self.monotonic())
+
+    def waited(self, brake: Brake, business: str, who: str, wait_s: float) -> None:
+        """Take note that somebody has waited until now."""
+        self.admission.record.waited(brake, business, who, wait_s, self.monotonic())
 
     def look(self) -> None:
         """Take note of what has rested for small commits since the last look."""
         rested_s = sum(self._core.precedence.rested_s.copy().values())
         if rested_s > self._rested_s:
-            self.note(Brake.SMALL, "", LARGE_WORK, rested_s - self._rested_s)
+            self.waited(Brake.SMALL, "", LARGE_WORK, rested_s - self._rested_s)
             self._rested_s = rested_s
 
     # -- half messages -------------------------------------------------------------------------------------------
@@ -148,7 +152,7 @@ class Traffic:
         nbytes = sum(len(half.body) for half in halves)
         unsaved = admission.unsaved
         if unsaved.nbytes and unsaved.nbytes + nbytes > self._unsaved_max:
-            self.note(Brake.MEMORY, business, producer, MEMORY_RETRY_S)
+            self.told(Brake.MEMORY, business, producer, MEMORY_RETRY_S)
             return Verdict(pause_s=MEMORY_RETRY_S, refused=True)
         rows = sum(count_of(half.body) for half in halves) if admission.counts_rows else 0
         now = self.monotonic()
@@ -180,7 +184,7 @@ class Traffic:
         began = self.monotonic()
         turn = await self.unsaved.turn(nbytes)
         if (waited_s := self.monotonic() - began) > NOTICED_S:
-            self.note(Brake.TURN, business, producer, waited_s)
+            self.waited(Brake.TURN, business, producer, waited_s)
         return turn
 
     def saved(self, business: str, turn: Turn, asked_at: float, since: float) -> None:
@@ -195,7 +199,7 @@ class Traffic:
             return
         began = self.monotonic()
         await self.unsaved.room(business, small=small)
-        self.note(Brake.MEMORY, business, producer, self.monotonic() - began)
+        self.waited(Brake.MEMORY, business, producer, self.monotonic() - began)
 
     def refused(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
         """Return in how many milliseconds what the commit thread has refused is sent again."""
@@ -203,7 +207,7 @@ class Traffic:
             wait_ms, brake = STORE_FULL_RETRY_MS, Brake.DISK
         else:
             wait_ms, brake = int((error.retry_after_s or MEMORY_RETRY_S) * 1000), Brake.SLOW
-        self.note(brake, business, producer, wait_ms / 1000)
+        self.told(brake, business, producer, wait_ms / 1000)
         return wait_ms
 
     # -- streams and full data -----------------------------------------------------------------------------------
@@ -213,7 +217,7 @@ class Traffic:
         """Count a stream. Raises Overloaded while there are too many."""
         slots = self.admission.streams
         if not slots.enter():
-            self.note(Brake.STREAMS, business, who, SLOT_RETRY_S)
+            self.told(Brake.STREAMS, business, who, SLOT_RETRY_S)
             raise Overloaded(
                 f"{slots.limit} producers and consumers are connected already",
                 hint="[broker.limits] streams allows more",
@@ -233,7 +237,7 @@ class Traffic:
             self._left.clear()
             await self._left.wait()
         if (waited_s := self.monotonic() - began) > NOTICED_S:
-            self.note(Brake.LOADS, business, "", waited_s)
+            self.waited(Brake.LOADS, business, "", waited_s)
         try:
             yield
         finally:

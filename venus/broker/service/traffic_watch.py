@@ -127,7 +127,7 @@ class TrafficWatch:
             logger.warning("this broker is sub-healthy: %s", text)
         for consumer in consumers:
             if consumer.window.look(now):
-                self._traffic.note(Brake.CONSUMER, consumer.business, consumer.group, consumer.window.slow_s)
+                self._traffic.waited(Brake.CONSUMER, consumer.business, consumer.group, consumer.window.slow_s)
         self._core.scrub.is_degraded = self._traffic.has_degraded(Lane.DETAILS)
 
     def _readings(self, late_s: float, machine: dict[str, float]) -> dict[str, float]:
