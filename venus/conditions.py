@@ -19,6 +19,8 @@ MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 UNFIT = "cannot be carried: "
 #: Always in the metrics, so that a graph of one starts at zero rather than nowhere.
 HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
+#: A healthy idle source is captured once a heartbeat: so many that did not arrive are no accident.
+HEARTBEATS_LATE = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from venus.adapters.targets.views import TargetView
 from venus.cli.brokerviews import MirrorView, ReplicationView
 from venus.cli.traffic import TrafficView
-from venus.conditions import AdapterCondition, TableCondition, problems, set_problems, unaccounted_problem
+from venus.conditions import (
+    HEARTBEATS_LATE,
+    AdapterCondition,
+    TableCondition,
+    problems,
+    set_problems,
+    unaccounted_problem,
+)
 from venus.network.topology import PULLS_AS
 
-#: A healthy idle source is captured once a heartbeat; so many may be late before somebody is told.
-HEARTBEATS_LATE = 3.0
 #: Beyond the heartbeat: what a busy machine may need for a poll, a flush and a transaction.
 GRACE_S = 5.0
 #: A target may be this far behind before it counts as unhealthy.

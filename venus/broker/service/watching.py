@@ -22,12 +22,10 @@ from venus.alarms.notifier import Notifier, Sent
 from venus.broker.service.loop_bridge import Lane, LoopBridge
 from venus.broker.status.history import History, Shown
 from venus.broker.status.judging import Late, judged, led_elsewhere
+from venus.conditions import HEARTBEATS_LATE
 from venus.config import Alarms
 from venus.errors import VenusError
 from venus.wire import broker_pb2
-
-#: So many heartbeats that did not arrive are no accident.
-HEARTBEATS_LATE = 4.0
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +43,6 @@ class Watch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._notifier, self._path, self._clock = notifier, path, clock
-        #: An idle source is captured once a heartbeat.
         self._late = Late(capture_s=max(settings.late_s, HEARTBEATS_LATE * heartbeat_s), target_s=settings.late_s)
         self._book = Book(settings, clock(), remembered.load(path))
         self._history = History()
