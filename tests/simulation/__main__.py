@@ -1,11 +1,12 @@
-"""Replay one history: `python -m tests.simulation SEED`; many: `python -m tests.simulation FIRST LAST`."""
+"""Replay one history of the protocol by its seed, word for word, or run many from FIRST to the one before LAST."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tests.simulation.judge import Violation
@@ -68,10 +69,24 @@ def _all(kind: Kind, first: int, last: int) -> int:
     return int(bool(found))
 
 
-def main(kind: Kind, numbers: list[int]) -> int:
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a seed is a number from 0, not {text!r}")
+    return int(text)
+
+
+def main(kind: Kind, says: str | None, arguments: Sequence[str] | None = None) -> int:
     """Replay one history of a kind of world, or run many; return the exit status."""
-    return _replay(kind, numbers[0]) if len(numbers) == 1 else _all(kind, *numbers)
+    parser = argparse.ArgumentParser(description=says)
+    parser.add_argument("first", type=_seed, metavar="SEED|FIRST", help="replay this one, or begin with it")
+    parser.add_argument("last", type=_seed, metavar="LAST", nargs="?", help="run all seeds below it")
+    asked = parser.parse_args(arguments)
+    if asked.last is None:
+        return _replay(kind, asked.first)
+    if asked.last <= asked.first:
+        parser.error(f"there is no seed from {asked.first} to below {asked.last}")
+    return _all(kind, asked.first, asked.last)
 
 
 if __name__ == "__main__":
-    sys.exit(main(World, [int(argument) for argument in sys.argv[1:]]))
+    sys.exit(main(World, __doc__))

@@ -1,4 +1,4 @@
-"""Replay one history (`python -m tests.simulation.brokers SEED`), or run many (`... FIRST LAST`)."""
+"""Replay one history of whole brokers by its seed, or run many from FIRST to the one before LAST."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from tests.simulation.brokers.world import BrokerWorld
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    sys.exit(command.main(BrokerWorld, [int(argument) for argument in sys.argv[1:]]))
+    sys.exit(command.main(BrokerWorld, __doc__))
