@@ -23,6 +23,12 @@ def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> It
         yield made
 
 
+@pytest.fixture(autouse=True)
+def both_run(way: WholeWay) -> Iterator[None]:
+    yield
+    way.go_on()
+
+
 def wrong(way: WholeWay, table: str, count: int, **options: Any) -> Result:
     found = way.verify(tables=(table,), **options)
     assert len(found.differences) == count
