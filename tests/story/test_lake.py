@@ -36,10 +36,14 @@ def write(pipeline: Pipeline, statement: str) -> None:
 
 
 def current(pipeline: Pipeline) -> dict[int, str]:
-    found = pq.read_table(pipeline.folder / "lake" / "current" / "main.t")
-    if not found.column_names:
-        return {}  # the link has moved twice since this reader followed it
-    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+    """Read the newest copy, again where it was renewed twice meanwhile: only the one before is kept."""
+    while True:
+        try:
+            found = pq.read_table((pipeline.folder / "lake" / "current" / "main.t").resolve())
+        except FileNotFoundError:
+            continue
+        if found.column_names:
+            return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
 #: What a folder cannot do, what is said then, and the exit code.
