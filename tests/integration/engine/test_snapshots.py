@@ -15,8 +15,7 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer
 from venus.broker.core import Core
 from venus.broker.machine.business import Materialised
-from venus.broker.snapshot import splits
-from venus.broker.snapshot.snapshots import Snapshots
+from venus.broker.snapshot import inside, splits
 from venus.broker.store.rocks import Store
 from venus.codec.chunk import Totals, decode_chunk
 from venus.config.traffic import Limits
@@ -128,13 +127,13 @@ def test_snapshot_plus_increments_is_the_source_under_load(engine: Core, clock: 
 def test_an_offset_read_outside_the_checkpoint_is_noticed(
     engine: Core, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def outside(_self: Snapshots, _store: Store, number: int) -> Materialised:
+    def outside(_store: Store, number: int) -> Materialised:
         (business,) = (found for found in engine.catalogue.present() if found.number == number)
         checkpointed = business.materialised
         wait_until(lambda: business.materialised != checkpointed)
         return business.materialised
 
-    monkeypatch.setattr(Snapshots, "_reached", outside)
+    monkeypatch.setattr(inside, "reached", outside)
 
     assert hand_over(engine, clock, 6) != (0, 0, 0)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.service.conftest import StartBroker, brake, committed, connected
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, wait_for
-from venus.broker.snapshot.materialiser import Materialiser
+from venus.broker.snapshot.step import Step
 from venus.config import Limits
 from venus.model import Verdict
 from venus.rpc.admin import Admin
@@ -81,12 +81,12 @@ def test_decisions_go_on_while_half_messages_pause(start_broker: StartBroker) ->
 def test_full_data_that_is_behind_slows_its_producer_and_nobodys_decisions(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, step = threading.Event(), Materialiser.step
+    go, take = threading.Event(), Step.take
 
-    def slow(self: Materialiser, *arguments: Any, **options: Any) -> bool:
-        return go.is_set() and step(self, *arguments, **options)
+    def slow(self: Step, *arguments: Any, **options: Any) -> bool:
+        return go.is_set() and take(self, *arguments, **options)
 
-    monkeypatch.setattr(Materialiser, "step", slow)
+    monkeypatch.setattr(Step, "take", slow)
     broker = start_broker(buffer_bytes_max=200_000)
     with connected(broker) as flood, connected(broker, "other") as other:
         for n in range(1, 6):

@@ -82,7 +82,7 @@ class SimulatedCore(Core):
 
     def _make_full_data(self) -> None:
         super()._make_full_data()
-        self.snapshots._checkpoints = MemoryCheckpoints(self.memory)  # type: ignore[assignment]
+        self.snapshots._holding.checkpoints = MemoryCheckpoints(self.memory)  # type: ignore[assignment]
         self.snapshots._checkpoint = self._patient(self.materialiser.checkpoint)
         self.materialiser.forget = self._patient(self.materialiser.forget)  # type: ignore[method-assign]
 

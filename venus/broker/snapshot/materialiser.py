@@ -1,35 +1,27 @@
-"""The full data: committed batches become rows, one per record_id (VENUS 3.3, table 3; rules in full.py).
+"""The full data: committed batches become rows, one per record_id (VENUS 3.3, table 3).
 
-Runs in a thread of its own, off the acknowledgement path, in steps of bounded size. The rows of a step and the
-offset they reach are one write batch, so a crash repeats nothing and skips nothing. Checkpoints are made here,
-between two steps at the end of a cut: a snapshot never shows half a transaction of the source.
+Runs in a thread of its own, off the acknowledgement path, in steps of bounded size (step.py). Checkpoints are made
+here, between two steps at the end of a cut: a snapshot never shows half a transaction of the source.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-import xxhash
-
-from venus.broker.machine import envelope, folding
-from venus.broker.machine.business import Business, Materialised
-from venus.broker.machine.queue_index import Placed
-from venus.broker.machine.records import encode_materialised, read_body
-from venus.broker.queue import places
+from venus.broker.machine.business import Business
 from venus.broker.queue.buffer import Buffer
-from venus.broker.snapshot import filling, sums
 from venus.broker.snapshot.filling import unfilled
 from venus.broker.snapshot.pacing import Pacing
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
-from venus.broker.store import keys
-from venus.broker.store.rocks import Batch, Store
+from venus.broker.snapshot.step import Step
+from venus.broker.store.rocks import Store
 from venus.broker.store.space import Space
-from venus.errors import Corruption, StorageError, Unavailable, VenusError
+from venus.errors import StorageError, Unavailable, VenusError
 from venus.flow.precedence import Precedence
 from venus.flow.small import SMALL_BYTES
 
@@ -65,12 +57,12 @@ class Materialiser:
         precedence: Precedence | None = None,
     ) -> None:
         self._store = store
-        self._buffer = buffer
         self._space = space
         self._monotonic = monotonic
         self._scavenger = scavenger
         self._scrub = scrub
         self._on_fatal = on_fatal
+        self._step = Step(store, buffer, scavenger=scavenger, scrub=scrub)
         self._pacing = Pacing(store, precedence or Precedence(0.0), monotonic=monotonic, pause=self._pause)
         self._changed = threading.Condition()
         self._pending: set[Business] = set()
@@ -186,7 +178,7 @@ class Materialiser:
             self._serve_wanted()
             self._pacing.wait_for_files()
             began, before = self._monotonic(), business.materialised.nbytes
-            took = self.step(business, one_batch=bool(self._wanted))
+            took = self._step.take(business, most=self._pacing.step_bytes(), one_batch=bool(self._wanted))
             with self._changed:
                 if self._is_done(business, took=took):
                     self._pending.discard(business)
@@ -258,92 +250,7 @@ class Materialiser:
         for each in wanted:
             each.future.set_exception(error if isinstance(error, VenusError) else StorageError(str(error)))
 
-    # -- a step ------------------------------------------------------------------------------------------------
-
-    def step(self, business: Business, *, one_batch: bool = False) -> bool:
-        """Materialise the next batches of a business; False = there was nothing to do."""
-        if not business.is_filled:
-            return filling.step(self._store, business, let_go=self._begin_again)
-        reached = business.materialised
-        batch = self._store.batch()
-        nbytes = stale = 0
-        most = self._pacing.step_bytes()
-        for place in self._places(business):
-            blind = place.first_sequence > reached.sequence
-            if nbytes and (not blind or one_batch or nbytes + place.nbytes > most):
-                break
-            floors, ignored = self._batch(business, place, reached.floors, batch, blind=blind)
-            stale += ignored
-            nbytes += place.nbytes
-            reached = Materialised(
-                offset=place.next_offset,
-                sequence=max(reached.sequence, place.last_sequence),
-                nbytes=place.after,
-                at_cut_end=place.cut_end,
-                floors=floors,
-                filled=reached.filled,
-            )
-            if not blind:
-                break  # the next look-up must see these rows
-        if reached is business.materialised:
-            return False
-        batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised(reached))
-        self._store.write(batch, durable=False)
-        business.materialised = reached
-        if stale:
-            business.count("stale_rows", stale)
-        return True
-
-    def _begin_again(self, business: Business) -> None:
-        self._scavenger.forget(business)
-        self._scrub.forget(business)
-
-    def _places(self, business: Business) -> Iterator[Placed]:
-        offset = business.materialised.offset
-        if offset >= business.visible_offset:
-            return
-        for place in places.walk(self._store, business, offset):
-            if place.base_offset >= business.visible_offset:
-                return
-            yield place
-
-    def _batch(
-        self, business: Business, place: Placed, floors: dict[int, int], batch: Batch, *, blind: bool
-    ) -> tuple[dict[int, int], int]:
-        body = self._buffer.get((business.number, place.index))
-        if body is None:
-            body = read_body(self._store, business, place.index)
-            if xxhash.xxh3_64_intdigest(body) != place.digest:
-                raise Corruption(f"{self._store.path}: batch {place.batch_no} of {business.name} is damaged")
-        overlay: dict[bytes, bytes] = {}
-        stale = 0
-        for section in envelope.sections(envelope.parse(body)):
-            prefix = keys.row_prefix(business.number, section.table_id)
-            floor = floors.get(section.table_id, 0)
-            effect = folding.fold(section, prefix, floor, None if blind else _looking(self._store, overlay))
-            if effect.clear:
-                batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
-                sums.forget(batch, business, section.table_id)
-            batch.put_many(keys.ROW, effect.keys, effect.values)
-            if not blind:
-                overlay.update(zip(effect.keys, effect.values, strict=True))
-            if effect.floor != floor:
-                floors = {**floors, section.table_id: effect.floor}
-            if effect.floor != floor or section.is_deleted:
-                self._scavenger.notice(business, section.table_id, batch)
-            stale += effect.stale
-        return floors, stale
-
 
 def business_offset(business: Business) -> int:
     """Return how far the full data of a business has come."""
     return business.materialised.offset
-
-
-def _looking(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:
-    def stored(row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        found = store.look_up(keys.ROW, row_keys)
-        found.update({key: overlay[key] for key in row_keys if key in overlay})
-        return found
-
-    return stored

@@ -1,0 +1,162 @@
+"""Who holds which cut of the full data, and until when: leases that survive a restart, and the files under them.
+
+A checkpoint goes with the last lease on it. What is held is in the store, so that a loader reads on after a restart
+of the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from venus.broker.machine.business import Business
+from venus.broker.snapshot import leases
+from venus.broker.snapshot.checkpoints import Checkpoints
+from venus.broker.snapshot.leases import Leases, Pin
+from venus.broker.store import keys, seal
+from venus.broker.store.rocks import Store
+from venus.errors import Refused
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+#: When a snapshot of an earlier process was made, as far as sharing goes.
+_LONG_AGO_US = -(10**18)
+#: A client may ask for a lease of this length, or of the broker's own if that is longer: reading renews it.
+LEASE_S_MAX = 3600
+#: A lease is renewed once less than three quarters of it are left: microseconds of each of its seconds.
+_RENEWED_BELOW_US = 750_000
+#: So many leases are in a status, and so many holders are named in a refusal.
+LEASES_SHOWN_MAX = 100
+_SHOWN_MAX = 8
+
+
+class Holding:
+    """All leases of a broker, and the checkpoints that they keep; thread-safe. `record` stores a lease, or its end."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        default_lease_s: float,
+        clock_us: Callable[[], int],
+        record: Callable[[str, bytes | None], Future[None]],
+    ) -> None:
+        self.checkpoints = Checkpoints(directory)
+        self.clock_us = clock_us
+        self._default_lease_s = default_lease_s
+        self._lease_s_max = max(LEASE_S_MAX, int(default_lease_s))
+        self._record = record
+        self._leases = Leases()
+
+    def load(self, store: Store) -> None:
+        """Take up the leases found in the store; remove checkpoints that nobody has a lease on."""
+        for _, value in store.scan_prefix(keys.STATE, keys.PIN):
+            pin = leases.decode(json.loads(value))
+            broken = seal.broken(self.checkpoints.path(pin.directory))
+            if broken:
+                logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
+                self._record(pin.snapshot_id, None)
+            else:
+                # its holder could not renew it while the broker was off: the lease starts over
+                lease_s = min(pin.lease_s, self._lease_s_max)
+                until = self.until(lease_s)
+                self._leases.add(replace(pin, made_at_us=_LONG_AGO_US, expires_at_us=until, lease_s=lease_s))
+        self.checkpoints.drop_others(self._leases.directories())
+
+    def held(self, business: Business | None = None) -> list[Pin]:
+        """Return every lease, or those on the full data of one business."""
+        return self._leases.held(business.number if business is not None else None)
+
+    def directories(self) -> set[str]:
+        """Return the checkpoints that somebody has a lease on; each keeps files from being deleted."""
+        return self._leases.directories()
+
+    def find(self, snapshot_id: str) -> Pin | None:
+        """Return a lease, also one that has just ended, or None."""
+        return self._leases.find(snapshot_id)
+
+    def status(self, business: Business) -> list[broker_pb2.LeaseStatus]:
+        """Describe the leases on the full data of a business, the first to end first."""
+        now = self.clock_us()
+        pins = sorted(self.held(business), key=lambda pin: pin.expires_at_us)
+        return [
+            broker_pb2.LeaseStatus(
+                holder=pin.holder,
+                offset=pin.offset,
+                lease_s=pin.lease_s,
+                left_s=max(0, pin.expires_at_us - now) // 10**6,
+            )
+            for pin in pins[:LEASES_SHOWN_MAX]
+        ]
+
+    def lease_s(self, asked_s: int) -> int:
+        """Return how long a lease is that somebody asks for; 0 = as usual. Raises Refused."""
+        if asked_s > self._lease_s_max:
+            raise Refused(
+                f"a lease of {asked_s} s is too long: this broker gives {self._lease_s_max} s at most",
+                hint="reading and renewing start a lease over; [broker] snapshot_lease_s allows more",
+            )
+        return asked_s or int(self._default_lease_s)
+
+    def until(self, lease_s: int) -> int:
+        """Return when a lease ends that begins now."""
+        return self.clock_us() + lease_s * 10**6
+
+    def add(self, pin: Pin) -> None:
+        """Take up a new lease, and wait until it is stored."""
+        self._leases.add(pin)
+        self._note(pin).result()
+
+    def complete(self, pin: Pin) -> None:
+        """Replace a lease by one that says more, and wait until it is stored. Raises SnapshotExpired."""
+        self._leases.replace(pin)
+        self._note(pin).result()
+
+    def live(self, snapshot_id: str) -> Pin:
+        """Return a lease. Raises SnapshotExpired."""
+        return self._leases.live(snapshot_id, self.clock_us())
+
+    def renewed(self, snapshot_id: str, *, always: bool = False) -> Pin:
+        """Return a lease, extended by its length if a quarter of it is over. Raises SnapshotExpired."""
+        pin = self.live(snapshot_id)
+        if always or pin.expires_at_us - self.clock_us() < pin.lease_s * _RENEWED_BELOW_US:
+            pin = replace(pin, expires_at_us=self.until(pin.lease_s))
+            self._leases.replace(pin)
+            self._note(pin)
+        return pin
+
+    def over(self) -> list[str]:
+        """Return the snapshots whose leases are over; each is told once, to be ended."""
+        return self._leases.over(self.clock_us())
+
+    def end(self, snapshot_id: str) -> str:
+        """End a lease, and with the last one its checkpoint, whose name is returned then. Ending twice is no error."""
+        ended = self._leases.end(snapshot_id)
+        if ended is None:
+            return ""
+        self._record(snapshot_id, None)
+        pin, last = ended
+        if not last:
+            return ""
+        self.checkpoints.drop(pin.directory)
+        return pin.directory
+
+    def _note(self, pin: Pin) -> Future[None]:
+        record = asdict(pin)
+        del record["fill"]
+        return self._record(pin.snapshot_id, json.dumps(record).encode())
+
+
+def shown(pins: Sequence[Pin], now_us: int) -> str:
+    """Name who has leases, each with the time that it has at most, the first to end first."""
+    ends: dict[str, int] = {}
+    for pin in sorted(pins, key=lambda pin: pin.expires_at_us):
+        ends[pin.holder or "somebody without a name"] = max(0, pin.expires_at_us - now_us) // 10**6
+    words = [f"{holder} (its lease: {left_s} s)" for holder, left_s in ends.items()]
+    more = f" and {len(words) - _SHOWN_MAX} more" if len(words) > _SHOWN_MAX else ""
+    return ", ".join(words[:_SHOWN_MAX]) + more

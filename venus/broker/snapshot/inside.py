@@ -1,0 +1,68 @@
+"""What a checkpoint says of itself: read outside, the rows and the offset could disagree by a batch."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from venus.broker.machine import mirror, queue_index
+from venus.broker.machine.business import Business, Materialised
+from venus.broker.machine.records import decode_materialised, schemas_of
+from venus.broker.queue.filled import unfilled
+from venus.broker.snapshot.leases import Pin
+from venus.broker.store import keys
+from venus.broker.store.rocks import Store
+from venus.wire import change_pb2
+
+
+def look(store: Store, business: Business, directory: str, *, now: int, until: int, lease_s: int, holder: str) -> Pin:
+    """Return a new lease on a checkpoint that has just been made. Raises Unavailable if a mirror began again meanwhile.
+
+    `now` and `until` are microseconds.
+    """
+    at = reached(store, business.number)
+    last = last_batch(store, business.number, at.offset)
+    core = json.loads(store.get(keys.STATE, keys.core_key(business.number)) or b'{"epochs":[],"last_batch":0}')
+    source = mirror.decode(core.get("mirror"))
+    if source is not None and not source.filled(at.filled):
+        raise unfilled(business)
+    # a mirror's begins at its cut
+    epochs = [e for e, start in core["epochs"] if start < at.offset or (source and start == source.offset)]
+    return Pin(
+        snapshot_id=uuid.uuid4().hex,
+        directory=directory,
+        business=business.number,
+        offset=at.offset,
+        epoch=epochs[-1] if epochs else 0,
+        sequence=at.sequence,
+        last_batch=core["last_batch"] if last is None else last,
+        made_at_us=now,
+        expires_at_us=until,
+        lease_s=lease_s,
+        holder=holder,
+        fill=source.begin if source is not None else 0,
+    )
+
+
+def reached(store: Store, business: int) -> Materialised:
+    """Return how far the full data is."""
+    return decode_materialised(store.get(keys.STATE, keys.materialised_key(business)))
+
+
+def schemas(store: Store, pin: Pin, table_ids: tuple[int, ...] = ()) -> list[change_pb2.TableSchema]:
+    """Return the schemas of what is in a cut, of these tables if any are named."""
+    return [
+        schema
+        for offset, schema in schemas_of(store, pin.business)
+        if offset < pin.offset and (not table_ids or schema.table_id in table_ids)
+    ]
+
+
+def last_batch(store: Store, business: int, offset: int) -> int | None:
+    """Return the newest batch below an offset; None = the newest one there is."""
+    prefix = keys.queue_key(business, 0)[:4]
+    below = store.before(keys.QUEUE, keys.queue_key(business, offset))
+    if below is not None and below[0][:4] == prefix:
+        return queue_index.decode(keys.queue_offset(below[0]), below[1]).batch_no
+    above = next(store.scan(keys.QUEUE, keys.queue_key(business, offset), keys.after_prefix(prefix), limit=1), None)
+    return queue_index.decode(keys.queue_offset(above[0]), above[1]).batch_no - 1 if above is not None else None
