@@ -1,11 +1,12 @@
 """`spark.readStream.format("venus")`: one table's changes, micro-batch by micro-batch, with admission control.
 
 Spark's checkpoint keeps the offset; after a restart the same micro-batch is read again from the broker, change by
-change. An offset says where its micro-batch ends and also where it begins: for the first one Spark asks `initialOffset`
-again whenever it likes, also after a crash, and the answer may be another one by then. With a consumer group the broker
-keeps increments until Spark has committed them; without one a query that stays away for longer than the broker's
-retention is told so. `starting` = "full" delivers the full data first, as one micro-batch of its own, and then what
-comes behind its cut: no gap, no overlap (VENUS 3.3).
+change. An offset says where its micro-batch ends and also where it begins: for the first one Spark asks
+`initialOffset` again whenever it likes, also after a crash, and the answer may be another one by then. It says as
+well which rows of the table the broker set has, so that a query does not go on unnoticed at a set that has others.
+With a consumer group the broker keeps increments until Spark has committed them; without one a query that stays away
+for longer than the broker's retention is told so. `starting` = "full" delivers the full data first, as one
+micro-batch of its own, and then what comes behind its cut: no gap, no overlap (VENUS 3.3).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from venus.errors import OffsetTrimmed, VenusError
+from venus.network import rows_identity
+from venus.network.rows_identity import RowsIdentity
+from venus.rpc import rows_wire
 from venus.rpc.snapshots import Snapshots
 from venus.spark.datasource_columns import Wanted
 from venus.spark.datasource_options import Options, told
@@ -40,6 +44,16 @@ PIECE_OFFSETS_MIN = 5_000
 LOOKS_MAX = 5
 
 Offset = dict[str, Any]
+
+
+def said(identity: RowsIdentity | None) -> Offset:
+    """Return what an offset says of which rows were read until there: nothing if no broker has said."""
+    return {} if identity is None else {"rows": rows_identity.encode(identity)}
+
+
+def identity_in(offset: Offset) -> RowsIdentity | None:
+    """Return which rows were read until an offset; None = nobody has said, as in checkpoints of older versions."""
+    return rows_identity.decode(offset.get("rows"))
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -116,7 +130,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         planner = self._plan()
         if "from" in start or self._options.starting != "earliest" or self._options.group:
-            planner.begin(start["offset"], start["epoch"])
+            planner.begin(start["offset"], start["epoch"], identity_in(start))
             return int(start["offset"])
         if self._earliest is None:
             self._earliest = self._begin_at_earliest(start["offset"])
@@ -164,7 +178,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if idle and self._until is None and time.monotonic() - self._moved < options.idle_s:
             return start  # only other tables have changed: no micro-batch for that
         self._moved = time.monotonic()
-        return {"from": first, "offset": mark.end, "epoch": mark.epoch}
+        return {"from": first, "offset": mark.end, "epoch": mark.epoch} | said(mark.identity)
 
     def _cut_of_full_data(self) -> Offset:
         options = self._options
@@ -174,7 +188,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {
             "from": FULL, "offset": snapshot.offset, "epoch": snapshot.epoch, "snapshot": snapshot.snapshot_id,
             "splits": splits,
-        }  # fmt: skip
+        } | said(self._plan().own(rows_wire.said_in(snapshot)))  # fmt: skip
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Cut a micro-batch into pieces of about the same number of offsets."""
@@ -186,7 +200,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [SplitPartition(end["snapshot"], split, table) for split in splits]
         pieces = max(1, min(self._options.splits, (last - first) // PIECE_OFFSETS_MIN))
         bounds = [first + (last - first) * i // pieces for i in range(pieces + 1)]
-        return [OffsetPartition(a, b, table) for a, b in pairwise(bounds) if a < b]
+        begun, known = bounds[0], identity_in(start)
+        return [OffsetPartition(a, b, table, begun, known) for a, b in pairwise(bounds) if a < b]
 
     def _newest_known(self) -> Registered:
         """Return the table with every version that was met since the query began."""
@@ -199,7 +214,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             if "snapshot" in end:
                 if self._options.group:  # not before: a group that the broker knows has had its full data
-                    self._plan().begin(end["offset"], 0)
+                    self._plan().begin(end["offset"], 0, identity_in(end))
                 with Snapshots(self._options.address) as snapshots:
                     snapshots.close(end["snapshot"])
             if self._planner is not None:

@@ -10,9 +10,11 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from venus.errors import ProtocolError
+from venus.errors import OtherRows, ProtocolError
+from venus.network.rows_identity import RowsIdentity, differing, told
+from venus.rpc import rows_wire
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
 
@@ -30,6 +32,7 @@ class Mark:
     nbytes: int
     cut_end: bool
     epoch: int
+    identity: RowsIdentity | None = None  # which rows the set has from its end on; None = it has not said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +78,15 @@ class Planner:
         self._start = self._read_to = -1
         self._committed: int | None = None  # Spark asks for nothing below any more
         self._marks: deque[Mark] = deque()
+        self._identity: RowsIdentity | None = None  # where it has read to
         #: Table versions that were described while reading, by table and version.
         self.versions: dict[tuple[int, int], bytes] = {}
 
-    def begin(self, offset: int, epoch: int) -> None:
-        """Be at this offset; reopens the stream if that is elsewhere. Raises OffsetTrimmed, OffsetDiverged."""
+    def begin(self, offset: int, epoch: int, identity: RowsIdentity | None = None) -> None:
+        """Be at this offset; reopens the stream if that is elsewhere. Raises OffsetTrimmed, OffsetDiverged, OtherRows.
+
+        `identity`: which rows were read until there; None = nobody has said.
+        """
         while self._marks and self._start < offset and self._marks[0].end <= offset:
             self._start = self._marks.popleft().end
         if self._subscriber is not None and offset == self._start:
@@ -90,11 +97,29 @@ class Planner:
             self._address, self._business, group, credit_bytes=CREDIT_BYTES, transient=not self._group
         )
         try:
-            subscriber.open(offset, epoch, kept=self._committed if self._group else None)
+            opened = subscriber.open(offset, epoch, kept=self._committed if self._group else None)
+            self._identity = self._same(identity, rows_wire.said_in(opened))
         except BaseException:
             subscriber.close()
             raise
         self._subscriber, self._start, self._read_to = subscriber, offset, offset
+
+    def own(self, identity: RowsIdentity | None) -> RowsIdentity | None:
+        """Return what of it concerns the stream."""
+        if identity is None:
+            return None
+        return replace(identity, tables=tuple(one for one in identity.tables if self._concerns(one.table_id)))
+
+    def _same(self, brought: RowsIdentity | None, here: RowsIdentity | None) -> RowsIdentity | None:
+        """Return which rows are here. Raises OtherRows if they are not those that were read until now."""
+        brought, here = self.own(brought), self.own(here)
+        if brought is not None and here is not None and (differ := differing(brought, here)):
+            raise OtherRows(
+                f"{self._business}: set {here.set} has other rows than those that the stream has read: "
+                f"{told(differ, brought, here)}",
+                hint="give that set the same predicates, or begin again with a new checkpoint",
+            )
+        return here
 
     def end_within(self, limit: Limit, *, whole_cuts: bool, until: int | None = None) -> Mark | None:
         """Return the end of the next micro-batch, not beyond `until`; None if there is nothing new."""
@@ -133,10 +158,12 @@ class Planner:
             if self._concerns(schema.table_id):
                 self.versions[schema.table_id, schema.version] = schema.SerializeToString()
         self._read_to = increment.base_offset + increment.count
+        self._identity = self.own(rows_wire.said_in(increment)) or self._identity
         self._marks.append(
             Mark(
                 end=self._read_to, rows=sum(t.count for t in own),
                 nbytes=sum(len(t.record_ids) + len(t.rows) for t in own), cut_end=body.cut_end, epoch=increment.epoch,
+                identity=self._identity,
             )
         )  # fmt: skip
 

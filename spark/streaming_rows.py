@@ -21,6 +21,7 @@ from venus.codec.changes import TableChanges
 from venus.codec.chunk import FullRows
 from venus.errors import OffsetTrimmed, ProtocolError, VenusError
 from venus.model import ChangeKind, TableSchema
+from venus.network.rows_identity import RowsIdentity
 from venus.rpc.subscriber import Subscriber
 from venus.spark.datasource_columns import Wanted
 from venus.spark.datasource_options import Options
@@ -41,11 +42,14 @@ class OffsetPartition(InputPartition):
     start: int
     end: int
     table: Registered
+    #: Which rows the set has that the micro-batch was planned with, and the offset at which that was told.
+    told_at: int = 0
+    identity: RowsIdentity | None = None
 
 
-def increments(options: Options, table_id: int, start: int, end: int) -> Iterator[broker_pb2.Increment]:
+def increments(options: Options, piece: OffsetPartition) -> Iterator[broker_pb2.Increment]:
     """Yield what the broker has between two offsets of one table; a broker that is away is waited for."""
-    at, waits_since = start, 0.0
+    at, end, waits_since = piece.start, piece.end, 0.0
     while at < end:
         try:
             with Subscriber(
@@ -55,7 +59,7 @@ def increments(options: Options, table_id: int, start: int, end: int) -> Iterato
                 credit_bytes=CREDIT_BYTES,
                 transient=True,
             ) as subscriber:
-                subscriber.open(at, 0, [table_id])
+                subscriber.open(at, 0, [piece.table.table_id], rows=piece.identity, rows_at=piece.told_at)
                 while at < end:
                     for increment in subscriber.increments(WAIT_S):
                         if increment.base_offset < end:
@@ -78,7 +82,7 @@ def increments(options: Options, table_id: int, start: int, end: int) -> Iterato
 def change_batches(options: Options, piece: OffsetPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a piece."""
     versions = piece.table.schemas()
-    for increment in increments(options, piece.table.table_id, piece.start, piece.end):
+    for increment in increments(options, piece):
         batch = decode(increment.body)
         versions |= {s.version: s for s in batch.schemas if s.table_id == piece.table.table_id}
         offset, sequence = increment.base_offset, int(batch.first_sequence)

@@ -76,7 +76,7 @@ class RowsHere:
         if wanted.HasField("rows_at"):
             here = self._for(business, wanted.rows_at, levels, choice)
         brought = rows_wire.from_wire(wanted.rows)
-        only = choice.ids(business) or None
+        only = choice.ids(business) or set(wanted.table_ids) or None
         if differ := differing(brought, here, only):
             raise self._other(business, offset, brought, told(differ, brought, here))
 
