@@ -3,8 +3,14 @@
 import gc
 import os
 
+import hypothesis
 import pytest
 
+#: How long an example takes, or its making, says something of the machine alone.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 #: Whoever starts pytest may have a terminal; what a command prints into a pipe must not depend on its width.
 os.environ.pop("COLUMNS", None)
 

@@ -19,8 +19,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.dockerfile import Stage, build
+from tests.support.ports import free_ports
 from venus import __version__
-from venus.cli.demo.servers import free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -18,8 +18,8 @@ import pytest
 from tests.support.documents import section
 from tests.support.feed import query
 from tests.support.pipeline import Answer, Pipeline
+from tests.support.ports import free_ports
 from tests.support.postgres import Server
-from venus.cli.demo.servers import free_ports
 from venus.cli.demo.shop import build
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -16,6 +16,7 @@ import psutil
 
 from tests.support import forked
 from tests.support.batches import half
+from tests.support.ports import free_port
 from venus.config import Broker, Settings
 from venus.model import Verdict
 from venus.rpc.admin import Admin
@@ -29,7 +30,8 @@ START_TIMEOUT_S = 60.0
 
 def settings(data_dir: Path, **options: Any) -> Settings:
     """Return settings of a broker on free ports."""
-    return Settings(broker=Broker(**{"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "data_dir": data_dir, **options}))
+    chosen: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "http": "127.0.0.1:0", "data_dir": data_dir}
+    return Settings(broker=Broker(**(chosen | options)))
 
 
 class BrokerProcess:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.support.ports import free_port
 from venus.config import Broker, Security, Settings
 from venus.rpc.address import Address, Proof
 from venus.security.authority import begin, issue
@@ -52,7 +53,7 @@ class Authority:
 
     def settings(self, data_dir: Path, **options: Any) -> Settings:
         """Return the settings of a broker on free ports."""
-        broker = Broker(listen="127.0.0.1:0", http="127.0.0.1:0", data_dir=data_dir)
+        broker = Broker(listen=f"127.0.0.1:{free_port()}", http="127.0.0.1:0", data_dir=data_dir)
         return Settings(broker=broker, security=self.security(**options))
 
     def proof(self, name: str, *roles: str) -> Proof:

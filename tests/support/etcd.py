@@ -11,7 +11,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import pytest
 import tenacity
 
 from tests.support.lifetimes import new_folder
+from tests.support.ports import free_ports
 from venus.coordination.etcd_client import EtcdClient
 from venus.coordination.login import NO_LOGIN, Login
 from venus.errors import VenusError
@@ -87,7 +87,7 @@ class EtcdCluster:
 
     def __init__(self, home: Path, size: int, authority: Path | None = None, login: Login = NO_LOGIN) -> None:
         self.login = login
-        ports = iter(_free_ports(2 * size))
+        ports = iter(free_ports(2 * size))
         self.nodes = [EtcdNode(f"n{number}", home, next(ports), next(ports)) for number in range(size)]
         for node in self.nodes:
             node.authority = authority
@@ -157,14 +157,6 @@ def require_binary(name: str = "etcd") -> str:
     if os.environ.get("CI", "").lower() in ("true", "1"):
         pytest.fail(missing, pytrace=False)
     pytest.skip(missing)
-
-
-def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 @contextmanager

@@ -22,9 +22,9 @@ import psycopg2
 from tests.support import forked, networks
 from tests.support.brokers import BrokerProcess, business_status, wait_for
 from tests.support.feed import query
+from tests.support.ports import free_port
 from tests.support.postgres import libpq
 from tests.support.proxy import Proxy
-from tests.support.real_broker import free_port
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.upper.capture import first_fill

@@ -10,7 +10,6 @@ import os
 import pwd
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ import tenacity
 from pymysql.constants import ER
 
 from tests.support.lifetimes import new_folder
+from tests.support.ports import free_port
 
 #: What MariaDB 10.11 has by itself.
 DEFAULT_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_CREATE_USER,NO_ENGINE_SUBSTITUTION"
@@ -116,12 +116,6 @@ def require_binaries() -> tuple[str, str]:
     return server, installer
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[MariaServer]:
     """Install and start a server of its own with this global sql_mode; stop and remove it at the end."""
@@ -156,7 +150,7 @@ def _started(server: str, home: Path, user: str, sql_mode: str, options: tuple[s
 
 
 def _launched(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
-    port = _free_port()
+    port = free_port()
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.brokers import BUSINESS, business_status, wait_for
+from tests.support.ports import free_port
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import Broker, Cluster, Settings
 from venus.errors import VenusError
@@ -24,7 +25,8 @@ def settings_of(
     if upstream:
         place |= {"tier": tier, "level": level, "upstream": tuple(upstream), "labels": tuple(labels)}
         place |= {"where": where or {}}
-    broker = Broker(**{"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "data_dir": data_dir, **options})
+    chosen: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "http": "127.0.0.1:0", "data_dir": data_dir}
+    broker = Broker(**(chosen | options))
     return Settings(broker=broker, cluster=Cluster(**place), labels=known_labels or {})
 
 

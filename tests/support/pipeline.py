@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import forked
+from tests.support.ports import free_ports
 from venus.adapters.targets.registry import open_target
-from venus.cli.demo.servers import free_ports, listening
+from venus.cli.demo.servers import listening
 from venus.cli.probes import look, look_at_broker, look_at_source
 from venus.cli.status import document
 from venus.config import load

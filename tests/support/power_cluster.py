@@ -15,7 +15,7 @@ from tests.support import engines, power
 from tests.support.brokers import BUSINESS, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
 from tests.support.forked_brokers import ForkedBroker, supervised
-from tests.support.real_broker import free_port
+from tests.support.ports import free_port
 from tests.support.stored import plain_rows
 from venus.config import Cluster
 from venus.errors import VenusError

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
 from tests.support.brokers import BrokerProcess
 from tests.support.brokers import settings as broker_settings
+from tests.support.ports import free_port
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.codec.batch import Batch, digest, encode
 from venus.model import Verdict
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 class RealBroker:

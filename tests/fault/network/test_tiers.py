@@ -16,8 +16,9 @@ from tests.support import networks
 from tests.support.brokers import BrokerProcess, business_status, take
 from tests.support.brokers import wait_for as waiting_for
 from tests.support.feed import Feed, applied, following, gone, items, put, rows_at, settings_for
+from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.real_broker import KillableBroker, free_port
+from tests.support.real_broker import KillableBroker
 from venus.adapters.targets.postgresql.control import progress, table_states
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.config import Settings

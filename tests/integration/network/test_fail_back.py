@@ -13,8 +13,8 @@ import pytest
 from tests.support import networks
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, fill, take, wait_for
+from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.real_broker import free_port
 from venus.alarm_rules import RULES, recognised
 from venus.broker.mirrors.uppers import Times
 from venus.broker.service.process import RunningBroker

@@ -20,9 +20,9 @@ import pytest
 
 from tests.support import forked, networks
 from tests.support.brokers import BrokerProcess, business_status, wait_for
+from tests.support.ports import free_port
 from tests.support.postgres import Server
 from tests.support.proxy import Proxy
-from tests.support.real_broker import free_port
 from tests.support.whole_way import Loop, run_at
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.postgresql.apply.loop import run_apply

@@ -12,7 +12,7 @@ import pytest
 from tests.support import networks
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, business_status, commit, fill, wait_for
-from tests.support.real_broker import free_port
+from tests.support.ports import free_port
 from venus.broker.service.process import RunningBroker
 from venus.cli.app import run
 from venus.errors import NotLeader

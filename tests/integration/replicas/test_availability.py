@@ -21,11 +21,11 @@ from tests.support import forked
 from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, BrokerProcess, business_status, settings, wait_for
 from tests.support.etcd import EtcdCluster
+from tests.support.ports import free_ports
 from tests.support.postgres import Server
 from tests.support.whole_way import WholeWay, run_at
 from tests.support.workload import item_step, writers
 from venus.broker.replicas.dissolving import dissolve
-from venus.cli.demo.servers import free_ports
 from venus.rpc.snapshots import Snapshots
 from venus.wire import broker_pb2
 

@@ -15,9 +15,9 @@ import pytest
 from tests.support.broker_clusters import BrokerCluster, Writer
 from tests.support.brokers import business_status, settings, wait_for
 from tests.support.etcd import EtcdCluster
+from tests.support.ports import free_ports
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
-from venus.cli.demo.servers import free_ports
 from venus.config import Cluster
 from venus.errors import VenusError
 from venus.rpc.producer import Producer

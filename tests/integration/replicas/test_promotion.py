@@ -12,7 +12,7 @@ from tests.support.batches import half
 from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, business_status, commit, fill, wait_for
 from tests.support.etcd import EtcdCluster
-from tests.support.real_broker import free_port
+from tests.support.ports import free_port
 from venus.errors import VenusError
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer

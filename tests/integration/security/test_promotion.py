@@ -11,7 +11,7 @@ from tests.support import networks
 from tests.support.batches import half
 from tests.support.brokers import BUSINESS, commit, wait_for
 from tests.support.certificates import EVERYTHING, HOSTS, Authority
-from tests.support.real_broker import free_port
+from tests.support.ports import free_port
 from venus.alarm_rules import recognised
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.cli.app import run

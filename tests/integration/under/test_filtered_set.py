@@ -29,7 +29,8 @@ from tests.support.feed import (
     rows_at,
     settings_for,
 )
-from tests.support.real_broker import RealBroker, free_port
+from tests.support.ports import free_port
+from tests.support.real_broker import RealBroker
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.broker.service.process import RunningBroker
 from venus.codec.chunk import Totals

@@ -13,7 +13,8 @@ import pytest
 from tests.support import networks
 from tests.support.brokers import business_status, wait_for
 from tests.support.feed import Feed, applied, caught_up, following, items, put, query, rows_at, settings_for
-from tests.support.real_broker import RealBroker, free_port
+from tests.support.ports import free_port
+from tests.support.real_broker import RealBroker
 from venus.adapters.targets.parquet.folder import LakeTarget
 from venus.adapters.targets.parquet.follow import run_lake
 from venus.adapters.targets.parquet.load import load_lake
