@@ -17,7 +17,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from venus.adapters.under.fold import Rows, joined, net
 from venus.adapters.under.judging import judged
@@ -26,7 +25,7 @@ from venus.codec.filtering import inside_of
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.model import Column, Kind, LogicalType, TableSchema
-from venus.predicates.judging import Bools, within
+from venus.predicates.judging import Bools, Values, within
 from venus.predicates.ranges import Predicate, Range, compiled
 from venus.predicates.words import PredicateRefused
 
@@ -319,6 +318,6 @@ def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int
     return leaves, changes
 
 
-def _with_nulls(wanted: Range, values: pa.Array) -> Bools:
-    found: Bools = within(wanted, values) | pc.is_null(values).to_numpy(zero_copy_only=False)
-    return found
+def _with_nulls(wanted: Range, values: pa.Array | Values) -> Bools:
+    known = values if isinstance(values, Values) else Values(values)
+    return within(wanted, known) | known.null

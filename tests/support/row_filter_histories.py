@@ -284,7 +284,7 @@ class History:
             versions = {(1, v): self.schemas[v] for v in upper.versions}
             with self._broken():
                 fitted = row_filters.fitted(node.filters, versions.values())
-                body, _ = cutting.cut_down(cutting.OpenBatch(whole), Part(frozenset(), node.filters, fitted, versions))
+                body = cutting.OpenBatch(whole).cut_down(Part(frozenset(), node.filters, fitted, versions)).body
             if self.fault == "left out instead of deleted":
                 body = _without_deletions(whole, body)
             if self.fault == "still called insertions":
@@ -352,7 +352,7 @@ class History:
     def _broken(self) -> AbstractContextManager[object]:
         match self.fault:
             case "sent whole":
-                return patch.object(OpenRows, "as_keys", lambda *_: None)
+                return patch.object(OpenRows, "kept", lambda *_: None)
             case "what does not fit goes on":
                 return patch.object(Fitted, "takes", lambda *_: True)
             case "another column of the name goes on":

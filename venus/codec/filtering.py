@@ -16,7 +16,7 @@ from venus.codec.packed import Packed
 from venus.codec.pieces import Bools
 from venus.codec.stored import StoredRows
 from venus.model import Column, TableSchema
-from venus.predicates.judging import inside
+from venus.predicates.judging import Values, inside
 from venus.predicates.ranges import Predicate
 
 #: One row in so many, and fewer, is picked out by itself.
@@ -35,7 +35,9 @@ def as_keys(
 
     None = they stay as they are. `record_ids` are not touched: as many changes as there were, in order.
     """
-    return OpenRows(record_ids, rows, is_deleted, version).as_keys(predicate)
+    opened = OpenRows(record_ids, rows, is_deleted, version)
+    kept = opened.kept(predicate)
+    return opened.as_keys(kept) if kept is not None else None
 
 
 class OpenRows:
@@ -48,7 +50,7 @@ class OpenRows:
         self._record_ids, self._rows, self.is_deleted, self._version = record_ids, rows, is_deleted, version
         self._live: Bools = ~is_deleted
         self._count = int(self._live.sum())
-        self._columns: dict[int, pa.Array | None] = {}
+        self._columns: dict[int, Values] = {}
 
     @cached_property
     def _values(self) -> ColumnValues:
@@ -61,8 +63,8 @@ class OpenRows:
     def _ends(self) -> npt.NDArray[np.int64]:
         return np.cumsum(self._rows.sizes, dtype=np.int64)
 
-    def as_keys(self, predicate: Predicate) -> tuple[Packed, Bools] | None:
-        """Return rows and deletion marks for somebody with a predicate, None = they stay as they are."""
+    def kept(self, predicate: Predicate) -> Bools | None:
+        """Say which changes somebody with a predicate gets as they are, None = all; the others are or become keys."""
         if not self._count:
             return None
         found = _inside(predicate, self._values, self._column)
@@ -70,13 +72,18 @@ class OpenRows:
             return None
         kept = self._live.copy()
         kept[self._live] = found
+        return kept
+
+    def as_keys(self, kept: Bools) -> tuple[Packed, Bools]:
+        """Return rows and deletion marks, of all but these changes as keys."""
         sizes = np.where(kept, self._rows.sizes, 0).astype(np.uint32)
         return Packed(self._bytes(kept), sizes), ~kept
 
-    def _column(self, number: int) -> pa.Array | None:
-        if number not in self._columns:
-            self._columns[number] = self._values.column(number)
-        return self._columns[number]
+    def _column(self, wanted: Column) -> Values:
+        found = self._columns.get(wanted.number)
+        if found is None:
+            found = self._columns[wanted.number] = Values(_column(self._values, wanted))
+        return found
 
     def _bytes(self, kept: Bools) -> bytes:
         """Return the bytes of some rows: piece by piece if they are few, else by a mask."""
@@ -105,14 +112,11 @@ def full_inside(predicate: Predicate, rows: FullRows, version: TableSchema) -> F
     return FullRows(table_id=rows.table_id, schema_version=rows.schema_version, stored=stored)
 
 
-def _inside(
-    predicate: Predicate, values: ColumnValues, found_of: Callable[[int], pa.Array | None] | None = None
-) -> Bools:
-    found_of = found_of or values.column
+def _inside(predicate: Predicate, values: ColumnValues, column_of: Callable[[Column], Values] | None = None) -> Bools:
+    return inside(predicate, column_of or (lambda wanted: _column(values, wanted)), values.rows)
 
-    def column(wanted: Column) -> pa.Array:
-        found = found_of(wanted.number)
-        # what was written before the column was added has its default, at the source and at every target
-        return default_of(wanted, pa.string(), values.rows) if found is None else found
 
-    return inside(predicate, column, values.rows)
+def _column(values: ColumnValues, wanted: Column) -> pa.Array:
+    found = values.column(wanted.number)
+    # what was written before the column was added has its default, at the source and at every target
+    return default_of(wanted, pa.string(), values.rows) if found is None else found

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,48 @@ from venus.predicates.constants import Sort, Value
 from venus.predicates.ranges import Bound, Predicate, Range
 
 Bools = npt.NDArray[np.bool_]
-#: Gives the values of a column.
-Columns = Callable[[Column], pa.Array]
+#: Gives the values of a column; those that several ranges judge are `Values`.
+Columns = Callable[[Column], "pa.Array | Values"]
 
 _REGULAR = r"^\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?)?(\+00)?$"
 _DAY_CHARS = len("2026-01-31")
 _ODD = re.compile(r"(?P<year>\d+)(?P<rest>-\d\d-\d\d(?: [\d:.]+)?)(?:\+00)?(?P<bc> BC)?")
+
+
+class Values:
+    """A column's values as ranges compare them: what several of them need is made once.
+
+    Threads may share it: what two of them find at the same time is the same.
+    """
+
+    def __init__(self, values: pa.Array) -> None:
+        self._all = values
+        self._plain: dict[Sort | None, pa.Array] = {}
+
+    @cached_property
+    def null(self) -> Bools:
+        """Say which are NULL."""
+        return _bools(pc.is_null(self._all))
+
+    @cached_property
+    def there(self) -> pa.Array:
+        """The others."""
+        return self._all.drop_null() if self.null.any() else self._all
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.float64] | None:
+        """The others as machine numbers, rounded; None if one of them is no number that a machine has."""
+        try:
+            return _machine_numbers(self.there)
+        except pa.ArrowInvalid:
+            return None
+
+    def plain(self, sort: Sort | None) -> pa.Array:
+        """Return the others as bytes in the order of their sort."""
+        found = self._plain.get(sort)
+        if found is None:
+            found = self._plain[sort] = _AS_BYTES.get(sort, _as_is)(self.there)
+        return found
 
 
 def inside(predicate: Predicate, columns: Columns, rows: int) -> Bools:
@@ -39,39 +76,40 @@ def inside(predicate: Predicate, columns: Columns, rows: int) -> Bools:
     return found
 
 
-def within(wanted: Range, values: pa.Array) -> Bools:
+def within(wanted: Range, values: pa.Array | Values) -> Bools:
     """Say which values are in a range; NULL is in none, except in that of IS NULL."""
-    null = _bools(pc.is_null(values))
+    known = values if isinstance(values, Values) else Values(values)
     if wanted.null:
-        return null
+        return known.null
     if wanted.values is None and wanted.low is None and wanted.high is None:
-        return ~null
-    found: Bools = np.zeros(len(values), dtype=np.bool_)
-    there = values.drop_null() if null.any() else values
-    if len(there):
-        found[~null] = _WAYS.get(wanted.sort or Sort.TEXT, _bytes)(wanted, there)
+        return ~known.null
+    way = _WAYS.get(wanted.sort or Sort.TEXT, _bytes)
+    if not known.null.any():
+        return way(wanted, known)
+    found: Bools = np.zeros(len(known.null), dtype=np.bool_)
+    if len(known.there):
+        found[~known.null] = way(wanted, known)
     return found
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _numbers(wanted: Range, values: pa.Array) -> Bools:
+def _numbers(wanted: Range, values: Values) -> Bools:
     """Compare as machine numbers first: rounding keeps the order, so only what is equal to a bound may deceive."""
-    try:
-        rounded = _machine_numbers(values)
-    except pa.ArrowInvalid:
-        return _exactly(wanted, values, _decimal)
+    rounded = values.numbers
+    if rounded is None:
+        return _exactly(wanted, values.there, _decimal)
     found = _compared(wanted, rounded)
     unsure: Bools = np.isin(rounded, [float(v.key) for v in _constants(wanted)])
     if unsure.any():
-        found[unsure] = _exactly(wanted, values.filter(pa.array(unsure)), _decimal)
+        found[unsure] = _exactly(wanted, values.there.filter(pa.array(unsure)), _decimal)
     return found
 
 
-def _floats(wanted: Range, values: pa.Array) -> Bools:
+def _floats(wanted: Range, values: Values) -> Bools:
     """Compare numbers of eight bytes."""
-    return _compared(wanted, _machine_numbers(values))
+    return _compared(wanted, _machine_numbers(values.there) if values.numbers is None else values.numbers)
 
 
 def _machine_numbers(values: pa.Array) -> npt.NDArray[np.float64]:
@@ -128,12 +166,15 @@ _GREATEST = _Greatest()
 # -- what is compared as bytes -----------------------------------------------------------------------------------------
 
 
-def _bytes(wanted: Range, values: pa.Array) -> Bools:
+def _bytes(wanted: Range, values: Values) -> Bools:
     """Compare byte by byte; for UTF-8 that is by code point."""
-    plain = pc.cast(values, pa.large_binary())
+    return _ordered(wanted, values.plain(wanted.sort))
+
+
+def _ordered(wanted: Range, plain: pa.Array) -> Bools:
     if wanted.values is not None:
         return _bools(pc.is_in(plain, value_set=pa.array([v.key for v in wanted.values], pa.large_binary())))
-    found: Bools = np.ones(len(values), dtype=np.bool_)
+    found: Bools = np.ones(len(plain), dtype=np.bool_)
     for bound, strict, inclusive in ((wanted.low, pc.greater, pc.greater_equal), (wanted.high, pc.less, pc.less_equal)):
         if bound is not None:
             compare = inclusive if bound.inclusive else strict
@@ -141,23 +182,30 @@ def _bytes(wanted: Range, values: pa.Array) -> Bools:
     return found
 
 
-def _padded(wanted: Range, values: pa.Array) -> Bools:
-    return _bytes(wanted, pc.utf8_rtrim(pc.cast(values, pa.large_string()), " "))
+def _as_is(values: pa.Array) -> pa.Array:
+    return pc.cast(values, pa.large_binary())
 
 
-def _times(wanted: Range, values: pa.Array) -> Bools:
-    return _bytes(wanted, _without_zeros(pc.cast(values, pa.large_string())))
+def _padded(values: pa.Array) -> pa.Array:
+    return _as_is(pc.utf8_rtrim(pc.cast(values, pa.large_string()), " "))
 
 
-def _moments(wanted: Range, values: pa.Array) -> Bools:
+def _times(values: pa.Array) -> pa.Array:
+    return _as_is(_without_zeros(pc.cast(values, pa.large_string())))
+
+
+_AS_BYTES: dict[Sort | None, Callable[[pa.Array], pa.Array]] = {Sort.PADDED: _padded, Sort.TIME: _times}
+
+
+def _moments(wanted: Range, values: Values) -> Bools:
     """Compare dates and moments: as text in the years 0001 to 9999, which is their order; the others one by one."""
-    texts = pc.cast(values, pa.large_string())
+    texts = pc.cast(values.there, pa.large_string())
     regular = _bools(pc.match_substring_regex(texts, _REGULAR))
     if regular.all():
-        return _bytes(wanted, _normal(texts, wanted))
-    found: Bools = np.zeros(len(values), dtype=np.bool_)
+        return _ordered(wanted, _as_is(_normal(texts, wanted)))
+    found: Bools = np.zeros(len(texts), dtype=np.bool_)
     if regular.any():
-        found[regular] = _bytes(wanted, _normal(texts.filter(pa.array(regular)), wanted))
+        found[regular] = _ordered(wanted, _as_is(_normal(texts.filter(pa.array(regular)), wanted)))
     odd = texts.filter(pa.array(~regular))
     found[~regular] = _exactly(_with_years(wanted), odd, _year_and_rest)
     return found
@@ -217,11 +265,9 @@ def _bools(array: pa.Array) -> Bools:
     return found
 
 
-_WAYS: dict[Sort, Callable[[Range, pa.Array], Bools]] = {
+_WAYS: dict[Sort, Callable[[Range, Values], Bools]] = {
     Sort.NUMBER: _numbers,
     Sort.FLOAT: _floats,
-    Sort.PADDED: _padded,
-    Sort.TIME: _times,
     Sort.DATE: _moments,
     Sort.MOMENT: _moments,
     Sort.MOMENT_TZ: _moments,

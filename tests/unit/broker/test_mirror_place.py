@@ -11,7 +11,7 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.mirrors.lag import Lag
 from venus.broker.mirrors.place import Place, absent, later_cut, path_of, refusal, short_of, wanted
-from venus.broker.queue.cutting import Cut, OpenBatch, cut_down
+from venus.broker.queue.cutting import Cut, OpenBatch
 from venus.broker.queue.only import Part
 from venus.network.labels import is_wanted
 from venus.wire import broker_pb2, change_pb2
@@ -112,7 +112,7 @@ def body(*tables: tuple[int, int, int]) -> bytes:
 def test_a_batch_is_cut_down_to_some_tables_at_the_same_sequences() -> None:
     whole = body((1, 0, 2), (2, 0, 3), (3, 1, 1), (1, 0, 4), (2, 0, 5))
 
-    found = change_pb2.BatchBody.FromString(cut_down(OpenBatch(whole), Part(frozenset({1})))[0])
+    found = change_pb2.BatchBody.FromString(OpenBatch(whole).cut_down(Part(frozenset({1}))).body)
 
     assert [(t.table_id, t.kind, t.count) for t in found.tables] == [(1, 0, 2), (0, 4, 4), (1, 0, 4), (0, 4, 5)]
     assert [s.table_id for s in found.schemas] == [1, 1]
@@ -123,10 +123,10 @@ def test_a_batch_is_cut_down_to_some_tables_at_the_same_sequences() -> None:
 def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
     whole = body((1, 0, 2), (2, 0, 3))
 
-    assert cut_down(OpenBatch(whole), Part(frozenset({1, 2, 3})))[0] is whole
-    once = cut_down(OpenBatch(whole), Part(frozenset({1})))[0]
-    assert cut_down(OpenBatch(once), Part(frozenset({1})))[0] is once
-    assert change_pb2.BatchBody.FromString(cut_down(OpenBatch(once), Part(frozenset({9})))[0]).tables[0].count == 5
+    assert OpenBatch(whole).cut_down(Part(frozenset({1, 2, 3}))).body is whole
+    once = OpenBatch(whole).cut_down(Part(frozenset({1}))).body
+    assert OpenBatch(once).cut_down(Part(frozenset({1}))).body is once
+    assert change_pb2.BatchBody.FromString(OpenBatch(once).cut_down(Part(frozenset({9}))).body).tables[0].count == 5
 
 
 @pytest.mark.parametrize(

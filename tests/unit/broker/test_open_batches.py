@@ -12,7 +12,7 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.review_schedule import Reviews
 from venus.broker.queue import cutting
-from venus.broker.queue.cutting import OPEN_PRICE, Cut, OpenBatch, cut_down
+from venus.broker.queue.cutting import OPEN_PRICE, Cut, OpenBatch
 from venus.broker.queue.only import Part
 from venus.codec.packed import Packed
 from venus.network.row_filters import at_cut, configured, fitted
@@ -69,7 +69,16 @@ def test_it_is_opened_once_for_all_and_each_gets_its_own(opened: list[bytes]) ->
     found = [cut.body(BUSINESS, place(n, whole), whole, one)[1] for n, whole in enumerate(wholes, 1) for one in PARTS]
     # the first is opened twice: nobody knew that there would be others
     assert len(opened) == len(wholes) + 1
-    assert found == [cut_down(OpenBatch(whole), one)[0] for whole in wholes for one in PARTS]
+    assert found == [OpenBatch(whole).cut_down(one).body for whole in wholes for one in PARTS]
+
+
+def test_it_is_made_once_for_all_that_want_the_same_of_it() -> None:
+    cut, whole = Cut(), body(1)
+    cut.body(BUSINESS, place(1, whole), whole, PARTS[0])  # nobody knows yet that there are others
+    found = [cut.body(BUSINESS, place(1, whole), whole, one) for one in PARTS[1:] * 2]
+    assert len({id(made) for _, made in found}) == len({made for _, made in found}) < len(PARTS) - 1
+    assert all(digest == xxhash.xxh3_64_intdigest(made) for digest, made in found)
+    assert cut.open_nbytes > OPEN_PRICE * len(whole), "what was made counts"
 
 
 def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -> None:
@@ -77,7 +86,7 @@ def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -
     for whole in (one, other):
         here = replace(place(1, whole), base_offset=4)
         found = [cut.body(BUSINESS, here, whole, part)[1] for part in PARTS]
-        assert found == [cut_down(OpenBatch(whole), part)[0] for part in PARTS]
+        assert found == [OpenBatch(whole).cut_down(part).body for part in PARTS]
 
 
 def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(opened: list[bytes]) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import NamedTuple
 
+import numpy as np
 import xxhash
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.queue_index import Placed
 from venus.broker.queue.only import Part
 from venus.codec.filtering import OpenRows
+from venus.codec.pieces import Bools
 from venus.codec.sections import changes_from_wire
 from venus.errors import ProtocolError
 from venus.model import TableSchema
@@ -37,18 +40,37 @@ _PartKey = tuple[frozenset[int], tuple[RowFilter, ...]]
 _CHANGES, _LEFT_OUT = change_pb2.TableChanges.CHANGES, change_pb2.TableChanges.LEFT_OUT
 
 
+#: What becomes of a section: it stays as it is, others get no more than its count, or the changes that stay.
+_Verdict = bool | bytes
+_STAYS, _OUT = True, False
+
+
+class Made(NamedTuple):
+    """A batch as some readers want it."""
+
+    digest: int | None  # None = it is the batch as it was
+    body: bytes
+    keys_only: int  # changes of which the key alone is left
+
+
 class OpenBatch:
-    """A batch that is decoded once, whoever judges it; nobody changes it."""
+    """A batch that is decoded once, whoever judges it, and made once for all who want the same of it."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.message = change_pb2.BatchBody.FromString(body)
         self._rows: dict[int, OpenRows] = {}
+        self._made: dict[tuple[_Verdict, ...], Made] = {}
         #: All of it but tables and their versions.
         self.header = change_pb2.BatchBody()
         self.header.CopyFrom(self.message)
         self.header.ClearField("tables")
         self.header.ClearField("schemas")
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory, about."""
+        return OPEN_PRICE * len(self.body) + sum(len(made.body) for made in self._made.copy().values())
 
     def rows(self, place: int, schema: TableSchema) -> OpenRows:
         """Return the changes of a section, open; a version of a table is the same for everybody."""
@@ -58,6 +80,42 @@ class OpenBatch:
             found = OpenRows(changes.record_ids, changes.rows, changes.is_deleted, schema)
             self._rows[place] = found
         return found
+
+    def cut_down(self, part: Part) -> Made:
+        """Return what is wanted of it alone, the same object if that is all of it."""
+        verdicts = _verdicts(self, part)
+        found = self._made.get(verdicts)
+        if found is None:
+            found = self._made[verdicts] = self._cut_down(verdicts)
+        return found
+
+    def _cut_down(self, verdicts: tuple[_Verdict, ...]) -> Made:
+        if all(verdict is _STAYS for verdict in verdicts):
+            return Made(None, self.body, 0)
+        cut = change_pb2.BatchBody()
+        cut.CopyFrom(self.header)
+        sections, schemas = verdicts[: len(self.message.tables)], verdicts[len(self.message.tables) :]
+        cut.schemas.extend(one for one, is_in in zip(self.message.schemas, schemas, strict=True) if is_in)
+        keys_only = 0
+        for place, verdict in enumerate(sections):
+            table = self.message.tables[place]
+            if isinstance(verdict, bytes):
+                keys_only += self._as_keys(place, np.frombuffer(verdict, dtype=np.bool_), cut.tables.add())
+            elif verdict is _STAYS:
+                cut.tables.append(table)
+            else:
+                _leave_out(cut, table.count)
+        body = cut.SerializeToString()
+        return Made(xxhash.xxh3_64_intdigest(body), body, keys_only)
+
+    def _as_keys(self, place: int, kept: Bools, into: change_pb2.TableChanges) -> int:
+        """Make a section with deletions of the changes that are not kept; return how many these are."""
+        opened = self._rows[place]
+        rows, is_deleted = opened.as_keys(kept)
+        into.CopyFrom(self.message.tables[place])
+        into.rows, into.row_sizes, into.is_deleted = rows.data, rows.wire_sizes(), is_deleted.tobytes()
+        into.inserts_only = False  # what is deleted was no insertion for whoever has it
+        return int(is_deleted.sum() - opened.is_deleted.sum())
 
 
 class Cut:
@@ -71,7 +129,7 @@ class Cut:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[_Batch, _PartKey], Body] = OrderedDict()
         self._nbytes = 0
-        self._open: OrderedDict[_Batch, OpenBatch] = OrderedDict()
+        self._open: OrderedDict[_Batch, tuple[OpenBatch, int]] = OrderedDict()
         self._open_nbytes = 0
         self._only: dict[int, _PartKey | None] = {}  # the part that is cut of a business; None = there are several
 
@@ -87,34 +145,41 @@ class Cut:
         with self._lock:
             found = self._kept.get(key)
         if found is None:
-            body, keys_only = cut_down(self._opened(batch, whole, part), part)
-            found = (place.digest if body is whole else xxhash.xxh3_64_intdigest(body)), body
-            if keys_only:
-                business.count("key_only_changes", keys_only)
-            self._keep(key, found)
+            opened, is_kept = self._opened(batch, whole, part)
+            made = opened.cut_down(part)
+            found = (place.digest if made.digest is None else made.digest), made.body
+            if made.keys_only:
+                business.count("key_only_changes", made.keys_only)
+            if is_kept:
+                self._weigh(batch, opened)
+            else:
+                self._keep(key, found)
         return found
 
-    def _opened(self, batch: _Batch, whole: bytes, part: Part) -> OpenBatch:
-        """Return a batch to judge, the one that another part was cut from if it is kept."""
-        number, price = batch[0], OPEN_PRICE * len(whole)
+    def _opened(self, batch: _Batch, whole: bytes, part: Part) -> tuple[OpenBatch, bool]:
+        """Return a batch to judge, the one that another part was cut from if it is kept; and whether it is kept."""
+        number = batch[0]
         with self._lock:
             if self._only.setdefault(number, part.key) != part.key:
                 self._only[number] = None
             has_several = self._only[number] is None
             found = self._open.get(batch)
-            if found is not None and found.body == whole:
-                return found
-        made = OpenBatch(whole)
-        if not has_several or price > self._open_bytes_max:
-            return made
+            if found is not None and found[0].body == whole:
+                return found[0], True
+        return OpenBatch(whole), has_several and OPEN_PRICE * len(whole) <= self._open_bytes_max
+
+    def _weigh(self, batch: _Batch, opened: OpenBatch) -> None:
+        """Keep a batch open, with what was made of it."""
+        nbytes = opened.nbytes
         with self._lock:
-            if batch not in self._open:
-                self._open[batch] = made
-                self._open_nbytes += price
+            known = self._open.get(batch)
+            if known is not None and known[0] is not opened:
+                return  # another thread opened it as well
+            self._open_nbytes += nbytes - (known[1] if known is not None else 0)
+            self._open[batch] = opened, nbytes
             while self._open_nbytes > self._open_bytes_max:
-                _, gone = self._open.popitem(last=False)
-                self._open_nbytes -= OPEN_PRICE * len(gone.body)
-        return made
+                _, (_, gone) = self._open.popitem(last=False)
+                self._open_nbytes -= gone
 
     def _keep(self, key: tuple[_Batch, _PartKey], found: Body) -> None:
         with self._lock:
@@ -127,25 +192,13 @@ class Cut:
                 self._nbytes -= len(gone)
 
 
-def cut_down(batch: OpenBatch, part: Part) -> tuple[bytes, int]:
-    """Return a batch with what is wanted alone, the same object if that is all of it; and how many became keys."""
+def _verdicts(batch: OpenBatch, part: Part) -> tuple[_Verdict, ...]:
+    """Return what becomes of each section and of each version that is described: who has the same wants the same."""
     message = batch.message
-    judged = {n: found for n in range(len(message.tables)) if (found := _judge(batch, n, part)) is not None}
-    has_others = any(t.kind != _LEFT_OUT and not _is_wanted(t, part) for t in message.tables)
-    schemas = [schema for schema in message.schemas if _is_in(schema.table_id, part)]
-    if not judged and not has_others and len(schemas) == len(message.schemas):
-        return batch.body, 0
-    cut = change_pb2.BatchBody()
-    cut.CopyFrom(batch.header)
-    cut.schemas.extend(schemas)
-    for n, table in enumerate(message.tables):
-        if has_others and (table.kind == _LEFT_OUT or not _is_wanted(table, part)):
-            _leave_out(cut, table.count)
-        elif n in judged:
-            cut.tables.append(judged[n][0])
-        else:
-            cut.tables.append(table)
-    return cut.SerializeToString(), sum(keys for _, keys in judged.values())
+    kept = [_kept(batch, place, part) for place in range(len(message.tables))]
+    if all(verdict is not _OUT or t.kind == _LEFT_OUT for verdict, t in zip(kept, message.tables, strict=True)):
+        kept = [_STAYS if verdict is _OUT else verdict for verdict in kept]  # what was left out before stays so
+    return (*kept, *(_is_in(schema.table_id, part) for schema in message.schemas))
 
 
 def _is_in(table_id: int, part: Part) -> bool:
@@ -165,29 +218,18 @@ def _leave_out(cut: change_pb2.BatchBody, count: int) -> None:
         cut.tables.add(kind=_LEFT_OUT, count=count)
 
 
-def _judge(batch: OpenBatch, place: int, part: Part) -> tuple[change_pb2.TableChanges, int] | None:
-    """Return a section with deletions of the changes that a predicate does not want, and how many these are.
-
-    None = it stays as it is.
-    """
+def _kept(batch: OpenBatch, place: int, part: Part) -> _Verdict:
+    """Return what becomes of a section. Raises ProtocolError for a version that nothing describes."""
     table = batch.message.tables[place]
+    if table.kind == _LEFT_OUT or not _is_wanted(table, part):
+        return _OUT
     fitted = part.rows.get(table.table_id)
-    if fitted is None or table.kind != _CHANGES or not _is_wanted(table, part):
-        return None
+    if fitted is None or table.kind != _CHANGES:
+        return _STAYS
     schema = part.versions.get((table.table_id, table.schema_version))
     if schema is None:
         where = f"batch {batch.message.batch_no}: {fitted.name}"
         raise ProtocolError(f"{where} has changes of version {table.schema_version}, which nothing describes")
     predicate = fitted.at(table.schema_version)
-    if predicate is None:
-        return None
-    opened = batch.rows(place, schema)
-    found = opened.as_keys(predicate)
-    if found is None:
-        return None
-    rows, is_deleted = found
-    cut = change_pb2.TableChanges()
-    cut.CopyFrom(table)
-    cut.rows, cut.row_sizes, cut.is_deleted = rows.data, rows.wire_sizes(), is_deleted.tobytes()
-    cut.inserts_only = False  # what is deleted was no insertion for whoever has it
-    return cut, int(is_deleted.sum() - opened.is_deleted.sum())
+    kept = batch.rows(place, schema).kept(predicate) if predicate is not None else None
+    return kept.tobytes() if kept is not None else _STAYS
