@@ -288,7 +288,7 @@ class Source(Protocol):
         ...
 
     def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
-        """Wait until there may be something to capture, looking every `pause_s`; a fraction of a second at most.
+        """Wait until there may be something to capture, looking every `pause_s`; a second at most.
 
         Nothing else is due for `rest_s`. False = it did not wait: this source cannot, or not now.
         """

@@ -41,13 +41,13 @@ CAPABILITIES = Capabilities(transactional_ddl=True)
 
 #: Every log is looked into so often, whatever the dirty marks say: a mark that was lost costs time, never a change.
 LOOK_S = 30.0
-#: How long `wait` keeps the connection to itself: a stop waits for it, and a server that logs slow statements does not
-#: call it slow.
+#: How long `wait` keeps the connection to itself: a stop waits for it.
 WAIT_S = 0.1
-#: The same where so little goes on that looks are rare: a wait costs the server as much as some seven of them. Servers
-#: are often told to log what takes a quarter of a second.
-REST_S = 0.2
-REST_LOOKS = 10
+#: The same where so little goes on that looks are rare: a wait costs both ends as much as some seven of them.
+REST_S = 1.0
+REST_LOOKS = 20
+#: A wait ends before a server that logs what takes long would log it: after this part of that time.
+UNLOGGED = 0.8
 #: So many cuts leave enough behind for marks and logs to be tidied: each look for marks passes over all of it, and
 #: autovacuum comes when that costs forty times as much.
 TIDY_CUTS = 100
@@ -85,6 +85,7 @@ class PostgresSource:
         self._cut: PostgresCut | None = None
         self._seen_marks: Marks | None = None  # by `wait`, for the next cut
         self._gave_way = False
+        self._rest_s = WAIT_S
         self._cuts = 0  # since marks and logs were tidied, and the logs that they have used
         self._used: set[int] = set()
         self._tidies = True
@@ -225,7 +226,7 @@ class PostgresSource:
     def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         if not self._loaded or self._gave_way or pause_s > WAIT_S:
             return False
-        wait_s = max(WAIT_S, min(REST_S, REST_LOOKS * pause_s, rest_s))
+        wait_s = max(WAIT_S, min(self._rest_s, REST_LOOKS * pause_s, rest_s))
         looks = max(1, int(wait_s / max(pause_s, LEAST_PAUSE_S)))
         looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks)
         try:
@@ -268,4 +269,10 @@ class PostgresSource:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
         self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared()]))
         self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
+        self._rest_s = self._unlogged_s()
         self._loaded, self._look_at = True, float("-inf")
+
+    def _unlogged_s(self) -> float:
+        """Return how long a wait may take so that the server does not log it; of one that logs most, REST_S."""
+        logged_s = float(self._connection.row(statement("cut", "logged_from"))[0])
+        return REST_S if logged_s * UNLOGGED < WAIT_S else min(REST_S, logged_s * UNLOGGED)

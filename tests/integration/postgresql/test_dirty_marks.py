@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -323,18 +324,50 @@ def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, 
     assert not follower.source.wait(sources.WAIT_S * 2)
 
 
-def test_an_idle_source_is_asked_five_times_a_second_and_looked_at_twenty_times(
+def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
     sql: Sql, capture: Start, said: list[str]
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     said.clear()
     began = time.monotonic()
-    for _ in range(4):
+    for _ in range(2):
         assert follower.source.wait(0.05, 3.0)
-    assert time.monotonic() - began > 3.5 * sources.REST_S
-    assert len(said) == 4, "one round trip each"
-    assert all("1..4 LOOP" in text for text in said)
+    assert time.monotonic() - began > 1.75 * sources.REST_S
+    assert len(said) == 2, "one round trip each"
+    assert all("1..20 LOOP" in text for text in said)
+
+
+@pytest.mark.parametrize(("logged", "looks"), [("250ms", 4), ("1min", 20), ("0", 20), ("-1", 20)])
+def test_a_wait_is_not_logged_as_a_slow_statement(
+    sql: Sql, database: str, capture: Start, said: list[str], logged: str, looks: int
+) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    capture()
+    ((name,),) = sql("SELECT current_database()")
+    sql(f"ALTER DATABASE {name} SET log_min_duration_statement = '{logged}'")
+    with closing(PostgresSource(database)) as source:
+        assert source.open_cut([]) is None
+        said.clear()
+        assert source.wait(0.05, 3.0)
+    assert f"1..{looks} LOOP" in said[0]
+
+
+def test_marks_are_only_read_where_a_transaction_has_ended(sql: Sql, database: str, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    capture()
+    with closing(PostgresSource(database)) as source:
+
+        def scans() -> int:
+            source._connection.run("SELECT pg_stat_force_next_flush()")
+            ((count,),) = sql("SELECT seq_scan FROM pg_stat_user_tables WHERE relid = 'venus.dirty'::regclass")
+            return int(count)
+
+        assert source.open_cut([]) is None
+        before = scans()
+        for _ in range(2):
+            assert source.wait(0.01, 3.0)
+        assert 2 <= scans() - before < 20, "each of forty looks would be one"
 
 
 def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,8 +383,29 @@ def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.Monk
     later.join()
 
 
+def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait(
+    sql: Sql, another: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no newer than what the wait has seen: what shows it is that it goes on no more."""
+    monkeypatch.setattr(sources, "REST_S", 30.0)
+    monkeypatch.setattr(sources, "REST_LOOKS", 1_000)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    older = another()
+    older("BEGIN")
+    older("INSERT INTO item VALUES (1)")
+    sql("SELECT pg_current_xact_id()")  # a newer one, which leaves no mark
+    later = threading.Timer(0.3, older, ["COMMIT"])
+    later.start()
+    began = time.monotonic()
+    assert follower.source.wait(0.05, 30.0)
+    assert time.monotonic() - began < 15.0
+    later.join()
+    assert follower.cut() is not None
+
+
 @pytest.mark.parametrize(
-    ("pause_s", "rest_s", "looks"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 10)]
+    ("pause_s", "rest_s", "looks"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 20)]
 )
 def test_a_wait_is_short_where_something_is_due_or_was_going_on(
     sql: Sql, capture: Start, said: list[str], pause_s: float, rest_s: float, looks: int
