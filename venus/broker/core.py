@@ -160,11 +160,13 @@ class Core:
             slow_request_s=self._settings.limits.slow_request_ms / 1000,
             publish=self.publisher,
             maintain=self.upkeep,
+            rest_s=self.upkeep.rest_s,
             on_fatal=self._on_fatal,
             linger_s=self._settings.group_commit_ms / 1000,
             shared=self._shared,
             precedence=self.precedence,
         )
+        self.upkeep.wake = self.commits.wake
 
     def _make_interfaces(self) -> None:
         guard = guard_with(self._fail)

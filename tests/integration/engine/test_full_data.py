@@ -107,7 +107,10 @@ def test_rows_under_a_floor_are_removed_for_good(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(tmp_path: Path) -> None:
+def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(materialiser, "IDLE_S", 0.02)
     clock = Clock()
     disk = engines.Disk()
     engine = engines.make(tmp_path, clock, free_bytes=disk)

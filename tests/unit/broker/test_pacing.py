@@ -56,7 +56,7 @@ def taken(precedence: Precedence) -> int:
     store: Any = None
     thread = CommitThread(
         store, Buffer(1 << 30), monotonic=lambda: NOW, publish=lambda _: None, maintain=lambda _: None,
-        on_fatal=lambda _: None, shared=Alone(), precedence=precedence,
+        rest_s=lambda: 1.0, on_fatal=lambda _: None, shared=Alone(), precedence=precedence,
     )  # fmt: skip
     for n in range(400):
         business = Business(1 + n % 2, f"flood{n % 2}", Reviews(first_s=1.0))

@@ -114,7 +114,7 @@ def test_a_broker_that_is_quiet_looks_at_itself_every_other_second(
     core = SimpleNamespace(
         data_dir=tmp_path,
         space=SimpleNamespace(free=lambda: 1 << 40, free_bytes_min=1),
-        commits=SimpleNamespace(turned_at=1e9, waited_s=0.0),
+        commits=SimpleNamespace(silent_s=lambda _: 0.0, waited_s=0.0),
         scrub=SimpleNamespace(),
         precedence=SimpleNamespace(rested_s={}),
     )

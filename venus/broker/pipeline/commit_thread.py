@@ -49,6 +49,7 @@ TURN_BYTES = 512 << 10
 SHARED_FOR_S = 1.0
 #: When what was too slow is sent again.
 SLOW_RETRY_S = 0.05
+#: So often the thread looks whether entries above the watermark may be applied, should nobody have told it.
 TICK_S = 0.2
 
 
@@ -64,6 +65,7 @@ class CommitThread:
         slow_request_s: float = 0.0,
         publish: Callable[[Group], None],
         maintain: Callable[[Group], None],
+        rest_s: Callable[[], float],
         on_fatal: Callable[[BaseException], None],
         linger_s: float = 0.0,
         shared: SharedLog,
@@ -73,6 +75,7 @@ class CommitThread:
         self._buffer = buffer
         self._monotonic = monotonic
         self._slow_request_s = slow_request_s
+        self._rest_s = rest_s
         self._on_fatal = on_fatal
         self._linger_s = linger_s
         self._precedence = precedence or Precedence(0.0)
@@ -81,8 +84,10 @@ class CommitThread:
         self._waiting: FairQueue[Command[Any]] = FairQueue(TURN_BYTES)
         self._shared_at = -SHARED_FOR_S
         self._group_size = GroupSize(*SHARED_GROUP_BYTES)
-        #: When the thread last looked at its queue, and how long the half messages of its last group had waited.
-        self.turned_at = monotonic()
+        #: When the thread last looked at its queue, or got the first command since; whether it waits for that.
+        self._turned_at = monotonic()
+        self._resting = False
+        #: How long the half messages of its last group had waited.
         self.waited_s = 0.0
         self._stopping = False
         self._failing = False
@@ -127,6 +132,8 @@ class CommitThread:
                     self._buffer.release(nbytes)
                 future.set_exception(closed(self._error))
                 return future
+            if self._resting and not self._waiting:
+                self._turned_at = command.submitted_at
             key = business or line
             if first:
                 self._waiting.put_first(command)
@@ -140,6 +147,16 @@ class CommitThread:
     def release(self, catalogue: Catalogue, business: Business) -> None:
         """Let a business go behind everything that was asked for it."""
         self.submit(lambda group: catalogue.release(business, storing=business in group.touched()), line=business)
+
+    def wake(self) -> None:
+        """Have the thread ask again for how long it may rest. From any thread."""
+        with self._ready:
+            self._ready.notify()
+
+    def silent_s(self, now: float) -> float:
+        """For how long it has not turned to what waits for it; 0 while nothing does. From any thread."""
+        with self._ready:
+            return 0.0 if self._resting and not self._waiting else max(0.0, now - self._turned_at)
 
     def advance(self) -> None:
         """Look at the watermark soon: it may have moved. From any thread."""
@@ -210,28 +227,30 @@ class CommitThread:
     def _take(self) -> list[Command[Any]] | None:
         with self._ready:
             if not self._waiting and not self._stopping and self._error is None:
-                self._ready.wait(TICK_S)
+                self._resting = True
+                self._ready.wait(TICK_S if self.writer.lagging else self._rest_s())
+                self._resting = False
             if self._linger_s and self._waiting and not self._stopping:
                 self._ready.wait(self._linger_s)
             if self._error is not None or (self._stopping and not self._waiting):
                 return None
-            self.turned_at = self._monotonic()
+            self._turned_at = self._monotonic()
             if self._waiting.lines > 1:
-                self._shared_at = self.turned_at
-            shared = self.turned_at - self._shared_at < SHARED_FOR_S
+                self._shared_at = self._turned_at
+            shared = self._turned_at - self._shared_at < SHARED_FOR_S
             if not shared:
                 return self._waiting.take(GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
-            most = self._precedence.turn_bytes(self._group_size.size, RESTING_GROUP_BYTES, self.turned_at)
+            most = self._precedence.turn_bytes(self._group_size.size, RESTING_GROUP_BYTES, self._turned_at)
             return self._waiting.take(most, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
 
     def _in_time(self, commands: list[Command[Any]]) -> list[Command[Any]]:
         """Refuse half messages that have waited too long: nothing of them is on disk, and the others shall not wait."""
-        self.waited_s = max((self.turned_at - c.submitted_at for c in commands if c.nbytes), default=0.0)
+        self.waited_s = max((self._turned_at - c.submitted_at for c in commands if c.nbytes), default=0.0)
         if not self._slow_request_s or self.waited_s <= self._slow_request_s:
             return commands
         kept = []
         for command in commands:
-            waited_s = self.turned_at - command.submitted_at
+            waited_s = self._turned_at - command.submitted_at
             if command.nbytes and waited_s > self._slow_request_s:
                 self._buffer.release(command.nbytes)
                 reject(command, SlowRequest(f"waited {waited_s:.2f} s for the disk", retry_after_s=SLOW_RETRY_S))

@@ -26,6 +26,8 @@ from venus.errors import StorageError, Unavailable
 #: Acknowledgements are logged, consumers and leases expired, and the queue trimmed at most so often.
 ACKNOWLEDGE_EVERY_S = 0.2
 MAINTAIN_EVERY_S = 1.0
+#: The same while nothing happens; each time wakes an idle broker.
+QUIET_EVERY_S = 10.0
 #: Space of trimmed log entries is given back in pieces of this size.
 COMPACT_BYTES = 64 << 20
 
@@ -58,6 +60,9 @@ class Upkeep:
         self._lock = threading.Lock()
         self._dirty: set[tuple[Business, str]] = set()
         self._acknowledged_at = self._maintained_at = monotonic()
+        self._is_quiet = False  # nothing was written since the last maintenance, or is moved by time alone
+        #: Told when there is something new to log; the commit thread's, which rests for as long as `rest_s` says.
+        self.wake: Callable[[], None] = lambda: None
         self._trimmed: dict[Business, tuple[int, int]] = {}  # entries whose space is not given back yet
         self._trimmed_bytes = 0
         self._compacting: threading.Thread | None = None
@@ -67,6 +72,16 @@ class Upkeep:
         if not consumer.transient:
             with self._lock:
                 self._dirty.add((business, consumer.group))
+            self.wake()
+
+    def rest_s(self) -> float:
+        """Return for how long nothing will be due unless there are commands."""
+        now = self._monotonic()
+        if self._dirty:
+            return max(0.0, self._acknowledged_at + ACKNOWLEDGE_EVERY_S - now)
+        is_quiet = self._is_quiet and not self._snapshots.checkpoints  # whose leases end
+        every_s = QUIET_EVERY_S if is_quiet else MAINTAIN_EVERY_S
+        return max(0.0, self._maintained_at + every_s - now)
 
     def finish(self, group: Group) -> None:
         """Log what was not logged yet: acknowledgements, and for how long consumers have been away."""
@@ -95,6 +110,18 @@ class Upkeep:
                 self._trim(group, business)
                 self._mark_delivered(business)
             self._compact()
+            self._is_quiet = not group.touched() and self._is_at_rest()
+        elif self._is_quiet:
+            self._is_quiet = not group.touched()
+
+    def _is_at_rest(self) -> bool:
+        """Whether there is nothing that time or another thread moves: absences, the full data, replicas."""
+        return not self._shared.is_shared and all(
+            business.is_filled
+            and business.materialised.offset >= business.visible_offset
+            and all(consumer.connected for consumer in business.attached())
+            for business in self._catalogue.stored()
+        )
 
     def _log_acknowledgements(self, group: Group) -> None:
         with self._lock:

@@ -132,7 +132,7 @@ class TrafficWatch:
 
     def _readings(self, late_s: float, machine: dict[str, float]) -> dict[str, float]:
         commits, space = self._core.commits, self._core.space
-        stuck_s = max(0.0, time.monotonic() - commits.turned_at - LOOK_S)
+        stuck_s = max(0.0, commits.silent_s(time.monotonic()) - LOOK_S)
         return {
             "CPU": self._own_cpu_percent(),
             "memory": machine["memory"],
@@ -149,7 +149,7 @@ class TrafficWatch:
     def _facts(self, machine: dict[str, float], consumers: list[Consumer], now: float) -> dict[str, float]:
         found = {
             "crash": float(self._running.crashed.pop() if self._running.crashed else 0),
-            "silence": time.monotonic() - self._core.commits.turned_at,
+            "silence": self._core.commits.silent_s(time.monotonic()),
             "latency": max((consumer.unacknowledged_s(now) for consumer in consumers), default=0.0),
             "memory": machine["memory"],
             "CPU": machine["CPU"],

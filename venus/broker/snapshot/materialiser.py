@@ -27,7 +27,10 @@ from venus.flow.small import SMALL_BYTES
 
 #: A checkpoint waits so long for the end of a cut.
 CUT_END_WAIT_S = 10.0
+#: Between two steps of a scrub or of what the scavenger has found, and two looks for free space.
 IDLE_S = 0.5
+#: So many of these times, while there is neither: each wakes an idle broker.
+QUIET = 20
 #: Commits that come to less than `SMALL_BYTES` are put together for so long, unless somebody waits for the full data.
 LINGER_S = 0.025
 
@@ -156,10 +159,13 @@ class Materialiser:
     def _wait(self) -> bool:
         with self._changed:
             if not self._stopping and not self._leaving and (self._paused or not self._pending):
-                self._changed.wait(IDLE_S)
+                self._changed.wait(IDLE_S if self._paused or self._is_tidying() else QUIET * IDLE_S)
             if self._pending and not self._paused:
                 self._changed.wait_for(self._is_urgent, LINGER_S)
             return not self._stopping
+
+    def _is_tidying(self) -> bool:
+        return self._scavenger.is_at_work or self._scrub.is_at_work
 
     def _is_urgent(self) -> bool:
         """Whether there is more to do than to put small commits together; with the lock."""

@@ -47,6 +47,8 @@ class Scavenger:
         self._known: dict[tuple[Business, int], float] = {}  # table with tombstones: when its last pass began
         self._pass: _Pass | None = None
         self._skipped = 0
+        #: Whether the last step found anything to do: then there may be more.
+        self.is_at_work = False
 
     @property
     def tables(self) -> set[tuple[Business, int]]:
@@ -80,6 +82,7 @@ class Scavenger:
         self._skipped = 0
         if self._pass is None:
             self._pass = self._next_pass()
+        self.is_at_work = self._pass is not None
         if self._pass is not None and self._run(self._pass):
             self._pass = None
 

@@ -42,6 +42,11 @@ class Scrub:
         #: Set while the lane of details is degraded: the pass goes on later.
         self.is_degraded = False
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a pass has begun and may go on."""
+        return self._pass is not None and not self.is_degraded
+
     def forget(self, business: Business) -> None:
         """Leave a business alone."""
         if self._business is business:
