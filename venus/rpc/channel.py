@@ -5,6 +5,8 @@ Flow control is left to gRPC (its bandwidth probe is what makes long lines fast)
 
 from __future__ import annotations
 
+import importlib
+
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -25,6 +27,10 @@ CLUSTER_KEEPALIVE_S = 3.0
 CONNECT_TIMEOUT_S = 5.0
 #: For finding out why a connection failed.
 EXPLAIN_TIMEOUT_S = 2.0
+#: gRPC wakes a thread that waits for a message ten times a second, so that it sees signals: Python 2 needed that. What
+#: a thread waits for wakes it all the same.
+WAKE_EVERY_S = 10.0
+importlib.import_module("grpc._common").__dict__["MAXIMUM_WAIT_TIMEOUT"] = WAKE_EVERY_S
 
 Options = list[tuple[str, int]]
 

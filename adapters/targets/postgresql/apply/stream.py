@@ -13,7 +13,7 @@ from venus.rpc import rows_wire
 from venus.rpc.subscriber import Subscriber
 
 #: How long a quiet stream is listened to before its session looks at what operators have asked for.
-IDLE_S = 0.5
+IDLE_S = 1.0
 #: A transaction with changes that are not decided is kept open so long after the last word about them.
 DECISION_WAIT_S = 5.0
 

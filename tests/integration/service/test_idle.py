@@ -1,0 +1,51 @@
+"""Nothing in an idle broker, or in its clients, wakes for nothing: what waits is woken by what it waits for."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.service.conftest import committed, connected
+from tests.support.brokers import BUSINESS, wait_for
+from venus.broker.service.process import RunningBroker
+from venus.rpc.subscriber import Subscriber
+
+pytestmark = pytest.mark.integration
+
+#: Threads, and how often each may wake in `WATCHED_S`.
+MOST = {"venus-commit": 4, "venus-materialise": 3, "venus-producer": 3, "venus-subscriber": 3}
+WATCHED_S = 2.5
+_SLEPT = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
+
+
+def wakes() -> dict[str, int]:
+    """Return how often each of these threads has gone to sleep so far."""
+    ids = {thread.name: thread.native_id for thread in threading.enumerate() if thread.name in MOST}
+    told = {name: Path(f"/proc/self/task/{number}/status").read_text() for name, number in ids.items()}
+    return {name: int(_SLEPT.findall(text)[0]) for name, text in told.items()}
+
+
+def woken() -> dict[str, int]:
+    """Return how often each of them wakes while nothing happens."""
+    before = wakes()
+    time.sleep(WATCHED_S)
+    return {name: count - before[name] for name, count in wakes().items()}
+
+
+def is_idle() -> bool:
+    found = woken()
+    assert found.keys() == MOST.keys()
+    return all(count <= MOST[name] for name, count in found.items())
+
+
+def test_threads_of_an_idle_broker_and_of_its_clients_sleep(broker: RunningBroker) -> None:
+    with connected(broker) as sender, Subscriber(broker.address, BUSINESS, "test", credit_bytes=1 << 20) as reader:
+        committed(sender, 1)
+        reader.open(0, 0)
+        increment, *_ = reader.increments(10.0)
+        reader.acknowledge(increment.base_offset + increment.count)
+        wait_for(is_idle, 60.0)  # behind the work come upkeep, credit and acknowledgements
