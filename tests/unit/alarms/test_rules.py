@@ -31,7 +31,7 @@ ORDERS = TableSchema(
     table_id=1, version=1, namespace="shop", name="orders", key=("a",),
     columns=(Column(name="a", number=1, type=LogicalType(kind=Kind.INT, length=8)),),
 )  # fmt: skip
-AWAY = uppers.Away(at="south", nearest="north", since=0.0, kind=uppers.Kind.SILENT, why="no")
+AWAY = uppers.Away(at="south", nearest="north", since=0.0, kind=uppers.Kind.SILENT, why="no", looked_at=0.0)
 ABOVE = broker_pb2.NetworkStatus(set="europe", tier="tandem", level=1, labels=["eu"])
 
 

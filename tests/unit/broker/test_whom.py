@@ -12,7 +12,7 @@ from venus.broker.mirrors.whom import Here, alarm, fitness, why_not_back
 from venus.rpc.address import NONE
 from venus.wire import broker_pb2
 
-HERE = Here(end=100, epoch=7)
+HERE = Here(end=100, epoch=7, next=102)
 Mirror = broker_pb2.MirrorStatus
 
 
@@ -33,7 +33,8 @@ def following(**fields: object) -> Mirror:
         (entry(following(lag_ms=4000)), Kind.FIT, ""),
         (entry(following(state="elsewhere")), Kind.FIT, ""),
         (None, Kind.APART, "it does not have main"),
-        (entry(log_start=101), Kind.APART, "its queue begins at offset 101, and 100 is the next here"),
+        (entry(next_offset=102, log_start=102), Kind.FIT, ""),
+        (entry(next_offset=103, log_start=103), Kind.APART, "its queue begins at offset 103, and 102 is the next here"),
         (entry(next_offset=99), Kind.LATE, "it is 1 offsets behind this set"),
         (entry(epoch=6), Kind.APART, "it has a history that the home has left"),
         (entry(following(epoch_at_end=6)), Kind.APART, "it has a history that the home has left"),
@@ -72,12 +73,18 @@ def test_who_has_nothing_yet_asks_for_nothing_in_particular() -> None:
     ],
 )
 def test_who_is_away_says_why_and_what_to_do(kind: Kind, left_s: float | None, why: str, do: str) -> None:
-    away = Away(at="south", nearest="north", since=0.0, kind=kind, why="no", left_s=left_s)
+    away = Away(at="south", nearest="north", since=5.0, kind=kind, why="no", looked_at=80.0, left_s=left_s)
 
-    assert why_not_back(away) == why
-    assert alarm(away, "main", 75.4) == (
+    assert why_not_back(away, 80.4) == why
+    assert alarm(away, "main", 80.4) == (
         f"set north is the nearest above, and is not used for 75 s: main comes from set south; {why}; {do}"
     )
+
+
+def test_what_was_seen_of_a_set_a_while_ago_is_not_said_of_now() -> None:
+    away = Away(at="south", nearest="north", since=5.0, kind=Kind.FIT, why="", looked_at=80.0, left_s=41.0)
+
+    assert why_not_back(away, 84.0) == "it served again 4 s ago; 41 s more without a break are waited for"
 
 
 def test_addresses_of_one_set_belong_together_in_the_place_of_the_first() -> None:

@@ -109,7 +109,7 @@ class MirrorStatuses:
                 alike[away.at, away.nearest, away.kind].append((pull.business, away))
         for found in alike.values():
             first = min((away for _, away in found), key=lambda away: away.since)
-            yield alarm(first, ", ".join(name for name, _ in found), self._monotonic() - first.since)
+            yield alarm(first, ", ".join(name for name, _ in found), self._monotonic())
 
     # -- one business ----------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class MirrorStatuses:
             cut_off=self._cut_off(state, pull, above), epoch_at_end=business.epoch_at_end,
         )  # fmt: skip
         if pull is not None and (away := pull.away()) is not None:
-            found.nearest, found.not_back = away.nearest, why_not_back(away)
+            found.nearest, found.not_back = away.nearest, why_not_back(away, now)
             found.away_since_us = self._core.clock_us() - int((now - away.since) * 1e6)
         return found
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from venus.broker.core import Core
 from venus.broker.mirrors.lag import Lag
@@ -102,7 +103,7 @@ class Pull:
         return self.puller.progress.told
 
     def here(self) -> Here:
-        """Return what was here a moment ago, so that a set above that has as much counts as one that does."""
+        """Return what is here, and what was a moment ago: a set above that has as much counts as one that does."""
         now, found = self._monotonic(), self._core.catalogue
         newest = Here()
         if found.has(self.business):
@@ -114,7 +115,8 @@ class Pull:
                 self._ends.append((now, newest))
             while len(self._ends) > 1 and now - self._ends[1][0] >= ON_THE_WAY_S:
                 self._ends.popleft()
-            return min((self._ends[0][1], newest), key=lambda here: here.end)
+            before = min((self._ends[0][1], newest), key=lambda here: here.end)
+            return replace(before, next=newest.end)
 
     def known(self, names: Sequence[str], renamed: Mapping[str, str]) -> None:
         """Take in which sets there are."""

@@ -85,13 +85,17 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """It is pulled from elsewhere than from the nearest set. `left_s`: more seconds until it goes back; None = open."""
+    """It is pulled from elsewhere than from the nearest set, which was of a kind when it was looked at last.
+
+    `left_s`: more seconds until it goes back; None = open.
+    """
 
     at: str
     nearest: str
     since: float
     kind: Kind
     why: str
+    looked_at: float
     left_s: float | None = None
 
 
@@ -255,8 +259,8 @@ class Uppers:
         nearest = self.names[0]
         if self.in_use == nearest:
             return None
-        found = self._standings[nearest].fitness
+        found = self._standings[nearest]
         return Away(
-            at=self.in_use, nearest=nearest, since=self._away_since, kind=found.kind, why=found.why,
-            left_s=self._left_s(nearest),
+            at=self.in_use, nearest=nearest, since=self._away_since, kind=found.fitness.kind, why=found.fitness.why,
+            looked_at=found.looked_at, left_s=self._left_s(nearest),
         )  # fmt: skip

@@ -13,6 +13,8 @@ from venus.wire import broker_pb2
 
 #: A set that has not had everything for longer is not gone to.
 LAG_MAX_S = 5.0
+#: What a set was at a look counts as what it is for so long.
+NEWS_S = 1.5
 NOT_YET = "the set above has not answered yet"
 #: What to do about the nearest set, by what it is good for.
 _DO = {
@@ -73,10 +75,14 @@ class Only:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """What is here of a business: where the queue ended a moment ago, and in which epoch. 0 = there is nothing."""
+    """What is here of a business: where the queue ended a moment ago, and in which epoch. 0 = there is nothing.
+
+    `next`: where it ends now, and is gone on with.
+    """
 
     end: int = 0
     epoch: int = 0
+    next: int = 0
 
 
 def fitness(entry: broker_pb2.BusinessStatus | None, business: str, here: Here) -> Fitness:
@@ -87,8 +93,10 @@ def fitness(entry: broker_pb2.BusinessStatus | None, business: str, here: Here) 
         return Fitness(Kind.APART, "nobody leads it there")
     if entry.HasField("mirror") and (found := _as_mirror(entry.mirror)) is not None:
         return found
-    if entry.log_start > here.end > 0:
-        return Fitness(Kind.APART, f"its queue begins at offset {entry.log_start:,}, and {here.end:,} is the next here")
+    if entry.log_start > here.next > 0:
+        return Fitness(
+            Kind.APART, f"its queue begins at offset {entry.log_start:,}, and {here.next:,} is the next here"
+        )
     if entry.next_offset < here.end:
         return Fitness(Kind.LATE, f"it is {here.end - entry.next_offset:,} offsets behind this set")
     epoch = entry.mirror.epoch_at_end if entry.HasField("mirror") else entry.epoch
@@ -110,11 +118,13 @@ def _as_mirror(mirror: broker_pb2.MirrorStatus) -> Fitness | None:
     return None
 
 
-def why_not_back(away: Away) -> str:
-    """Say why the nearest set is not gone back to."""
+def why_not_back(away: Away, now: float) -> str:
+    """Say why the nearest set is not gone back to; it may have ended since it was looked at."""
     match away.kind:
         case Kind.FIT:
-            return f"it serves again; {away.left_s or 0.0:,.0f} s more without a break are waited for"
+            ago_s = now - away.looked_at
+            seen = f"it served again {ago_s:,.0f} s ago" if ago_s >= NEWS_S else "it serves again"
+            return f"{seen}; {away.left_s or 0.0:,.0f} s more without a break are waited for"
         case Kind.UNKNOWN:
             return "it has not been looked at yet"
         case Kind.SILENT:
@@ -122,10 +132,10 @@ def why_not_back(away: Away) -> str:
     return away.why
 
 
-def alarm(away: Away, businesses: str, lasts_s: float) -> str:
+def alarm(away: Away, businesses: str, now: float) -> str:
     """Say that a set is away from the nearest one above, and what to do."""
     do = _DO.get(away.kind, "it goes back by itself")
     return (
-        f"set {away.nearest} is the nearest above, and is not used for {lasts_s:,.0f} s: {businesses} comes from set "
-        f"{away.at}; {why_not_back(away)}; {do}"
+        f"set {away.nearest} is the nearest above, and is not used for {now - away.since:,.0f} s: {businesses} comes "
+        f"from set {away.at}; {why_not_back(away, now)}; {do}"
     )
