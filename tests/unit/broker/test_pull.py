@@ -1,4 +1,4 @@
-"""What a pull takes for what is here."""
+"""What a pull takes for what is here, and what it does about a set above that has other rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from venus.broker.mirrors.pulls import ON_THE_WAY_S, Pull
-from venus.broker.mirrors.uppers import TIMES
+from venus.broker.mirrors.uppers import TIMES, Fitness, Kind
 from venus.broker.mirrors.whom import Above, Here
+from venus.errors import OtherRows
 
 
 class Pulled:
@@ -42,3 +43,18 @@ def test_a_queue_above_is_compared_with_what_is_here_now_and_its_end_with_what_w
     assert pulled.pull.here() == Here(end=10, epoch=7, next=90)
     pulled.now += ON_THE_WAY_S
     assert pulled.pull.here() == Here(end=90, epoch=7, next=90)
+
+
+def test_a_set_with_other_rows_is_left_for_one_that_may_have_them() -> None:
+    pulled = Pulled()
+    pull, found = pulled.pull, []
+    for _ in range(8):
+        pulled.now += 1.0
+        for name in ("north", "south"):
+            pull.looked(name, Fitness(Kind.FIT))
+        found.append(pull.in_use)
+        if pull.in_use == "north":
+            assert not pull.ended(pull.above(), OtherRows("main: set north has other rows"))
+    assert (found[0], found[-1]) == ("north", "south")
+    assert not pull.is_trial
+    assert pulled.woken

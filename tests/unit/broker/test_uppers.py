@@ -171,6 +171,33 @@ def test_who_proves_to_have_another_history_is_left_at_once_and_not_tried_for_tw
     assert watched.wait(4)[-1] == "north"
 
 
+def test_who_is_where_other_rows_are_goes_on_at_the_next_set_until_one_has_his() -> None:
+    watched = Watched()
+    watched.wait(10)
+    found = []
+    for _ in range(20):
+        if watched.uppers.in_use != "east":
+            watched.uppers.has_other_rows(watched.now, "other rows")
+        else:
+            watched.uppers.pulls()
+        found += watched.wait(1)
+    assert list(dict.fromkeys(found)) == ["north", "south", "east"], "nobody is tried twice"
+    assert found.index("east") == 9, "after five seconds at each"
+    assert not watched.uppers.is_trial, "there is nobody to go back to"
+    away = watched.uppers.away()
+    assert away is not None
+    assert (away.nearest, away.kind, away.why) == ("north", Kind.APART, "other rows")
+    assert set(watched.wait(100)) == {"east"}
+    assert watched.wait(30)[-1] == "north", "it may have them by now"
+
+
+def test_who_has_no_other_set_stays_where_other_rows_are() -> None:
+    watched = Watched("north")
+    for _ in range(100):
+        watched.uppers.has_other_rows(watched.now, "other rows")
+        assert watched.wait(1) == ["north"]
+
+
 def test_a_set_that_is_tried_may_need_a_moment() -> None:
     watched = Watched()
     watched.loses("north")

@@ -14,7 +14,7 @@ from venus.broker.mirrors.progress import State, Told
 from venus.broker.mirrors.puller import Puller
 from venus.broker.mirrors.uppers import Away, Fitness, Kind, Times, Uppers
 from venus.broker.mirrors.whom import Above, Here
-from venus.errors import Diverged, ProtocolError, Refused, Unavailable
+from venus.errors import Diverged, OtherRows, ProtocolError, Refused, Unavailable
 from venus.network.row_filters import RowFilter
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,9 @@ class Pull:
     def ended(self, above: Above, error: Exception) -> bool:
         """Note why a session has ended; return whether it was a try that nothing else follows from."""
         for_good = isinstance(error, _FOR_GOOD) and self._uppers.is_trial
+        if isinstance(error, OtherRows) and not for_good and self._uppers.in_use == above.set:
+            self._has_other_rows(str(error))
+            return False
         if self._uppers.in_use != above.set or not (for_good or isinstance(error, Unavailable)):
             return False
         return self._failed(str(error), for_good=for_good)
@@ -78,6 +81,11 @@ class Pull:
             )
         self._failing()
         return left
+
+    def _has_other_rows(self, why: str) -> None:
+        with self._lock:
+            self._uppers.has_other_rows(self._monotonic(), why)
+        self._failing()
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 

@@ -178,13 +178,25 @@ class Uppers:
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not self._back_to or not (for_good or now - self._moved_at >= self._times.trial_s):
             return False
-        tried, back_to = self._standings[self.in_use], self._back_to
-        tried.barred, tried.barred_until, tried.fit_since = why, now + self._times.back_after_s, None
-        tried.fitness, tried.since = Fitness(Kind.APART, why), now
+        back_to = self._back_to
+        self._bar(now, why)
         away_since = self._away_since
         self._use(back_to, now)
         self._away_since = away_since  # it was away all the time
         return True
+
+    def has_other_rows(self, now: float, why: str) -> None:
+        """Note that nothing can be taken from the set in use, which was no try: another one may have these rows."""
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        self._bar(now, why)
+
+    def _bar(self, now: float, why: str) -> None:
+        """Take the set in use for unfit, whatever it says of itself, until it may have become another."""
+        found = self._standings[self.in_use]
+        found.barred, found.barred_until, found.fit_since = why, now + self._times.back_after_s, None
+        if found.fitness.kind is not Kind.APART:
+            found.since = now
+        found.fitness = Fitness(Kind.APART, why)
 
     # -- what follows from it --------------------------------------------------------------------------------------
 
@@ -201,7 +213,8 @@ class Uppers:
         wanted = self._instead(now, busy) or ("" if busy or self._failing_since is not None else self._nearer(now))
         if not wanted or now - self._moved_at < self._times.moves_apart_s:
             return False
-        serves = self._standings[self.in_use].fitness.kind is not Kind.SILENT
+        used = self._standings[self.in_use]
+        serves = used.fitness.kind is not Kind.SILENT and now >= used.barred_until
         back_to = self.in_use if serves and not busy else ""
         self._use(wanted, now)
         self._back_to = back_to
