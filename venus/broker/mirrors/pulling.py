@@ -117,7 +117,8 @@ class Pulling:
     def ended(self, error: VenusError) -> bool:
         """Take in why a session has ended; return whether that is news."""
         lasted_s = self._monotonic() - self._began_at
-        self.wait_s = RETRY_FIRST_S if lasted_s > RETRY_MAX_S else min(2 * self.wait_s, RETRY_MAX_S)
+        longer_s = min(max(2 * self.wait_s, RETRY_FIRST_S), RETRY_MAX_S)  # a move to another set has waited for nothing
+        self.wait_s = RETRY_FIRST_S if lasted_s > RETRY_MAX_S else longer_s
         if isinstance(error, _Moved):
             self.wait_s = 0.0
             return False
