@@ -124,11 +124,14 @@ class Clients:
 
     # -- consumers -------------------------------------------------------------------------------------------------
 
-    def open(self, stream: Stream, group: str, offset: int, epoch: int, transient: bool) -> None:
+    def open(
+        self, stream: Stream, group: str, offset: int, epoch: int, transient: bool,
+        wanted: broker_pb2.Open | None = None,
+    ) -> None:  # fmt: skip
         """Begin a consumer's stream, with the full data if it asks for that."""
         if offset == FULL and self._making:  # its thread would wait for the other snapshot
             if stream.open:
-                self._host.soon(WAITS_S, self.open, stream, group, offset, epoch, transient)
+                self._host.soon(WAITS_S, self.open, stream, group, offset, epoch, transient, wanted)
             return
         core, snapshot, rows = self._host.core, None, None
         try:
@@ -137,7 +140,9 @@ class Clients:
             if offset == FULL:
                 snapshot, rows = self._full_data(group)
                 offset, epoch = snapshot.offset, snapshot.epoch
-            opened = core.subscriptions.check_position(BUSINESS, offset, epoch)
+                if wanted is not None and snapshot.HasField("rows"):
+                    wanted.rows.CopyFrom(snapshot.rows)
+            opened = core.subscriptions.check_position(BUSINESS, offset, epoch, wanted)
             token = core.subscriptions.attach(BUSINESS, group, offset, transient=transient)
         except (VenusError, TimeoutError) as error:
             stream.end(error if isinstance(error, VenusError) else Unavailable("it takes too long"))
@@ -147,8 +152,11 @@ class Clients:
         if not stream.open:
             stream._left()
             return
-        stream.down("opened", opened, snapshot, rows)
+        self._answer(stream, opened, snapshot, rows)
         self.deliver()
+
+    def _answer(self, stream: Stream, *what: Any) -> None:
+        stream.down("opened", *what)
 
     def _full_data(self, group: str) -> tuple[broker_pb2.Snapshot, dict[bytes, bytes]]:
         full_data = self._host.core.full_data

@@ -54,12 +54,12 @@ class Source:
             self.rows.clear()
             self._note(None)
         for _ in range(self._random.randint(1, 4)):
-            key = b"k%d" % self._random.randrange(KEYS)
+            key = self.key(self._random.randrange(KEYS))
             if self._random.random() < 0.3:
                 self.rows.pop(key, None)
             else:
                 self._values += 1
-                self.rows[key] = b"v%d" % self._values
+                self.rows[key] = self.value(self._values)
             self._note(key)
 
     def _note(self, key: bytes | None) -> None:
@@ -97,8 +97,7 @@ class Source:
                 cut_end=i + 1 == len(parts),
             )
             if described and i == 0:
-                for table in self.tables:
-                    message.schemas.add(table_id=table, version=1, namespace="shop", name=NAMES[table])
+                message.schemas.extend(self.described(table) for table in self.tables)
             self._fill(message, part, truncates=bool(markers))
             bodies.append(message.SerializeToString())
             record = BatchRecord(
@@ -134,6 +133,18 @@ class Source:
     def table_of(self, _key: bytes) -> int:
         """Return the table in which a key is."""
         return TABLE
+
+    def key(self, number: int) -> bytes:
+        """Return the record id of a key."""
+        return b"k%d" % number
+
+    def value(self, number: int) -> bytes:
+        """Return the row that the application writes as its n-th."""
+        return b"v%d" % number
+
+    def described(self, table: int) -> change_pb2.TableSchema:
+        """Return what the broker is told of a table."""
+        return change_pb2.TableSchema(table_id=table, version=1, namespace="shop", name=NAMES[table])
 
     def commit(self, epoch: int, cut: Cut) -> None:
         """Run the local transaction. Raises Fenced."""

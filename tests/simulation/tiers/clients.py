@@ -50,8 +50,13 @@ class TierClients(Clients):
         if not stream.open:
             stream._left()
             return
-        stream.down("opened", opened)
+        self._answer(stream, opened)
         self.deliver()
+
+    def _answer(self, stream: Stream, *what: Any) -> None:
+        """Say with the answer which rows there are, for the judge."""
+        host: Any = self._host
+        stream.down("opened", *what, host.world.judge.rows.at(host))
 
     def deliver(self) -> None:
         """Send what is committed to those who do not have it."""

@@ -9,8 +9,10 @@ import xxhash
 from tests.simulation.brokers.source import Rows
 from tests.simulation.brokers.streams import Stream
 from tests.simulation.judge import Violation
-from tests.simulation.tiers.source import apply, table_of
-from venus.errors import OffsetDiverged, OffsetTrimmed, VenusError
+from tests.simulation.tiers.row_judge import agree
+from tests.simulation.tiers.rows import EVERY, Admits, shown, table_of
+from tests.simulation.tiers.source import apply
+from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, VenusError
 from venus.model import FULL
 from venus.network.directory import Preference
 from venus.wire import broker_pb2, change_pb2
@@ -35,6 +37,9 @@ class Consumer:
         self.rows: Rows = {}
         self.offset: int = FULL
         self.epoch = self.sequence = 0
+        self.said: broker_pb2.RowsIdentity | None = None  # which rows there are, as it was told
+        self.admits: Admits = EVERY
+        self._apart: set[str] = set()  # the sets that have other rows
         self._may_be: list[Timeline] = []
         # the process
         self._stream: Stream | None = None
@@ -51,8 +56,12 @@ class Consumer:
 
     def forked(self, timeline: Timeline) -> None:
         """Take note of another history: who has nothing but its past may go on in it."""
-        if timeline.source.shown(self.sequence, self.tables) == self.rows:
+        if self._shown(timeline) == self.rows:
             self._may_be.append(timeline)
+
+    def _shown(self, timeline: Timeline) -> Rows | None:
+        found = timeline.source.shown(self.sequence, self.tables)
+        return None if found is None else shown(found, self.admits)
 
     def _tick(self) -> None:
         self._loop.after(TICK_S * (0.5 + self._random.random()), self._tick)
@@ -75,7 +84,8 @@ class Consumer:
             self._sets.failed(host.name)
             return
         stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, host, error))  # type: ignore[arg-type]
-        stream.up(host.clients.open, stream, self.group, self.offset, self.epoch, False)
+        wanted = broker_pb2.Open(group=self.group, rows=self.said if self.offset != FULL else None)
+        stream.up(host.clients.open, stream, self.group, self.offset, self.epoch, False, wanted)
 
     def _ended(self, stream: Stream, host: TierHost, error: VenusError) -> None:
         if stream is not self._stream:
@@ -87,9 +97,21 @@ class Consumer:
                 if isinstance(error, OffsetDiverged) and len(self._world.timelines) == 1:
                     raise Violation("what a consumer has applied is never taken back", str(error))
                 self.offset, self.epoch = FULL, 0
+            case OtherRows():
+                self._other_rows(host)
             case _:
                 self._loop.counts["a consumer lost its set"] += 1
                 self._sets.failed(host.name)
+
+    def _other_rows(self, host: TierHost) -> None:
+        """Go on elsewhere; if every set has other rows, somebody has the target loaded again."""
+        self._loop.counts["a consumer was told of other rows"] += 1
+        self._apart.add(host.name)
+        self._sets.failed(host.name)
+        if self._apart >= set(self._sets.choices):
+            self._loop.counts["a consumer was loaded again: no set has its rows"] += 1
+            self._apart.clear()
+            self.offset, self.epoch = FULL, 0
 
     def _taken(self, word: str, *what: Any) -> None:
         if self._stream is None:
@@ -100,7 +122,13 @@ class Consumer:
         else:
             self._increments(what[0], what[1])
 
-    def _opened(self, _: Any, snapshot: broker_pb2.Snapshot | None, rows: Rows | None) -> None:
+    def _opened(
+        self, opened: broker_pb2.Opened, snapshot: broker_pb2.Snapshot | None, rows: Rows | None, admits: Admits
+    ) -> None:
+        if snapshot is None and self.offset:
+            agree(self.group, self.admits, admits, self.tables)
+        self._apart.clear()
+        self.said, self.admits = opened.rows if opened.HasField("rows") else None, admits
         if snapshot is None or rows is None:
             return
         self._loop.counts["full data read"] += 1
@@ -111,7 +139,7 @@ class Consumer:
 
     def _agrees(self, invariant: str) -> None:
         """Raise Violation unless the rows are those of one history, the same as before."""
-        may_be = [line for line in self._may_be if line.source.shown(self.sequence, self.tables) == self.rows]
+        may_be = [line for line in self._may_be if self._shown(line) == self.rows]
         if not may_be:
             raise Violation(invariant, f"{self.group} at Sequence {self.sequence}: {self.rows}")
         self._may_be = may_be
@@ -124,6 +152,8 @@ class Consumer:
             if increment.base_offset != self.offset:
                 raise Violation("offsets are dense", f"{self.group}: {increment.base_offset} follows {self.offset}")
             self.offset, self.epoch = increment.base_offset + increment.count, increment.epoch
+            if increment.HasField("rows"):
+                self.said = increment.rows
             if body.left_out:
                 continue
             if body.first_sequence <= self.sequence:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.brokers.memory_store import Families, Family, MemoryDisk
+from tests.simulation.tiers.rows import random_where
 from venus.broker.store import keys
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ def plan(world: TierWorld, until: float) -> None:
     """Let faults of some kinds happen until a time."""
     random = world.loop.random
     kinds = random.sample(KINDS, random.randint(2, len(KINDS)))
+    if world.has_predicates and world.chooser.random() < 0.8:
+        kinds += [predicates] * world.chooser.choice((1, 4, 8))
     pause = random.choice((0.5, 1.0, 2.0))
     at = world.loop.now
     while at < until:
@@ -211,6 +214,29 @@ def labels(world: TierWorld, seconds: float) -> None:
     start_after(world, host, min(seconds, 1.0))
 
 
+def predicates(world: TierWorld, seconds: float) -> None:
+    """Give a set, or each tandem set, other predicates, and start it again; now and then back again soon after."""
+    chooser, hosts = world.chooser, world.hosts
+    name = chooser.choice([host.name for host in hosts.values() if host.upstream])
+    names = ("t", "u") if name in ("t", "u") and "u" in hosts and chooser.random() < 0.5 else (name,)
+    where, before = random_where(chooser), {name: hosts[name].where for name in names}
+    for name in names:
+        _restart(world, hosts[name], where, min(seconds, 1.0))
+    if chooser.random() < 0.4:
+        for name in names:
+            world.loop.after(1.5 + chooser.random(), _restart, world, hosts[name], before[name], 0.2)
+    elif len(names) == 1 and (twin := hosts.get({"t": "u", "u": "t"}.get(name, ""))) is not None:
+        # whoever went on there comes back
+        world.loop.after(5.0 + 2.0 * chooser.random(), _restart, world, twin, twin.where, 2.0)
+
+
+def _restart(world: TierWorld, host: TierHost, where: dict[str, str], seconds: float) -> None:
+    if host.up and not world.is_healed:
+        host.end()
+        host.where = where
+        start_after(world, host, seconds)
+
+
 def on_disk(families: Families) -> MemoryDisk:
     """Return a disk that has all of this."""
     disk = MemoryDisk()
@@ -221,6 +247,7 @@ def on_disk(families: Families) -> MemoryDisk:
 
 def heal(world: TierWorld) -> None:
     """End everything that is wrong."""
+    world.is_healed = True
     world.network.heal()
     world.interruptions.clear()
     world.put_back()

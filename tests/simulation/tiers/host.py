@@ -17,6 +17,7 @@ from venus.broker.mirrors import identity, place
 from venus.broker.mirrors.network import Network
 from venus.broker.mirrors.uppers import Times
 from venus.config import Broker, Cluster
+from venus.network import row_filters
 from venus.rpc.address import NONE
 from venus.wire import broker_pb2
 
@@ -43,6 +44,7 @@ class TierHost(ThreadedProcess):
         self.world, self.name = world, name
         self.tier, self.level, self.upstream = tier, level, upstream
         self.labels: tuple[str, ...] = ()
+        self.where: dict[str, str] = {}  # predicates, by table
         self.disk = BrokerDisk(name)
         self.free_bytes = 1 << 30
         self.acknowledges_in: int | None = None
@@ -72,6 +74,12 @@ class TierHost(ThreadedProcess):
         wanted = place.wanted(LABELS, self.labels, BUSINESS)
         return mirror is not None and mirror.only != wanted
 
+    @property
+    def stale_where(self) -> bool:
+        """Whether what it has was taken with other predicates."""
+        mirror = self.business.committed.mirror if self.business is not None else None
+        return mirror is not None and not row_filters.same(mirror.where, row_filters.configured(self.where))
+
     def start(self) -> None:
         """Begin a process on what is on the disk."""
         self.begin()
@@ -89,6 +97,7 @@ class TierHost(ThreadedProcess):
     def _place(self) -> Network:
         cluster: dict[str, Any] = {"set": self.name, "tier": self.tier, "level": self.level}
         cluster |= {"upstream": tuple(f"{name}:1" for name in self.upstream), "labels": self.labels}
+        cluster["where"] = {BUSINESS: self.where} if self.where else {}
         network = Network(
             self.core, Cluster(**cluster), LABELS, proof=NONE, monotonic=lambda: self.loop.now,
             puller=SimulatedPuller, look=partial(SimulatedLook, self), times=TIMES,  # type: ignore[arg-type]
@@ -101,7 +110,10 @@ class TierHost(ThreadedProcess):
         return network
 
     def _committed(self) -> None:
-        self.world.judge.committed_at(self)
+        try:
+            self.world.judge.committed_at(self)
+        except Exception as found:  # who is told of a commit may fail, and the broker goes on
+            self.loop.after(0.0, self.fails, found)
         self.soon(0.0005, self.clients.deliver)
 
     def end(self) -> None:

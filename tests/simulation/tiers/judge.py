@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.brokers.judge import full_data
 from tests.simulation.brokers.source import Cut, Rows
 from tests.simulation.judge import Violation
-from tests.simulation.tiers.source import TieredSource, table_of
+from tests.simulation.tiers import rows as columned
+from tests.simulation.tiers.row_judge import RowJudge
+from tests.simulation.tiers.rows import Admits, table_of
+from tests.simulation.tiers.source import TieredSource
 from venus.broker.queue import places
 
 if TYPE_CHECKING:
@@ -32,6 +35,14 @@ class Timeline:
         """Return the history that goes on from here below an offset."""
         return Timeline(source, {offset: batch for offset, batch in self.book.items() if offset < end})
 
+    def sequence_at(self, offset: int) -> int:
+        """Return the Sequence of the last change below an offset where a batch ends, -1 if none ends there."""
+        if not offset:
+            return 0
+        digest = next((d for at, (count, _, d) in self.book.items() if at + count == offset), None)
+        by_digest = {digest: sequence for sequence, (digest, _) in self.source.history.items()}
+        return -1 if digest is None else by_digest.get(digest, -1)
+
 
 @dataclass
 class Mirrored:
@@ -50,6 +61,7 @@ class TierJudge:
     def __init__(self, world: TierWorld) -> None:
         self._world = world
         self._known: dict[str, Mirrored] = {}
+        self.rows = RowJudge()
 
     # -- producers -------------------------------------------------------------------------------------------------
 
@@ -77,17 +89,19 @@ class TierJudge:
         """Take note of another history: whoever has nothing but its past may go on in it."""
         end = max((offset + batch[0] for offset, batch in timeline.book.items()), default=0)
         for known in self._known.values():
-            if known.judged is not None and known.judged <= end:
+            if known.judged is None or known.judged <= end:
                 known.may_be.append(timeline)
 
     def started(self, host: TierHost) -> None:
         """Judge a process that has begun: what it acknowledged must be on its disk."""
+        self.rows.began(host)
         business = host.business
         if business is None or business.committed.mirror is None:
             self._known.pop(host.name, None)
             return
         known = self._of(host)
-        known.judged = None
+        # what is left of its queue is compared again: it may have lost what told histories apart
+        known.judged, known.may_be = None, list(self._world.timelines)
         if business.committed.next_offset < known.acknowledged:
             raise Violation(
                 "a mirror never claims more than it has",
@@ -121,7 +135,7 @@ class TierJudge:
             if not host.upstream:
                 if self._world.timeline.book.setdefault(place.base_offset, batch) != batch:
                     raise Violation("an offset of the home has one batch", f"{place.base_offset}")
-            elif not host.labels:
+            elif not host.labels and self.rows.at(host) == columned.EVERY:
                 known.may_be = [found for found in known.may_be if found.book.get(place.base_offset) == batch]
                 if not known.may_be:
                     raise Violation(
@@ -130,6 +144,7 @@ class TierJudge:
                     )
         known.judged = at
         known.ends.append((self._world.loop.now, business.committed.next_offset))
+        self.rows.committed(host, known)
 
     def moved(self, host: TierHost, upper: TierHost) -> None:
         """Judge a set that left one that served: the other one must have what was here when it was looked at."""
@@ -163,14 +178,18 @@ class TierJudge:
             if business.materialised.offset != business.visible_offset or business.visible_offset != end:
                 return False
             mirror = business.committed.mirror
-            if mirror is not None and (not mirror.end or host.stale_labels):
+            if mirror is not None and (not mirror.end or host.stale_labels or host.stale_where):
                 return False
         return self.whole()
 
     def at_nearest(self) -> bool:
-        """Whether every set pulls from the nearest set above."""
+        """Whether every set pulls from the nearest set above that has its rows."""
         mirrors = [host for host in self._world.hosts.values() if host.upstream]
-        return all(pull.in_use == host.upstream[0] for host in mirrors for pull in host.network._pulls.all)
+        return all(pull.in_use == self._nearest(host) for host in mirrors for pull in host.network._pulls.all)
+
+    def _nearest(self, host: TierHost) -> str:
+        hosts = self._world.hosts
+        return next((name for name in host.upstream if self.rows.would_do(host, hosts[name])), "")
 
     def came_past(self) -> bool:
         """Whether the home has come past everybody."""
@@ -178,6 +197,8 @@ class TierJudge:
         found = [host.business.committed.next_offset for host in world.hosts.values() if host.business is not None]
         home = world.home.business
         found += [consumer.offset for consumer in world.consumers]
+        if any(host.stale_where for host in world.hosts.values()):
+            return False  # a cut may be waited for
         return home is not None and home.committed.next_offset >= max(found)
 
     def consumed(self) -> bool:
@@ -186,20 +207,26 @@ class TierJudge:
         assert home is not None
         end = home.committed.next_offset
         consumers = self._world.consumers
-        return all(found.offset == end and found.rows == self._wanted(found.tables) for found in consumers)
+        return all(
+            found.offset == end and found.rows == self._wanted(found.tables, found.admits) for found in consumers
+        )
 
     def whole(self) -> bool:
         """Whether every set has the rows of the source."""
-        return all(full_data(host) == self._wanted(host.tables) for host in self._world.hosts.values())  # type: ignore[arg-type]
+        return all(full_data(host) == self._wanted_of(host) for host in self._world.hosts.values())  # type: ignore[arg-type]
 
     def final(self) -> None:
         """Compare everything."""
         for host in self._world.hosts.values():
-            if (rows := full_data(host)) != self._wanted(host.tables):  # type: ignore[arg-type]
+            if (rows := full_data(host)) != self._wanted_of(host):  # type: ignore[arg-type]
                 raise Violation("every set's full data is the source", f"{host.name}: {rows}")
         for consumer in self._world.consumers:
-            if consumer.rows != self._wanted(consumer.tables):
+            if consumer.rows != self._wanted(consumer.tables, consumer.admits):
                 raise Violation("every target is the source", f"{consumer.group}: {consumer.rows}")
 
-    def _wanted(self, tables: frozenset[int]) -> Rows:
-        return {key: row for key, row in self._world.source.rows.items() if table_of(key) in tables}
+    def _wanted_of(self, host: TierHost) -> Rows:
+        return self._wanted(host.tables, self.rows.at(host))
+
+    def _wanted(self, tables: frozenset[int], admits: Admits) -> Rows:
+        rows = {key: row for key, row in self._world.source.rows.items() if table_of(key) in tables}
+        return columned.shown(rows, admits)

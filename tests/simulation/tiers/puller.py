@@ -12,15 +12,16 @@ from tests.simulation.brokers.streams import Stream
 from tests.simulation.judge import Violation
 from tests.simulation.tiers import faults
 from tests.simulation.tiers.clients import request
+from tests.simulation.tiers.rows import EVERY, Admits, admitted
 from venus.broker.core import Core
 from venus.broker.machine import filter_wire
 from venus.broker.mirrors import calls
 from venus.broker.mirrors.progress import Progress
-from venus.broker.mirrors.pulling import Pulling, _Moved
+from venus.broker.mirrors.pulling import Pulling, _LaterCut, _Moved
 from venus.broker.mirrors.pulls import Pull
 from venus.broker.mirrors.whom import Whom
 from venus.codec.chunk import Sealed, decode_chunk
-from venus.errors import OffsetDiverged, OffsetTrimmed, SnapshotExpired, Unavailable, VenusError
+from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, SnapshotExpired, Unavailable, VenusError
 from venus.network.row_filters import RowFilter
 from venus.rpc import rows_wire
 from venus.rpc.snapshots import Resume
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: A stream that is not opened within this time is given up.
 ANSWERED_S = 5.0
+#: Nobody begins so many sessions in a second.
+BEGUN_MAX = 20
 
 
 class SimulatedPuller:
@@ -42,7 +45,10 @@ class SimulatedPuller:
     ) -> None:  # fmt: skip
         self.host = cast("TierHost", core._host)  # type: ignore[attr-defined]
         self.business, self.only = business, only
+        self._own = admitted(self.host.where)
+        self._begun: deque[float] = deque(maxlen=BEGUN_MAX)
         self._last = ""  # the set that was pulled from
+        self._followed_last = ""  # the set that had the rows that are here
         self._moves = False  # by its own choice
         self._pulling = Pulling(core, business, only, whom, may_pull, lambda: self.host.loop.now, where)
         self._session: Generator[calls.Call, Any, None]
@@ -71,8 +77,13 @@ class SimulatedPuller:
         self._chunks: Iterator[Sealed] = iter(())
         self._waits = 0  # answers are for the newest call alone
         self._wants_increments = False
+        self._began = False  # the next answer of the log is that full data has begun
 
     def _begin(self) -> None:
+        now = self.host.loop.now
+        self._begun.append(now)
+        if len(self._begun) == BEGUN_MAX and now - self._begun[0] < 1.0:
+            raise Violation("who fails waits before the next try", f"{self.host.name}: {BEGUN_MAX} tries in a second")
         self._clear()
         self._session = self._pulling.session()
         self._go(lambda: next(self._session))
@@ -89,8 +100,12 @@ class SimulatedPuller:
         counts, world = self.host.loop.counts, self.host.world
         if isinstance(error, OffsetDiverged) and len(world.timelines) == 1 and not counts["fault: other network"]:
             raise Violation("nobody is told of another history while there is one", f"{self.host.name}: {error}")
-        if isinstance(error, OffsetDiverged | OffsetTrimmed | SnapshotExpired):
+        if isinstance(error, OffsetDiverged | OffsetTrimmed | OtherRows | SnapshotExpired):
             counts[f"pulling ended: {type(error).__name__}"] += 1
+        if isinstance(error, OtherRows) and not self._pull.is_trial:
+            counts["a set without another choice found other rows"] += 1
+        if isinstance(error, _LaterCut):
+            counts["full data waited for a later cut"] += 1
         if self._stream is not None:
             self._stream.close()
         before = self._pull.is_trial
@@ -159,6 +174,9 @@ class SimulatedPuller:
 
         def settled(done: Future[Any]) -> None:
             error = done.exception()
+            if self._began and error is None:
+                self.host.world.judge.rows.began(self.host)
+            self._began = False
             self.host.soon(0.0001, self._answer, ticket, None if error else done.result(), error)
 
         future.add_done_callback(settled)
@@ -189,7 +207,12 @@ class SimulatedPuller:
                     business=BUSINESS, splits=1, lease_s=5, holder=call.holder, only=self.only,
                     where=filter_wire.to_wire(call.where),
                 )  # fmt: skip
-                return upper.clients.open_snapshot(asked)
+                snapshot = upper.clients.open_snapshot(asked)
+                self.host.world.judge.rows.asked(self.host, self._own, upper, snapshot.snapshot_id)
+                self._began = True
+                if self.host.stale_where:
+                    self.host.loop.counts["full data by other predicates"] += 1
+                return snapshot
             case calls.RenewSnapshot():
                 self.host.loop.counts["full data that was interrupted is asked for"] += 1
                 snapshot = upper.core.full_data.renew(call.snapshot_id)
@@ -224,6 +247,7 @@ class SimulatedPuller:
                 return
             if word == "opened":
                 self._position = call.offset
+                self._followed(upper, what[1])
                 self.host.run(life, self._answer, (ticket, (upper.name, what[0]), None))
             else:
                 self._arrived.extend(what[0])
@@ -246,6 +270,14 @@ class SimulatedPuller:
             where=filter_wire.to_wire(call.where), rows=rows_wire.to_wire(call.rows) if call.rows else None,
         )  # fmt: skip
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
+
+    def _followed(self, upper: TierHost, above: Admits) -> None:
+        """Judge which rows come from here on."""
+        host, rows = self.host, self.host.world.judge.rows
+        rows.follows(host, above)
+        if self._followed_last not in ("", upper.name) and rows.at(host) != EVERY:
+            host.loop.counts["a set with predicates went on at another set with the same rows"] += 1
+        self._followed_last = upper.name
 
     def _opens(self, upper: TierHost) -> None:
         """Judge where the next stream goes."""

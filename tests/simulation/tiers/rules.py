@@ -7,11 +7,14 @@ from tests.simulation.rules import Rule
 
 
 def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) -> Rule:
-    edit = Edit(where=f"venus.broker.{where}", old=old, new=new)
+    edit = Edit(where=where if where.startswith("venus.") else f"venus.broker.{where}", old=old, new=new)
     return Rule(text=text, edits=(edit,), seed=seed, invariant=invariant)
 
 
 NOT_ALL = "all sets have everything within 60 s"
+BATCHES = "every level has the home's batches at the home's offsets"
+ROWS = "the full data of a set is the home's rows at its offset, by the predicates"
+OTHER_ROWS = "nobody goes on where other rows are"
 BACK = "every set is back at the nearest set above"
 
 RULES = (
@@ -29,7 +32,7 @@ RULES = (
         "if networks and",
         "if False and",
         seed=23,
-        invariant="the full data of a set is the fold of one history",
+        invariant=BATCHES,
     ),
     _rule(
         "Who is at the cut of a mirror in an older epoch has diverged",
@@ -93,7 +96,7 @@ RULES = (
         "",
         "def check(business):\n    return None",
         seed=21,
-        invariant="a target has one history, each change once and in order",
+        invariant=BATCHES,
     ),
     _rule(
         "The old rows go before the full data comes again",
@@ -101,7 +104,7 @@ RULES = (
         "batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))",
         "pass",
         seed=1,
-        invariant="the full data of a set is the fold of one history",
+        invariant=ROWS,
     ),
     _rule(
         "Who is away goes back to the nearest set that is fit",
@@ -126,5 +129,69 @@ RULES = (
         "def fitness(entry, business, here):\n    return Fitness(Kind.FIT)",
         seed=66,
         invariant="the broker has what the source has committed",
+    ),
+    _rule(
+        "What a predicate does not take travels on as the deletion of its key",
+        "queue.cutting:cut_down",
+        "cut.tables.append(judged[n][0])",
+        "_leave_out(cut, table.count)",
+        seed=4,
+        invariant=ROWS,
+    ),
+    _rule(
+        "Nothing that a predicate does not take is sent",
+        "venus.codec.filtering:OpenRows.as_keys",
+        "found.all()",
+        "True",
+        seed=4,
+        invariant=ROWS,
+    ),
+    _rule(
+        "The full data is chosen by the predicates of the increments",
+        "snapshot.choosing:choosing",
+        "if found is not None",
+        "if False",
+        seed=4,
+        invariant=ROWS,
+    ),
+    _rule(
+        "Other predicates take the full data again",
+        "mirrors.pulling:Pulling._changed",
+        "row_filters.same(mirror.where, self.where)",
+        "True",
+        seed=4,
+        invariant=NOT_ALL,
+    ),
+    _rule(
+        "Nobody goes on where other rows are",
+        "queue.rows_here:RowsHere.tell",
+        "if differ := differing(brought, here, only):",
+        "if (differ := differing(brought, here, only)) and False:",
+        seed=4,
+        invariant=OTHER_ROWS,
+    ),
+    _rule(
+        "Which rows there are depends on every set on the way",
+        "machine.levels:levels_of",
+        "(*levels, found.where) if found.where else levels",
+        "(found.where,) if found.where else ()",
+        seed=39,
+        invariant=OTHER_ROWS,
+    ),
+    _rule(
+        "Who finds other rows goes on where his may be",
+        "mirrors.pulls:Pull.ended",
+        "isinstance(error, OtherRows) and",
+        "False and",
+        seed=137,
+        invariant=BACK,
+    ),
+    _rule(
+        "Who fails after a move waits before the next try",
+        "mirrors.pulling:Pulling.ended",
+        "max(2 * self.wait_s, RETRY_FIRST_S)",
+        "2 * self.wait_s",
+        seed=53,
+        invariant="who fails waits before the next try",
     ),
 )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from copy import copy
 
 from tests.simulation.brokers.source import Rows, Source, iter_packed
+from tests.simulation.tiers import rows as columned
+from tests.simulation.tiers.rows import table_of
+from venus.codec import schema as schemas_codec
 from venus.wire import change_pb2
 
 
@@ -27,13 +30,21 @@ class TieredSource(Source):
         """Return the rows of some tables as of a Sequence, None if no batch ends there."""
         if not sequence:
             return {}
-        known = self.history.get(sequence)
+        known = self.history.get(sequence)  # none of -1
         return {key: row for key, row in known[1].items() if table_of(key) in tables} if known is not None else None
 
 
-def table_of(key: bytes) -> int:
-    """Return the table in which a key is."""
-    return 1 + int(key[1:]) % 2
+class ColumnedSource(TieredSource):
+    """Its rows have columns, so that predicates can choose among them."""
+
+    def key(self, number: int) -> bytes:
+        return columned.key_of(number)
+
+    def value(self, number: int) -> bytes:
+        return columned.row_of(number)
+
+    def described(self, table: int) -> change_pb2.TableSchema:
+        return schemas_codec.to_wire(columned.SCHEMAS[table])
 
 
 def apply(rows: Rows, body: change_pb2.BatchBody) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from unittest.mock import patch
 
 from tests.simulation.brokers.memory_store import Families, MemoryDisk
@@ -14,7 +15,8 @@ from tests.simulation.tiers import faults
 from tests.simulation.tiers.consumer import Consumer
 from tests.simulation.tiers.host import TierHost
 from tests.simulation.tiers.judge import TierJudge, Timeline
-from tests.simulation.tiers.source import TieredSource
+from tests.simulation.tiers.rows import random_where
+from tests.simulation.tiers.source import ColumnedSource, TieredSource
 from venus.broker.snapshot import snapshots
 
 CONVERGED_WITHIN_S = 60.0
@@ -46,11 +48,14 @@ class TierWorld:
         self.judge = TierJudge(self)
         self.rate = random.choice((0.5, 1.0, 3.0))
         self.producers_fail = random.choice((0.0, 0.3))
+        #: Three histories in seven have predicates, of which nothing else decides.
+        self.has_predicates, self.chooser = seed % 7 > 3, Random(f"predicates {seed}")
         self.timeline = self.new_timeline()
         self.timelines = [self.timeline]
         self.backup: tuple[Families, TieredSource, Timeline] | None = None
         self.foreign: MemoryDisk | None = None  # the home's disk, while another network is at its address
         self.interruptions: list[int] = []  # so many chunks into a fill, the next one last
+        self.is_healed = False
         self.put_back: Callable[[], None] = lambda: None
         self.producers: list[Producer] = []
         self.hosts: dict[str, TierHost] = {}
@@ -75,6 +80,11 @@ class TierWorld:
         if random.random() < 0.5:
             self._add("c", "access", len(tandems[:1]) + 1, *upper)
             self.hosts["c"].labels = ("one",)
+        for host in self.hosts.values() if self.has_predicates else ():
+            if host.upstream and self.chooser.random() < 0.6:
+                host.where = random_where(self.chooser)
+        if "u" in self.hosts and self.chooser.random() < 0.5:
+            self.hosts["u"].where = dict(self.hosts["t"].where)
 
     def _add(self, name: str, tier: str, level: int, *upstream: str) -> None:
         self.hosts[name] = TierHost(self, name, tier, level, upstream)
@@ -88,7 +98,8 @@ class TierWorld:
 
     def new_timeline(self) -> Timeline:
         """Return the history of a source that has just begun."""
-        return Timeline(TieredSource(self.loop.random))
+        kind = ColumnedSource if self.has_predicates else TieredSource
+        return Timeline(kind(self.loop.random))
 
     def begin_timeline(self, timeline: Timeline) -> None:
         """Have another history from now on."""

@@ -1,0 +1,101 @@
+"""Which rows each set has to have by its predicates and those above it, and whether it has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.simulation.brokers.judge import full_data
+from tests.simulation.judge import Violation
+from tests.simulation.tiers.rows import EVERY, Admits, both, shown
+
+if TYPE_CHECKING:
+    from tests.simulation.tiers.host import TierHost
+    from tests.simulation.tiers.judge import Mirrored, Timeline
+
+OTHERS = "nobody goes on where other rows are"
+#: Tables that are described nowhere yet have no rows that could be others.
+NOTHING = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """By what a set chooses itself, and what comes through to it."""
+
+    own: Admits
+    all: Admits
+
+
+class RowJudge:
+    """Raises Violation. It knows what a set asked for and from whom, not what the product makes of it."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, str], Chosen] = {}  # by set and snapshot above
+        self._here: dict[tuple[str, int], Chosen] = {}  # by set and where its full data began
+
+    def asked(self, host: TierHost, own: Admits, upper: TierHost, snapshot: str) -> None:
+        """Note by what a set chooses in a snapshot of the one above."""
+        self._asked[host.name, snapshot] = Chosen(own, both(own, self.at(upper)))
+
+    def began(self, host: TierHost) -> None:
+        """Note that full data has begun, by the log or what is left of it."""
+        business = host.business
+        mirror = business.proposed.mirror if business is not None else None
+        if mirror is not None and mirror.snapshot:
+            self._here[host.name, mirror.begin] = self._asked[host.name, mirror.snapshot]
+
+    def at(self, host: TierHost) -> Admits:
+        """Return which rows a set should have."""
+        return self._of(host).all
+
+    def _of(self, host: TierHost) -> Chosen:
+        business = host.business
+        mirror = business.committed.mirror if business is not None else None
+        if mirror is None:
+            return Chosen(EVERY, EVERY)
+        return self._here[host.name, mirror.begin]
+
+    def follows(self, host: TierHost, above: Admits) -> None:
+        """Judge a set that goes on with the increments of one above."""
+        business, known = host.business, self._of(host)
+        mirror = business.committed.mirror if business is not None else None
+        if business is None or mirror is None:
+            return
+        found = both(known.own, above)
+        if business.committed.next_offset > NOTHING:
+            agree(f"{host.name}", known.all, found, host.tables)
+        self._here[host.name, mirror.begin] = Chosen(known.own, found)
+
+    def would_do(self, host: TierHost, upper: TierHost) -> bool:
+        """Whether a set above has the rows that a set has."""
+        known = self._of(host)
+        found = both(known.own, self.at(upper))
+        return all(known.all[table] == found[table] for table in host.tables)
+
+    def committed(self, host: TierHost, known: Mirrored) -> None:
+        """Compare the full data of a set with the home's rows at its offset."""
+        business = host.business
+        if business is None or business.committed.mirror is None or not business.is_filled:
+            return
+        host.loop.counts["full data compared"] += 1
+        # what is committed becomes rows a moment later
+        offset, rows, admits = business.materialised.offset, full_data(host), self.at(host)  # type: ignore[arg-type]
+        fits = [line for line in known.may_be if _shows(line, offset, host.tables, admits) == rows]
+        if not fits:
+            raise Violation(
+                "the full data of a set is the home's rows at its offset, by the predicates",
+                f"{host.name} at {offset}: {rows}",
+            )
+        known.may_be = fits
+
+
+def agree(who: str, before: Admits, here: Admits, tables: frozenset[int]) -> None:
+    """Raise Violation if somebody has gone on where the rows are others."""
+    for table in tables:
+        if before[table] != here[table]:
+            raise Violation(OTHERS, f"{who}: table {table} has {sorted(here[table])}, before {sorted(before[table])}")
+
+
+def _shows(line: Timeline, offset: int, tables: frozenset[int], admits: Admits) -> object:
+    found = line.source.shown(line.sequence_at(offset), tables)
+    return None if found is None else shown(found, admits)

@@ -1,0 +1,95 @@
+"""Rows with columns, the predicates that sets have, and which rows each of them takes, said without the product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import product
+from random import Random
+
+from tests.simulation.brokers.source import NAMES, Rows
+from venus.codec.columns import Value, from_columns
+from venus.codec.layout import Layout
+from venus.model import Column, Kind, LogicalType, TableSchema
+
+#: What predicates tell apart in a row: region and amount.
+Kinds = frozenset[int]
+#: The kinds of rows that somebody has, by table.
+Admits = Mapping[int, Kinds]
+
+COLUMNS = (
+    Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8)),
+    Column(name="region", number=2, type=LogicalType(kind=Kind.TEXT)),
+    Column(name="amount", number=3, type=LogicalType(kind=Kind.INT, length=8)),
+    Column(name="no", number=4, type=LogicalType(kind=Kind.TEXT)),
+)
+SCHEMAS = {n: TableSchema(table_id=n, version=1, namespace="shop", name=NAMES[n], columns=COLUMNS, key=("id",))
+           for n in (1, 2)}  # fmt: skip
+_KINDS: tuple[tuple[str | None, int | None], ...] = tuple(product(("EU", "US", None), (1, 5, None)))
+EVERY: Admits = {n: frozenset(range(len(_KINDS))) for n in (1, 2)}
+
+#: Two of them say the same in other words.
+PREDICATES: dict[str, Callable[[str | None, int | None], bool]] = {
+    "": lambda _region, _amount: True,
+    "region = 'EU'": lambda region, _: region == "EU",
+    "region in ('EU')": lambda region, _: region == "EU",
+    "region = 'US'": lambda region, _: region == "US",
+    "region is null": lambda region, _: region is None,
+    "amount >= 5": lambda _, amount: amount is not None and amount >= 5,
+    "amount < 5": lambda _, amount: amount is not None and amount < 5,
+    "region = 'EU' and amount >= 5": lambda region, amount: region == "EU" and amount == 5,
+}
+
+
+@cache
+def key_of(number: int) -> bytes:
+    """Return the record id of a key of one digit; it ends with the digit."""
+    return from_columns([[str(number)], [None], [None], [None]], Layout.of(SCHEMAS[1]))[0].split()[0]
+
+
+@cache
+def row_of(number: int) -> bytes:
+    """Return the row of the n-th value that an application writes."""
+    region, amount = _KINDS[_kind(number)]
+    columns: list[list[Value]] = [["0"], [region], [None if amount is None else str(amount)], [str(number)]]
+    return from_columns(columns, Layout.of(SCHEMAS[1]))[1].split()[0]
+
+
+def _kind(number: int) -> int:
+    return Random(number).randrange(len(_KINDS))
+
+
+@cache
+def _kind_of(row: bytes) -> int:
+    return _kind(int(row[row.rindex(b'"') + 2 :]))  # behind the tag and the length of the last column
+
+
+def table_of(key: bytes) -> int:
+    """Return the table in which a key is: those with an odd digit are in table 2."""
+    return 1 + int(key[-1:]) % 2
+
+
+def random_where(random: Random) -> dict[str, str]:
+    """Return the predicates of a set, by table."""
+    chosen = {name: random.choice(tuple(PREDICATES)) for name in NAMES.values() if random.random() < 0.6}
+    return {name: text for name, text in chosen.items() if text}
+
+
+def admitted(where: Mapping[str, str]) -> Admits:
+    """Return the kinds of rows that predicates take."""
+    return {
+        n: frozenset(i for i, kind in enumerate(_KINDS) if PREDICATES[where.get(name, "")](*kind))
+        for n, name in NAMES.items()
+    }
+
+
+def both(one: Admits, other: Admits) -> Admits:
+    """Return what passes two sets, one below the other."""
+    return {n: one[n] & other[n] for n in one}
+
+
+def shown(rows: Rows, admits: Admits) -> Rows:
+    """Return those of a source's rows that somebody should have."""
+    if admits == EVERY:
+        return rows
+    return {key: row for key, row in rows.items() if _kind_of(row) in admits[table_of(key)]}
