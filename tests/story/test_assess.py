@@ -33,7 +33,6 @@ DISK_FACTOR = 8.0
 def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     url = postgres_server.create_database()
     made = Pipeline(folder=tmp_path, source="sqlite:///shop.db", targets={"main": url})
-    made.new_interpreters = True  # what has to be imported is part of the forecast
     made.configure()
     yield made
     made.close()
@@ -46,6 +45,7 @@ def crowding() -> float:
 
 
 def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
+    pipeline.new_interpreters = True  # what has to be imported is part of the forecast
     rows = build(pipeline.folder / "shop.db", customers=10_000, products=500, orders=40_000)
     stood_at = (pipeline.folder / "shop.db").stat().st_mtime_ns
     found = pipeline.ask("assess", "--html", "assessment.html")

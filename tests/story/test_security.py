@@ -51,7 +51,7 @@ class ProcessList:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._stop.wait(0.1):  # a command lives for longer
+        while not self._stop.wait(0.05):  # a command lives for longer
             self.looks += 1
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
@@ -138,7 +138,7 @@ def write(url: str, statement: str) -> None:
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
 def test_planted_secrets_are_nowhere(pipeline: Secured, engine: str) -> None:
     """What Spark's own log of events says is in tests/story/test_spark.py as well."""
-    pipeline.new_interpreters = True  # a fork has the arguments of whoever was forked
+    pipeline.new_interpreters = engine == "spark"
     write(pipeline.source, "CREATE TABLE items (id int PRIMARY KEY, label text)")
     write(pipeline.source, f"INSERT INTO items SELECT n, 'label ' || n FROM generate_series(1, {ROWS}) n")
     processes = ProcessList([secret.encode() for secret in pipeline.secrets])

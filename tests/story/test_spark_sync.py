@@ -36,6 +36,7 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Se
     url = postgres_server.create_database()
     made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(url)})
     made.environ = {"VENUS_SPARK__STAGE_ROWS_MIN": "50", "VENUS_SPARK__BATCH_ROWS_MAX": "2000"}
+    made.environ["TEST_NEW_INTERPRETERS"] = "1"  # the loops: the one with the driver is known by its words in /proc
     made.configure()
     if request.param:  # executors of a cluster start elsewhere
         made.environ |= {"VENUS_SPARK__MASTER": request.param, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -30,6 +30,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) 
     url = postgres_server.create_database()
     targets = {"main": with_password(url), "broken": "postgresql://venus:none@127.0.0.1:1/nowhere"}
     made = Pipeline(folder=folder, source=f"sqlite:///{folder}/app.db", targets=targets)
+    made.environ["TEST_NEW_INTERPRETERS"] = "1"  # the loops: each is a child of its own, and its words are in /proc
     made.configure()
     try:
         write(made, "CREATE TABLE t (id INTEGER PRIMARY KEY)")

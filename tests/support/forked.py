@@ -1,9 +1,9 @@
 """`subprocess` for the project's own commands: the process is a fork of a server that has everything imported.
 
 A command is up in a tenth of a second, and imports cost a second of CPU only once. All else is as it is with a new
-interpreter: a process id, streams, signals, an exit code, the interpreter's own end. What differs: `/proc/PID/cmdline`
-and `environ` are the server's. TEST_NEW_INTERPRETERS=1 starts a new interpreter each time.
-What `venus sync` and `venus demo` start are new interpreters in any case.
+interpreter: a process id, streams, signals, an exit code, the interpreter's own end, its words in `/proc/PID/cmdline`.
+What differs: the parent and `/proc/PID/environ` are the server's. What `venus sync` and `venus demo` start are forks of
+the same server, if they are. TEST_NEW_INTERPRETERS=1 starts a new interpreter each time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+#: The words of a process are shown up to this many characters.
+ROOM = 4096
+#: The commands that start others.
+_STARTERS = {"sync", "demo"}
 #: An environment that a fork could not obey: what the interpreter or the C library reads at its start.
 _AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "TZ")
 #: A path adds modules; it does not replace those that are imported already.
@@ -41,20 +45,31 @@ class _Server:
             socket.send_fds(control, [json.dumps(asked).encode()], [*streams, tells.fileno()])
         return int(told.makefile("rb", buffering=0).readline()), told
 
+    def use(self, control: socket.socket) -> None:
+        """Ask the server that runs already."""
+        self._control = control
+
     def _started(self) -> socket.socket:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs, self._control = control()
         atexit.register(self._control.close)
-        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         with theirs:
             subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "tests.support.fork_server", str(theirs.fileno())],
+                [sys.executable, "-W", "ignore", "-m", "tests.support.fork_server", str(theirs.fileno()), "-" * ROOM],
                 cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
         return self._control
 
 
+def control() -> tuple[socket.socket, socket.socket]:
+    """Return the server's end and that of whoever asks it."""
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return theirs, ours
+
+
 _server = _Server()
+use = _server.use
 
 
 class Popen(subprocess.Popen[Any]):
@@ -77,6 +92,7 @@ class Popen(subprocess.Popen[Any]):
             "environ": dict(os.environ if environ is None else environ),
             "new_session": session,
             "umask": _umask(),
+            "starts_others": not _STARTERS.isdisjoint(args),
         }
         own = [own if given == -1 else given for own, given in enumerate((p2cread, c2pwrite, errwrite))]
         try:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import forked
@@ -21,6 +22,7 @@ os.umask(mask)
 print(json.dumps([
     __name__, __spec__.name, sys.modules["__main__"].__file__, sys.argv[1:], os.getcwd(), sys.path[0], mask,
     os.environ.get("GIVEN"), os.environ.get("TAKEN"), os.getpid() == os.getsid(0), sys.stdin.read(),
+    Path("/proc/self/cmdline").read_text().rstrip("\\0").split("\\0"),
 ]))
 sys.stderr.write("complaint")
 sys.exit(7)
@@ -30,12 +32,24 @@ import sys, time
 print("ready", flush=True)
 time.sleep(60)
 """
+_STARTS = """
+import os, sys
+from venus.cli import supervisor
+words = [sys.executable, "-m", "waits"]
+with supervisor.subprocess.Popen(words, stdout=supervisor.subprocess.PIPE, text=True) as process:
+    process.stdout.readline()
+    print(process.pid, flush=True)
+    sys.stdin.read()
+    process.kill()
+    print(process.wait(), flush=True)
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "says.py").write_text(_MODULE)
     (tmp_path / "waits.py").write_text(_WAITS)
+    (tmp_path / "starts.py").write_text(_STARTS)
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "found_by_path.py").touch()
     monkeypatch.setenv("TAKEN", "this")
@@ -111,3 +125,16 @@ def test_what_counts_at_the_start_of_an_interpreter_needs_a_new_one(
     with forked.popen(command("waits"), cwd=folder, env=os.environ | environ, stdout=subprocess.DEVNULL) as process:
         process.kill()
     assert isinstance(process, forked.Popen) is not new
+
+
+@pytest.mark.parametrize(("new", "own"), [("", False), ("1", True)])
+def test_what_a_fork_starts_is_a_fork_of_the_same_server(folder: Path, new: str, own: bool) -> None:
+    process = forked.popen(
+        command("starts", "sync"), cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"TEST_NEW_INTERPRETERS": new},
+    )  # fmt: skip
+    assert process.stdout is not None
+    started = psutil.Process(int(process.stdout.readline()))
+    assert started.ppid() == (process.pid if own else psutil.Process(process.pid).ppid())
+    assert process.communicate("", timeout=60)[0] == "-9\n"
+    assert process.returncode == 0
