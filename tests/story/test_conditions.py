@@ -10,15 +10,16 @@ import json
 import re
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.story.test_trouble import Running
+from tests.support import browsers
 from tests.support.pipeline import Pipeline, with_password
 from tests.support.postgres import Server
 
@@ -28,13 +29,31 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 UNFIT = "INSERT INTO unfit VALUES (2, CAST(x'ff' AS TEXT))"
 
 
+class Watched(Running):
+    """The pipeline, and a browser where there is one."""
+
+    browser: Browser | None = None
+
+
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[Running]:
+def browser() -> Iterator[Browser | None]:
+    if not any(map(shutil.which, browsers.NAMES)):
+        yield None
+        return
+    with browsers.running() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def running(
+    browser: Browser | None, tmp_path_factory: pytest.TempPathFactory, postgres_server: Server
+) -> Iterator[Watched]:
     url = postgres_server.create_database()
     folder = tmp_path_factory.mktemp("standing")
     pipeline = Pipeline(folder=folder, source=f"sqlite:///{folder}/app.db", targets={"main": with_password(url)})
     pipeline.configure()
-    made = Running(pipeline, postgres_server)
+    made = Watched(pipeline, postgres_server)
+    made.browser = browser
     try:
         made.write("CREATE TABLE steady (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
         for table in ("unfit", "strict", "missed"):
@@ -50,7 +69,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -
         postgres_server.drop_database(url)
 
 
-def get(running: Running, path: str) -> tuple[int, str]:
+def get(running: Watched, path: str) -> tuple[int, str]:
     try:
         with urlopen(f"http://127.0.0.1:{running.pipeline.ports[1]}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
@@ -59,25 +78,20 @@ def get(running: Running, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def metric(running: Running, name: str) -> float:
+def metric(running: Watched, name: str) -> float:
     found = re.search(rf"^{re.escape(name)} (\S+)$", get(running, "/metrics")[1], re.MULTILINE)
     return float(found[1]) if found else -1.0
 
 
-def page(running: Running) -> str:
+def page(running: Watched) -> str:
     """Return what a browser makes of the page; without one, what the page is made of."""
-    browser = shutil.which("chromium")
-    if browser is None:
+    if running.browser is None:
         return get(running, "/status.json")[1]
-    done = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom",
-         f"http://127.0.0.1:{running.pipeline.ports[1]}/"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    return done.stdout
+    with browsers.opened(running.browser, f"http://127.0.0.1:{running.pipeline.ports[1]}/") as seen:
+        return seen.page.content()
 
 
-def in_all_places(running: Running, sentence: str, gauge: str) -> None:
+def in_all_places(running: Watched, sentence: str, gauge: str) -> None:
     """Wait until the broker says it, then look at every place."""
     pipeline = running.pipeline
     pipeline.until(lambda: sentence in get(running, "/health")[1], f"/health to say {sentence!r}", every_s=0.2)
@@ -95,7 +109,7 @@ def in_all_places(running: Running, sentence: str, gauge: str) -> None:
     assert [sentence in problem for problem in found["problems"]] == [True], found["problems"]
 
 
-def in_no_place(running: Running, gauge: str) -> None:
+def in_no_place(running: Watched, gauge: str) -> None:
     """Wait until the broker says nothing any more, then look at every place."""
     running.healthy()
     running.pipeline.until(lambda: get(running, "/health")[1] == "ok\n", "/health to say ok", every_s=0.2)
@@ -105,7 +119,7 @@ def in_no_place(running: Running, gauge: str) -> None:
     assert 'role="alert"' not in page(running)
 
 
-def test_a_table_halted_at_the_source(running: Running) -> None:
+def test_a_table_halted_at_the_source(running: Watched) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="HALTED"}'
     running.write(UNFIT, "INSERT INTO steady VALUES (1, 'goes on')")
     running.has("main", "steady", [(1, "goes on")])
@@ -117,7 +131,7 @@ def test_a_table_halted_at_the_source(running: Running) -> None:
     in_no_place(running, gauge)
 
 
-def test_a_table_halted_at_the_target(running: Running) -> None:
+def test_a_table_halted_at_the_target(running: Watched) -> None:
     gauge = 'venus_tables_not_following{business="main",place="main/main",state="HALTED"}'
     running.at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO strict VALUES (2, 'bad')")
@@ -146,7 +160,7 @@ def test_a_table_halted_at_the_target(running: Running) -> None:
          'venus_paused{business="main",place="main/main"}'),
     ],
 )  # fmt: skip
-def test_what_an_operator_has_paused(running: Running, what: list[str], sentence: str, gauge: str) -> None:
+def test_what_an_operator_has_paused(running: Watched, what: list[str], sentence: str, gauge: str) -> None:
     running.pipeline.venus("pause", *what)
     in_all_places(running, sentence, gauge)
 
@@ -154,7 +168,7 @@ def test_what_an_operator_has_paused(running: Running, what: list[str], sentence
     in_no_place(running, gauge)
 
 
-def test_a_table_that_has_missed_changes(running: Running) -> None:
+def test_a_table_that_has_missed_changes(running: Watched) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="RESYNC"}'
     trigger = triggers_of(running, "missed")[0]
     running.write(f'DROP TRIGGER "{trigger}"')
@@ -166,7 +180,7 @@ def test_a_table_that_has_missed_changes(running: Running) -> None:
     in_no_place(running, gauge)
 
 
-def test_what_an_adapter_said_before_it_went_away_is_dated(running: Running) -> None:
+def test_what_an_adapter_said_before_it_went_away_is_dated(running: Watched) -> None:
     away = 'venus_report_unknown_seconds{business="main",place="main/main"}'
     running.pipeline.venus("pause", "steady", "--target", "main")
     running.pipeline.until(lambda: "main.steady is PAUSED" in get(running, "/alarms")[1], "the pause", every_s=0.2)
@@ -183,7 +197,7 @@ def test_what_an_adapter_said_before_it_went_away_is_dated(running: Running) -> 
     in_no_place(running, 'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}')
 
 
-def triggers_of(running: Running, table: str) -> list[str]:
+def triggers_of(running: Watched, table: str) -> list[str]:
     with closing(sqlite3.connect(running.pipeline.folder / "app.db")) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", [table])
         return [name for (name,) in found]

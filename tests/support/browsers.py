@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+_NOTHING = "about:blank"
 
 
 @dataclass
@@ -26,6 +27,10 @@ class Watched:
         """Keep what the browser's console says."""
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
+
+    def fail(self, error: Error) -> None:
+        """Keep what its scripts did not catch."""
+        self.complaints.append(str(error))
 
     def ask(self, request: Request) -> None:
         """Keep what was asked for."""
@@ -56,17 +61,29 @@ def running() -> Iterator[Browser]:
             browser.close()
 
 
+def _free(browser: Browser) -> Page:
+    """Return a page that nobody looks at: a new one costs half a second, most of it for a process of its own."""
+    pages = [page for context in browser.contexts for page in context.pages]
+    return next((page for page in pages if page.url == _NOTHING), None) or browser.new_page()
+
+
 @contextmanager
 def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False) -> Iterator[Watched]:
     """Open a page, 900 pixels high."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light")
+    page = _free(browser)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme="dark" if dark else "light")
     watched = Watched(page)
     page.on("console", watched.note)
-    page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+    page.on("pageerror", watched.fail)
     page.on("request", watched.ask)
     try:
         page.goto(url)
         page.wait_for_selector("main > *")
         yield watched
     finally:
-        page.close()
+        page.unroute_all(behavior="ignoreErrors")
+        page.remove_listener("console", watched.note)
+        page.remove_listener("pageerror", watched.fail)
+        page.remove_listener("request", watched.ask)
+        page.goto(_NOTHING)
