@@ -5,6 +5,7 @@ Flow control is left to gRPC (its bandwidth probe is what makes long lines fast)
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 
 import grpc
@@ -30,7 +31,8 @@ EXPLAIN_TIMEOUT_S = 2.0
 #: gRPC wakes a thread that waits for a message ten times a second, so that it sees signals: Python 2 needed that. What
 #: a thread waits for wakes it all the same.
 WAKE_EVERY_S = 10.0
-importlib.import_module("grpc._common").__dict__["MAXIMUM_WAIT_TIMEOUT"] = WAKE_EVERY_S
+with contextlib.suppress(ImportError):  # it is private: a version without it wakes them as it likes
+    importlib.import_module("grpc._common").__dict__["MAXIMUM_WAIT_TIMEOUT"] = WAKE_EVERY_S
 
 Options = list[tuple[str, int]]
 

@@ -71,8 +71,10 @@ class Upkeep:
         """Log soon what a group has applied; a transient one leaves no trace. From any thread."""
         if not consumer.transient:
             with self._lock:
+                is_first = not self._dirty
                 self._dirty.add((business, consumer.group))
-            self.wake()
+            if is_first:  # otherwise it rests no longer than until these are logged
+                self.wake()
 
     def rest_s(self) -> float:
         """Return for how long nothing will be due unless there are commands."""
