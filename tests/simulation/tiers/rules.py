@@ -123,6 +123,14 @@ RULES = (
         invariant="a set that is tried costs no full data",
     ),
     _rule(
+        "What a set says that was left meanwhile costs no full data",
+        "mirrors.pulling:Pulling.ended",
+        "if self.at is not None and not self._whom.still(self.at):",
+        "if False:",
+        seed=906,
+        invariant="a set that is tried costs no full data",
+    ),
+    _rule(
         "Nobody goes to a set that is cut off itself, or behind",
         "mirrors.whom:fitness",
         "",
@@ -132,15 +140,15 @@ RULES = (
     ),
     _rule(
         "What a predicate does not take travels on as the deletion of its key",
-        "queue.cutting:cut_down",
-        "cut.tables.append(judged[n][0])",
+        "queue.cutting:OpenBatch._cut_down",
+        "keys_only += self._as_keys(place, np.frombuffer(verdict, dtype=np.bool_), cut.tables.add())",
         "_leave_out(cut, table.count)",
         seed=4,
         invariant=ROWS,
     ),
     _rule(
         "Nothing that a predicate does not take is sent",
-        "venus.codec.filtering:OpenRows.as_keys",
+        "venus.codec.filtering:OpenRows.kept",
         "found.all()",
         "True",
         seed=4,

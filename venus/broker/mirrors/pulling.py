@@ -122,6 +122,9 @@ class Pulling:
         if isinstance(error, _Moved):
             self.wait_s = 0.0
             return False
+        if self.at is not None and not self._whom.still(self.at):
+            self.wait_s = RETRY_FIRST_S  # it was left meanwhile: the next one may have what this one has not
+            return False
         if self.at is not None and not isinstance(error, _LaterCut) and self._whom.ended(self.at, error):
             self.wait_s = RETRY_FIRST_S
             return False
