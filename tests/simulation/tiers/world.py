@@ -17,7 +17,7 @@ from tests.simulation.tiers.host import TierHost
 from tests.simulation.tiers.judge import TierJudge, Timeline
 from tests.simulation.tiers.rows import random_where
 from tests.simulation.tiers.source import ColumnedSource, TieredSource
-from venus.broker.snapshot import snapshots
+from venus.broker.snapshot import reading
 
 CONVERGED_WITHIN_S = 60.0
 #: A chunk has a row or two, so that filling takes several steps.
@@ -129,7 +129,7 @@ class TierWorld:
 
     def run(self) -> None:
         """Let faults happen, end them, wait until all have everything; judge it."""
-        with patch.object(snapshots, "_CHUNK_BYTES", CHUNK_BYTES), patch.object(snapshots, "_CHUNK_BYTES_MIN", 1):
+        with patch.object(reading, "_CHUNK_BYTES", CHUNK_BYTES), patch.object(reading, "_CHUNK_BYTES_MIN", 1):
             self._run()
 
     def _run(self) -> None:
