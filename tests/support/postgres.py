@@ -25,6 +25,7 @@ full_page_writes = on
 shared_buffers = 128MB
 max_connections = 100
 max_prepared_transactions = 10
+max_wal_size = 128MB
 track_commit_timestamp = off
 log_min_messages = warning
 """
