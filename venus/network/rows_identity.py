@@ -3,8 +3,8 @@
 Two sets have the same rows of a table at an offset if every change was judged by the same ranges of the same columns.
 What a set has was judged by itself and by every set above it, so their ranges are put together. A predicate holds for
 as long as it fits a table; from the first version on that it does not fit, the table stands still, and it may fit again
-later. So each run of versions that it fits is another identity: rows that stood still are told from rows that were
-chosen anew. An identity is the same wherever in such a run the full data was taken. Labels are no part of it.
+later. So each run of versions that it fits has its own identity: rows that stood still differ from rows that were
+selected again. Within a run the identity is the same, wherever the full data was taken. Labels are not part of it.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_when_in_a_run_of_versions_the_full_data_was_taken_does_not_matter() -> 
 
 
 def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
-    """Dropped, no row was chosen; of the same name again, or the same column again, they were chosen anew."""
+    """While the column is dropped, no row is selected; once it is back, the rows are selected again."""
     versions = [SCHEMA, WITHOUT, BACK]
     still = of((level("region = 'EU'"),), *versions)
     assert of((level("region = 'EU'"),)) == still  # who followed has not been told anything new
@@ -64,10 +64,10 @@ def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
 
 def test_a_set_that_was_filled_from_one_that_stood_still_is_another() -> None:
     versions = [SCHEMA, WITHOUT, BACK]
-    still, anew = level("region = 'EU'"), level("region = 'EU'", *versions)
-    below = of((still, anew), *versions)
+    still, again = level("region = 'EU'"), level("region = 'EU'", *versions)
+    below = of((still, again), *versions)
     assert below.rows == "region = 'EU' and then region = 'EU'"
-    assert len({below.digest, of((still,), *versions).digest, of((anew,), *versions).digest}) == 3
+    assert len({below.digest, of((still,), *versions).digest, of((again,), *versions).digest}) == 3
 
 
 def test_a_table_that_got_the_name_later_is_whole_up_to_then() -> None:
