@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.brokers import BUSINESS, business_status, wait_for
+from tests.support.feed import Feed, items, put
 from tests.support.ports import free_port
+from tests.support.real_broker import RealBroker
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import Broker, Cluster, Settings
 from venus.errors import VenusError
@@ -46,6 +48,14 @@ def starting(directory: Path) -> Iterator[Callable[..., RunningBroker]]:
             return broker
 
         yield begin
+
+
+def two_regions(real: RealBroker) -> Feed:
+    """Describe two tables at the home, and commit rows of EU and US."""
+    found = Feed(real)
+    found.describe(items(), items(2, "others"))
+    found.cut(put(1, "EU", 10), put(2, "US", 20), put(1, "US", 1, table=2))
+    return found
 
 
 def mirror_of(address: str, business: str = BUSINESS) -> broker_pb2.MirrorStatus | None:

@@ -14,7 +14,8 @@ from tests.fault.upper.watched import Hook, watched_producer, watched_source
 from tests.support.brokers import business_status, settings
 from tests.support.ledger import read_ledger
 from tests.support.proxy import Proxy
-from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from tests.support.scripted_database import ScriptedDatabase
+from tests.support.scripted_source import Script, ScriptedSource
 from venus.adapters.upper.capture import Outside, connect_producer, run_capture
 from venus.adapters.upper.report import CaptureReport
 from venus.broker.service.process import RunningBroker, start_in_thread

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.follower import Follower
 from tests.support.postgres import libpq
+from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql.source import PostgresSource
 
 
@@ -76,3 +77,17 @@ def capture(source: PostgresSource) -> Callable[[], Follower]:
         return follower
 
     return start
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keep every statement of VENUS's sessions."""
+    said: list[str] = []
+    run = connections.Connection.run
+
+    def listening(self: connections.Connection, text: str, params: connections.Params = None) -> int:
+        said.append(text)
+        return run(self, text, params)
+
+    monkeypatch.setattr(connections.Connection, "run", listening)
+    return said

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
-from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql import source as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.errors import SourceError
 
 pytestmark = pytest.mark.integration
 
 Start = Callable[[], Follower]
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keep every statement of VENUS's sessions."""
-    said: list[str] = []
-    run = connections.Connection.run
-
-    def listening(self: connections.Connection, text: str, params: connections.Params = None) -> int:
-        said.append(text)
-        return run(self, text, params)
-
-    monkeypatch.setattr(connections.Connection, "run", listening)
-    return said
 
 
 def marks(sql: Sql) -> list[int]:
@@ -256,191 +237,6 @@ def test_the_registry_is_loaded_again_when_another_process_has_changed_it(
     sql("INSERT INTO item VALUES (1)")
     follower.drain()
     assert follower.rows("item") == {}, "the table is paused"
-
-
-# -- waiting for marks -----------------------------------------------------------------------------------------------
-
-
-def test_a_change_ends_a_wait_and_the_cut_does_not_ask_again(
-    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "WAIT_S", 30.0)
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    later = threading.Timer(0.3, sql, ["INSERT INTO item VALUES (1)"])
-    later.start()
-    said.clear()
-    began = time.monotonic()
-    assert follower.source.wait(0.001)
-    waited_s = time.monotonic() - began
-    later.join()
-    assert 0.2 < waited_s < 20
-    assert len(said) == 1, "one round trip, however many looks"
-    cut = follower.source.open_cut([])
-    assert cut is not None
-    assert "EXECUTE venus_dirty" not in said
-    cut.rollback()
-
-
-def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, said: list[str]) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    for n in range(3):
-        sql(f"INSERT INTO item VALUES ({n})")
-        assert follower.source.wait(0.001)
-        said.clear()
-        assert follower.cut() is not None
-    opening, ending = said[-2:]  # between them is the COPY; before them, the follower has read the registry
-    assert "BEGIN" in opening
-    assert "LOCK TABLE" in opening
-    assert "EXECUTE venus_open_0" in opening
-    assert ending.endswith("COMMIT")
-
-
-def test_marks_that_have_to_stay_do_not_end_a_wait(
-    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "WAIT_S", 0.3)
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    follower.source.set_table_state(follower.table_id("item"), "PAUSED", "")
-    sql("INSERT INTO item VALUES (1)")
-    assert follower.cut() is None
-    began = time.monotonic()
-    assert follower.source.wait(0.01)
-    assert time.monotonic() - began > 0.25
-    said.clear()
-    assert follower.source.open_cut([]) is None
-    assert said == [], "the wait has seen that there is nothing"
-
-
-def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, capture: Start) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    began = time.monotonic()
-    assert follower.source.wait(0.001)
-    assert follower.source.wait(sources.WAIT_S)
-    assert time.monotonic() - began < 20
-    assert not follower.source.wait(sources.WAIT_S * 2)
-
-
-def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
-    sql: Sql, capture: Start, said: list[str]
-) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    said.clear()
-    began = time.monotonic()
-    for _ in range(2):
-        assert follower.source.wait(0.05, 3.0)
-    assert time.monotonic() - began > 1.75 * sources.REST_S
-    assert len(said) == 2, "one round trip each"
-    assert all("1..20 LOOP" in text for text in said)
-
-
-@pytest.mark.parametrize(("logged", "looks"), [("250ms", 4), ("1min", 20), ("0", 20), ("-1", 20)])
-def test_a_wait_is_not_logged_as_a_slow_statement(
-    sql: Sql, database: str, capture: Start, said: list[str], logged: str, looks: int
-) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    capture()
-    ((name,),) = sql("SELECT current_database()")
-    sql(f"ALTER DATABASE {name} SET log_min_duration_statement = '{logged}'")
-    with closing(PostgresSource(database)) as source:
-        assert source.open_cut([]) is None
-        said.clear()
-        assert source.wait(0.05, 3.0)
-    assert f"1..{looks} LOOP" in said[0]
-
-
-def test_marks_are_only_read_where_a_transaction_has_ended(sql: Sql, database: str, capture: Start) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    capture()
-    with closing(PostgresSource(database)) as source:
-
-        def scans() -> int:
-            source._connection.run("SELECT pg_stat_force_next_flush()")
-            ((count,),) = sql("SELECT seq_scan FROM pg_stat_user_tables WHERE relid = 'venus.dirty'::regclass")
-            return int(count)
-
-        assert source.open_cut([]) is None
-        before = scans()
-        for _ in range(2):
-            assert source.wait(0.01, 3.0)
-        assert 2 <= scans() - before < 20, "each of forty looks would be one"
-
-
-def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "REST_S", 30.0)
-    monkeypatch.setattr(sources, "REST_LOOKS", 1_000)
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    later = threading.Timer(0.1, sql, ["INSERT INTO item VALUES (1)"])
-    later.start()
-    began = time.monotonic()
-    assert follower.source.wait(0.05, 30.0)
-    assert time.monotonic() - began < 15.0
-    later.join()
-
-
-def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait(
-    sql: Sql, another: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is no newer than what the wait has seen: what shows it is that it goes on no more."""
-    monkeypatch.setattr(sources, "REST_S", 30.0)
-    monkeypatch.setattr(sources, "REST_LOOKS", 1_000)
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    older = another()
-    older("BEGIN")
-    older("INSERT INTO item VALUES (1)")
-    sql("SELECT pg_current_xact_id()")  # a newer one, which leaves no mark
-    later = threading.Timer(0.3, older, ["COMMIT"])
-    later.start()
-    began = time.monotonic()
-    assert follower.source.wait(0.05, 30.0)
-    assert time.monotonic() - began < 15.0
-    later.join()
-    assert follower.cut() is not None
-
-
-@pytest.mark.parametrize(
-    ("pause_s", "rest_s", "looks"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 20)]
-)
-def test_a_wait_is_short_where_something_is_due_or_was_going_on(
-    sql: Sql, capture: Start, said: list[str], pause_s: float, rest_s: float, looks: int
-) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    said.clear()
-    assert follower.source.wait(pause_s, rest_s)
-    assert f"1..{looks} LOOP" in said[0]
-
-
-def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_pause(
-    sql: Sql, capture: Start, database: str
-) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    sql("INSERT INTO item VALUES (1)")
-    holder = connections.Connection(database, application="holder")
-    with holder.transaction():
-        holder.run("LOCK TABLE public.item IN ACCESS EXCLUSIVE MODE")
-        assert follower.source.wait(0.001)
-        assert follower.source.open_cut([]) is None
-        assert not follower.source.wait(0.001)
-    holder.close()
-    follower.drain()
-    assert follower.rows("item") == {("1",): {"id": "1"}}
-
-
-def test_a_wait_leaves_what_is_wrong_to_the_next_cut(sql: Sql, capture: Start) -> None:
-    sql("CREATE TABLE item (id int PRIMARY KEY)")
-    follower = capture()
-    sql("ALTER TABLE venus.dirty RENAME TO gone")
-    assert not follower.source.wait(0.001)
-    with pytest.raises(SourceError):
-        follower.source.open_cut([])
 
 
 def test_what_cuts_have_deleted_does_not_pile_up(

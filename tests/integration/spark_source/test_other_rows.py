@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support import networks
-from tests.support.feed import Feed, items, put
+from tests.support.feed import Feed, put
 from tests.support.real_broker import RealBroker
 from venus.broker.service.process import RunningBroker
 from venus.errors import OtherRows
@@ -40,10 +40,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def feed(real: RealBroker) -> Feed:
-    found = Feed(real)
-    found.describe(items(), items(2, "others"))
-    found.cut(put(1, "EU", 10), put(2, "US", 20), put(1, "US", 1, table=2))
-    return found
+    return networks.two_regions(real)
 
 
 def reader_at(broker: RunningBroker, starting: str) -> ChangesReader:

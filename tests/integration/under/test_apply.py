@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
 
+from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import (
     INT,
@@ -32,40 +32,15 @@ from tests.support.feed import (
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.oneshot import apply_at_once
 from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.control import pause, progress, resume, table_states
+from venus.adapters.targets.postgresql.control import pause, resume, table_states
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.session import Params, Session, Superseded
-from venus.adapters.under import circuit
+from venus.adapters.targets.postgresql.session import Superseded
 from venus.adapters.under.cuts import piece_of
-from venus.config import Settings
-from venus.errors import ConfigError
 from venus.model import Kind, LogicalType, TableSchema
 
 pytestmark = pytest.mark.integration
-
-
-def loaded(database: str, feed: Feed, *schemas: TableSchema, rows: int = 0, **options: object) -> Settings:
-    """Load a target with `rows` rows in the first table."""
-    feed.describe(*schemas)
-    feed.cut(*(put(i, f"label {i}", i, table=schemas[0].table_id) for i in range(1, rows + 1)))
-    settings = settings_for(feed.broker.address, {"a": database}, **options)  # type: ignore[arg-type]
-    full_sync(settings, "a")
-    return settings
-
-
-def equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
-    for table_id, schema in feed.schemas.items():
-        assert rows_at(database, schema, namespace) == feed.model[table_id], schema.name
-
-
-def counters_close(settings: Settings, feed: Feed, since: dict[int, int]) -> None:
-    """Compare applied + quarantined + skipped with what was committed, table by table."""
-    for state in table_states(settings, "a"):
-        known = state.rows_applied + state.rows_quarantined + state.rows_skipped
-        assert known == feed.committed[state.table_id] - since.get(state.table_id, 0), state
-    assert progress(settings, "a").unaccounted == 0
 
 
 WAYS = {
@@ -363,106 +338,3 @@ def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDe
 
 def _set_offset(database: str) -> None:
     query(database, 'UPDATE venus.applied SET "offset" = "offset" + 1')
-
-
-def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=1)
-    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
-    with following(settings, "a") as reports:
-        for n in range(5):
-            feed.cut(put(1, f"row {n}", n))
-            caught_up(database, broker)
-            query(database, kill)
-        feed.cut(put(1, "last", 9))
-        caught_up(database, broker)
-        assert any("terminat" in r.error or "closed" in r.error for r in reports)
-    equal(database, feed)
-
-
-def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
-    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(circuit, "SLOW_CLASSES", ((1.0, 2.0),))
-    settings = loaded(database, feed, items(), rows=1)
-    query(
-        database,
-        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.2); RETURN NEW; END $$;"
-        "CREATE TRIGGER slow BEFORE UPDATE ON shop.items FOR EACH ROW EXECUTE FUNCTION slow();"
-        "ALTER TABLE shop.items ENABLE ALWAYS TRIGGER slow",
-    )
-    with following(settings, "a") as reports:
-        feed.cut(put(1, "slowly", 1))
-        caught_up(database, broker)
-        wait_for(lambda: any("left alone for 2 s" in r.error for r in reports))
-        slow = next(r for r in reports if r.error)
-        assert slow.circuit == "open"
-        assert slow.error.startswith("answered after 1.")
-        query(database, "DROP TRIGGER slow ON shop.items")
-        began = time.monotonic()
-        feed.cut(put(1, "again", 2))
-        caught_up(database, broker)
-        assert 0.5 < time.monotonic() - began < 10, "it comes back by itself, not before its time"
-        feed.cut(put(1, "quickly", 3))
-        caught_up(database, broker)
-        wait_for(lambda: reports[-1].circuit == "closed")
-    equal(database, feed)
-
-
-def test_an_address_that_cannot_be_right_is_no_reason_to_wait(database: str) -> None:
-    settings = settings_for("127.0.0.1:1", {"a": database.replace("/t", "/nothing_like_t")})
-    with pytest.raises(ConfigError, match="does not exist"):
-        full_sync(settings, "a")
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keep every statement of the sessions with targets."""
-    said: list[str] = []
-    run = Session.run
-
-    def listening(self: Session, text: str, params: Params = None) -> int:
-        said.append(text)
-        return run(self, text, params)
-
-    monkeypatch.setattr(Session, "run", listening)
-    return said
-
-
-def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
-    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
-) -> None:
-    settings = loaded(database, feed, items(), rows=1)
-    said.clear()
-    with following(settings, "a"):
-        for n in range(5):
-            feed.cut(put(1, "again", n))
-            caught_up(database, broker)
-        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
-        query(database, kill)
-        feed.cut(put(1, "last", 9))
-        caught_up(database, broker)
-    cuts = [text for text in said if "advance" in text and not text.startswith("PREPARE")]
-    assert len(cuts) >= 6
-    assert all(
-        text.startswith("BEGIN") and "EXECUTE venus_advance (" in text and "EXECUTE venus_count (" in text
-        for text in cuts
-    )
-    assert sum(text.startswith("PREPARE") for text in said) == 4, "two for each session"
-    equal(database, feed)
-
-
-def test_a_quiet_target_is_asked_about_once_a_second(
-    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
-) -> None:
-    settings = loaded(database, feed, items(), rows=1)
-    with following(settings, "a"):
-        feed.cut(put(1, "once", 1))
-        caught_up(database, broker)
-        said.clear()
-        began = time.monotonic()
-        wait_for(lambda: len(said) >= 5)
-        assert time.monotonic() - began > 2.5, said
-        assert sum("rows_repaired" in text for text in said) <= 1, "what has not moved is not added up again"
-        feed.cut(put(1, "twice", 2))
-        caught_up(database, broker)
-        wait_for(lambda: sum("rows_repaired" in text for text in said) >= 2)

@@ -47,10 +47,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def feed(real: RealBroker) -> Feed:
-    found = Feed(real)
-    found.describe(items(), items(2, "others"))
-    found.cut(put(1, "EU", 10), put(2, "US", 20), put(1, "US", 1, table=2))
-    return found
+    return networks.two_regions(real)
 
 
 def at(settings: Settings, address: str) -> Settings:

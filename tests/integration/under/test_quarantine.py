@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.integration.under.test_apply import counters_close, equal, loaded
+from tests.support.applying import counters_close, equal, loaded
 from tests.support.delivery import FakeDelivery
 from tests.support.feed import (
     Feed,

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.brokers import business_status, settings
 from tests.support.ledger import read_ledger
-from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from tests.support.scripted_database import ScriptedDatabase
+from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Deed
 from venus.adapters.upper.capture import Outside, first_fill, run_capture
 from venus.adapters.upper.report import CaptureReport

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from tests.support.scripted_database import ScriptedDatabase
+from tests.support.scripted_source import Script, ScriptedSource
 from venus.adapters.upper.capture import Outside, run_capture
 from venus.adapters.upper.report import CaptureReport
 from venus.config import Capture, Settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.support.scripted_broker import ScriptedBroker
-from tests.support.scripted_source import HEARTBEAT, Script, ScriptedDatabase, ScriptedSource
+from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
+from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Run, run
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.upper.capture import first_fill

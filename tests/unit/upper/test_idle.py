@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.scripted_broker import ScriptedBroker
-from tests.support.scripted_source import HEARTBEAT, Script, ScriptedDatabase, ScriptedSource
+from tests.support.scripted_database import HEARTBEAT, ScriptedDatabase
+from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import Run
 from venus.adapters.upper import chores
 from venus.adapters.upper.pacing import Pace

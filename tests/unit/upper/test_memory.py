@@ -6,7 +6,8 @@ import threading
 import tracemalloc
 
 from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from tests.support.scripted_database import ScriptedDatabase
+from tests.support.scripted_source import Script, ScriptedSource
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter
 from venus.adapters.upper.session import Claim, open_session

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.scripted_broker import ScriptedBroker, ScriptedProducer
-from tests.support.scripted_source import Script, ScriptedDatabase, ScriptedSource
+from tests.support.scripted_database import ScriptedDatabase
+from tests.support.scripted_source import Script, ScriptedSource
 from tests.unit.upper.runs import SETTINGS, Run, run
 from venus.adapters.upper.cutting import Cutter
 from venus.adapters.upper.report import Reporter

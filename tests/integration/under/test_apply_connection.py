@@ -1,0 +1,74 @@
+"""A target whose connection is lost, that becomes slow, or that is not there at all."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.applying import equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import (
+    Feed,
+    caught_up,
+    following,
+    items,
+    put,
+    query,
+    settings_for,
+    wait_for,
+)
+from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.under import circuit
+from venus.errors import ConfigError
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = loaded(database, feed, items(), rows=1)
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
+    with following(settings, "a") as reports:
+        for n in range(5):
+            feed.cut(put(1, f"row {n}", n))
+            caught_up(database, broker)
+            query(database, kill)
+        feed.cut(put(1, "last", 9))
+        caught_up(database, broker)
+        assert any("terminat" in r.error or "closed" in r.error for r in reports)
+    equal(database, feed)
+
+
+def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
+    database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuit, "SLOW_CLASSES", ((1.0, 2.0),))
+    settings = loaded(database, feed, items(), rows=1)
+    query(
+        database,
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.2); RETURN NEW; END $$;"
+        "CREATE TRIGGER slow BEFORE UPDATE ON shop.items FOR EACH ROW EXECUTE FUNCTION slow();"
+        "ALTER TABLE shop.items ENABLE ALWAYS TRIGGER slow",
+    )
+    with following(settings, "a") as reports:
+        feed.cut(put(1, "slowly", 1))
+        caught_up(database, broker)
+        wait_for(lambda: any("left alone for 2 s" in r.error for r in reports))
+        slow = next(r for r in reports if r.error)
+        assert slow.circuit == "open"
+        assert slow.error.startswith("answered after 1.")
+        query(database, "DROP TRIGGER slow ON shop.items")
+        began = time.monotonic()
+        feed.cut(put(1, "again", 2))
+        caught_up(database, broker)
+        assert 0.5 < time.monotonic() - began < 10, "it comes back by itself, not before its time"
+        feed.cut(put(1, "quickly", 3))
+        caught_up(database, broker)
+        wait_for(lambda: reports[-1].circuit == "closed")
+    equal(database, feed)
+
+
+def test_an_address_that_cannot_be_right_is_no_reason_to_wait(database: str) -> None:
+    settings = settings_for("127.0.0.1:1", {"a": database.replace("/t", "/nothing_like_t")})
+    with pytest.raises(ConfigError, match="does not exist"):
+        full_sync(settings, "a")

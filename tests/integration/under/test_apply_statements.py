@@ -1,0 +1,76 @@
+"""Which statements a small cut, and a quiet target, cost."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.applying import equal, loaded
+from tests.support.delivery import FakeDelivery
+from tests.support.feed import (
+    Feed,
+    caught_up,
+    following,
+    items,
+    put,
+    query,
+    wait_for,
+)
+from venus.adapters.targets.postgresql.session import Params, Session
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keep every statement of the sessions with targets."""
+    said: list[str] = []
+    run = Session.run
+
+    def listening(self: Session, text: str, params: Params = None) -> int:
+        said.append(text)
+        return run(self, text, params)
+
+    monkeypatch.setattr(Session, "run", listening)
+    return said
+
+
+def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
+    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+) -> None:
+    settings = loaded(database, feed, items(), rows=1)
+    said.clear()
+    with following(settings, "a"):
+        for n in range(5):
+            feed.cut(put(1, "again", n))
+            caught_up(database, broker)
+        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
+        query(database, kill)
+        feed.cut(put(1, "last", 9))
+        caught_up(database, broker)
+    cuts = [text for text in said if "advance" in text and not text.startswith("PREPARE")]
+    assert len(cuts) >= 6
+    assert all(
+        text.startswith("BEGIN") and "EXECUTE venus_advance (" in text and "EXECUTE venus_count (" in text
+        for text in cuts
+    )
+    assert sum(text.startswith("PREPARE") for text in said) == 4, "two for each session"
+    equal(database, feed)
+
+
+def test_a_quiet_target_is_asked_about_once_a_second(
+    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+) -> None:
+    settings = loaded(database, feed, items(), rows=1)
+    with following(settings, "a"):
+        feed.cut(put(1, "once", 1))
+        caught_up(database, broker)
+        said.clear()
+        began = time.monotonic()
+        wait_for(lambda: len(said) >= 5)
+        assert time.monotonic() - began > 2.5, said
+        assert sum("rows_repaired" in text for text in said) <= 1, "what has not moved is not added up again"
+        feed.cut(put(1, "twice", 2))
+        caught_up(database, broker)
+        wait_for(lambda: sum("rows_repaired" in text for text in said) >= 2)
