@@ -13,37 +13,36 @@ import argparse
 import sys
 
 from bench.peers.kafka import Kafka
+from bench.peers.kafka_clients import Batching
 from bench.peers.nats_jetstream import NatsJetStream
 from bench.peers.redis_streams import RedisStreams
-from bench.rounds import System, measure
+from bench.peers.rocketmq import RocketMq
+from bench.rates import TOTAL, rate
+from bench.rounds import System
 from bench.venus_transmission import Venus
-
-#: How many rows a round sends, by rows in a batch: small batches are slow, and a round should take about a second.
-TOTAL = {1: 5_000, 10: 50_000, 100: 200_000, 1000: 500_000}
 
 
 def systems() -> list[System]:
     """Return every system of the comparison."""
-    found: list[System] = [Venus(), Venus(one_at_a_time=True)]
+    found: list[System] = [Venus(), Venus(one_at_a_time=True), RocketMq()]
+    found += [Kafka(batching) for batching in Batching]
     for envelope in (False, True):
-        found += [Kafka(envelope=envelope), RedisStreams(envelope=envelope), NatsJetStream(envelope=envelope)]
+        found += [RedisStreams(envelope=envelope), NatsJetStream(envelope=envelope)]
     return found
 
 
 def run(system: System, sizes: list[int], *, rounds: int, warm_up: int) -> None:
     """Measure one system and print its lines."""
     if reason := system.missing():
-        print(f"{system.name:42} left out: {reason}", flush=True)
+        print(f"{system.name:44} left out: {reason}", flush=True)
         return
     try:
         system.start()
         for rows in sizes:
-            batches = max(10, min(TOTAL.get(rows, 200_000), system.rows_max) // rows)
-            figures = measure(system, rows=rows, batches=batches, rounds=rounds, warm_up=warm_up)
-            total = rows * batches
+            found = rate(system, rows, rounds=rounds, warm_up=warm_up)
             print(
-                f"{system.name:36} {rows:5} rows a batch {total / figures.received_s:11,.0f} rows/s received"
-                f" {total / figures.done_s:11,.0f} rows/s done {figures.server_cpu_s / total * 1e6:8.2f} us/row",
+                f"{system.name:44} {rows:5} rows a batch {found.received:11,.0f} rows/s received"
+                f" {found.done:11,.0f} rows/s done {found.cpu_us:8.2f} us/row",
                 flush=True,
             )
     finally:

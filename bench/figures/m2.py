@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
-from bench.peers.kafka_cluster import KafkaCluster
+from bench.peers.kafka import Kafka
+from bench.peers.kafka_clients import Batching
 from bench.rounds import Figures, System, measure
 from bench.venus_cluster import MIB
 from bench.venus_replicated import VenusReplicated
@@ -46,7 +47,7 @@ def alone(*, quick: bool) -> float:
 
 def kafka(*, quick: bool) -> str:
     """Return the peer's rate, or why there is none."""
-    system = KafkaCluster()
+    system = Kafka(Batching.WHOLE, replicas=3)
     if reason := system.missing():
         return f"Kafka: {reason}"
     try:

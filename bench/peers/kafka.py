@@ -1,147 +1,97 @@
-"""Apache Kafka 0.9 with ZooKeeper, fsync after each append, by confluent-kafka; VENUS_BENCH_KAFKA is its folder."""
+"""Apache Kafka 4 in KRaft mode, one broker or three, each append flushed; bench/peers/jars.py fetches it.
+
+acks=all; with three brokers min.insync.replicas=2 and one partition with three replicas.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from bench.peers.local import START_TIMEOUT_S, Folder, free_port, messages
+from bench.peers import jars
+from bench.peers.kafka_clients import QUIET, TOPIC, Batching, KafkaReceiver, KafkaSender
+from bench.peers.local import START_TIMEOUT_S, Folder, free_port
 from bench.rounds import Receiver, Round, Sender
 
-#: A Kafka of that age is spoken to in its own words.
-OLD = {"api.version.request": False, "broker.version.fallback": "0.9.0.1", "log_level": 0}
-TAKE = 5000
-TOPIC = "s"
-
-
-class KafkaSender:
-    """The producer, with batches as large as VENUS's; `words` are settings of its own for the servers' version."""
-
-    def __init__(self, servers: str, words: Mapping[str, Any], *, envelope: bool) -> None:
-        self._servers, self._words, self._envelope = servers, words, envelope
-        self._messages: list[bytes] = []
-        self._producer: Any = None
-        self._rows = 0
-
-    def prepare(self, wanted: Round) -> None:
-        """Make the messages, and a producer for batches of this size."""
-        from confluent_kafka import Producer
-
-        self._messages = messages(wanted.batches, wanted.rows, envelope=self._envelope)
-        if self._rows != wanted.rows:
-            self._rows = wanted.rows
-            size = 8 if self._envelope else wanted.rows
-            self._producer = Producer(
-                {
-                    **self._words,
-                    "bootstrap.servers": self._servers,
-                    "acks": "all",
-                    "linger.ms": 5 if size > 1 else 0,
-                    "batch.num.messages": size,
-                    "queue.buffering.max.messages": 2_000_000,
-                    "queue.buffering.max.kbytes": 1 << 20,
-                }
-            )
-
-    def send(self, wanted: Round) -> None:
-        """Produce them and wait for every acknowledgement."""
-        produce = self._producer.produce
-        for message in self._messages:
-            produce(TOPIC, message, partition=0)
-        if self._producer.flush(300):
-            raise TimeoutError("Kafka did not acknowledge")
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class KafkaReceiver:
-    """A consumer of what is produced from now on, in the only partition."""
-
-    def __init__(self, servers: str, words: Mapping[str, Any], *, envelope: bool) -> None:
-        from confluent_kafka import Consumer, TopicPartition
-
-        self._envelope = envelope
-        self._consumer = Consumer(
-            {
-                **words,
-                "bootstrap.servers": servers,
-                "group.id": "bench",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 10,
-                "fetch.error.backoff.ms": 20,
-            }
-        )
-        _, end = self._consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30)
-        self._consumer.assign([TopicPartition(TOPIC, 0, end)])
-        self._consumer.consume(1, timeout=1)
-
-    def receive(self, wanted: Round) -> None:
-        """Consume what the round sends."""
-        left = wanted.batches if self._envelope else wanted.batches * wanted.rows
-        while left > 0:
-            left -= sum(message.error() is None for message in self._consumer.consume(min(TAKE, left), timeout=1))
-
-    def close(self) -> None:
-        """Leave."""
-        self._consumer.close()
+HEAP = "-Xmx1g"
+#: Of its own log lines.
+LOG4J = """
+status: error
+Configuration:
+  Appenders: {Console: {name: out}}
+  Loggers: {Root: {level: warn, AppenderRef: {ref: out}}}
+"""
 
 
 class Kafka:
-    """ZooKeeper, the broker and the two clients."""
+    """Brokers, each a controller as well, and the two clients."""
 
-    def __init__(self, *, envelope: bool) -> None:
-        self.name = "Kafka 0.9, batch as a message" if envelope else "Kafka 0.9"
-        self._home = Path(os.environ.get("VENUS_BENCH_KAFKA", "/nonexistent"))
-        self._envelope = envelope
-        self.rows_max = 500_000 if envelope else 300_000
-        self._port = 0
+    def __init__(self, batching: Batching, *, replicas: int = 1) -> None:
+        self.name = f"Kafka 4, {batching.value}" + (f", {replicas} replicas" if replicas > 1 else "")
+        self.rows_max = 500_000 if batching is Batching.WHOLE else 300_000
+        self._batching = batching
+        self._ports = {node: (free_port(), free_port()) for node in range(1, replicas + 1)}
         self._folder: Folder | None = None
+
+    @property
+    def _servers(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
 
     def missing(self) -> str:
         """Say what is not installed."""
-        if not (self._home / "libs").is_dir():
-            return "VENUS_BENCH_KAFKA does not name a folder of Kafka"
-        if shutil.which("java") is None:
-            return "java is not installed"
-        return "" if importlib.util.find_spec("confluent_kafka") else "the package confluent-kafka is not installed"
+        if reason := jars.missing("kafka"):
+            return reason
+        return "" if importlib.util.find_spec("confluent_kafka") else "pip install confluent-kafka"
 
     def start(self) -> None:
-        """Start both servers."""
-        self._folder, keeper, self._port = Folder(), free_port(), free_port()
-        path = self._folder.path
-        (path / "log4j.properties").write_text(
-            "log4j.rootLogger=WARN,out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\nlog4j.appender.out.layout=org.apache.log4j.SimpleLayout\n"
-        )
-        (path / "zookeeper.properties").write_text(f"dataDir={path}/zookeeper\nclientPort={keeper}\n")
-        (path / "server.properties").write_text(
-            f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{self._port}\nlog.dirs={path}/kafka\n"
-            f"zookeeper.connect=127.0.0.1:{keeper}\nnum.partitions=1\nauto.create.topics.enable=true\n"
-            "log.flush.interval.messages=1\nmessage.max.bytes=4000000\nreplica.fetch.max.bytes=5000000\n"
-        )
-        java = ["java", "-Xms1g", "-Xmx1g", f"-Dlog4j.configuration=file:{path}/log4j.properties"]
-        java += ["-cp", f"{self._home}/libs/*"]
-        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self._folder.run(*java, main, path / "zookeeper.properties", port=keeper)
-        self._folder.run(*java, "kafka.Kafka", path / "server.properties", port=self._port)
-        self._wait_for_topic()
+        """Format a folder for each broker, start them, make the topic."""
+        self._folder = Folder()
+        path, cluster = self._folder.path, urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        (path / "log4j2.yaml").write_text(LOG4J)
+        java = ["java", HEAP, f"-Dlog4j2.configurationFile={path}/log4j2.yaml", "-cp", f"{jars.folder('kafka')}/*"]
+        for node in self._ports:
+            file = path / f"{node}.properties"
+            file.write_text(self._properties(node))
+            subprocess.run(
+                [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", file], check=True, capture_output=True
+            )
+        begun = {node: self._folder.begin(*java, "kafka.Kafka", path / f"{node}.properties") for node in self._ports}
+        for node, process in begun.items():
+            self._folder.wait_for(process, self._ports[node][0])
+        self._make_topic()
 
-    def _wait_for_topic(self) -> None:
-        """Ask until the broker knows itself and has made the topic: it listens long before."""
+    def _properties(self, node: int) -> str:
+        assert self._folder is not None
+        broker, controller = self._ports[node]
+        voters = ",".join(f"{each}@127.0.0.1:{port}" for each, (_, port) in self._ports.items())
+        replicas = len(self._ports)
+        return (
+            f"process.roles=broker,controller\nnode.id={node}\ncontroller.quorum.voters={voters}\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}\n"
+            "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
+            f"log.dirs={self._folder.path}/kafka{node}\nlog.flush.interval.messages=1\n"
+            f"min.insync.replicas={min(2, replicas)}\ndefault.replication.factor={replicas}\n"
+            f"offsets.topic.replication.factor={replicas}\n"
+            "message.max.bytes=4000000\nreplica.fetch.max.bytes=5000000\ngroup.initial.rebalance.delay.ms=0\n"
+        )
+
+    def _make_topic(self) -> None:
         from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient, NewTopic
 
-        sender = KafkaSender(self._servers, OLD, envelope=True)
-        sender.prepare(Round(number=0, rows=1, batches=0))
+        admin: Any = AdminClient({**QUIET, "bootstrap.servers": self._servers})
         end = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < end:
             try:
-                if sender._producer.list_topics(TOPIC, timeout=5).topics[TOPIC].partitions:
+                if len(admin.list_topics(timeout=5).brokers) == len(self._ports):
+                    topic = NewTopic(TOPIC, num_partitions=1, replication_factor=len(self._ports))
+                    admin.create_topics([topic])[TOPIC].result(START_TIMEOUT_S)
                     return
             except KafkaException:
                 pass
@@ -149,13 +99,9 @@ class Kafka:
         raise TimeoutError("Kafka does not make a topic")
 
     def stop(self) -> None:
-        """Stop both."""
+        """Stop all of them."""
         if self._folder is not None:
             self._folder.remove()
-
-    @property
-    def _servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
 
     def pids(self) -> list[int]:
         """Return the servers' processes."""
@@ -164,11 +110,11 @@ class Kafka:
 
     def sender(self) -> Callable[[], Sender]:
         """Return the client that sends."""
-        return partial(KafkaSender, self._servers, OLD, envelope=self._envelope)
+        return partial(KafkaSender, self._servers, self._batching)
 
     def receiver(self) -> Callable[[], Receiver]:
         """Return the client that receives."""
-        return partial(KafkaReceiver, self._servers, OLD, envelope=self._envelope)
+        return partial(KafkaReceiver, self._servers, self._batching)
 
     def finish(self, wanted: Round) -> None:
         """Nothing is left to do."""
