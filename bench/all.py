@@ -1,9 +1,10 @@
 """The figures of the papers in one table: the paper's number, a peer's, ours, the goal, met or not.
 
-    python -m bench.all [--quick] [--only V3 M2 ...] [--json]
+    python -m bench.all [--quick] [--only V3 M2 ...] [--json] [--write]
 
 Exit code 1 if a goal is missed. `--quick` takes a few rounds of each: it shows that the scripts work, its numbers are
-rough. Everything runs on this machine; bench/README.md says under which conditions.
+rough. `--write` puts what was found into bench/FIGURES.md. Everything runs on this machine; bench/README.md says under
+which conditions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from bench.figures.catalogue import FIGURES
 from bench.figures.figure import Figure, Finding
+from bench.figures.page import PAGE, merged, section
 
 COLUMNS = ("", "what", "paper", "peer", "ours", "goal", "")
 WIDTH = 160
@@ -54,22 +56,39 @@ def chosen(names: list[str]) -> list[Figure]:
     return [known[name.upper()] for name in names] or list(FIGURES)
 
 
+def conditions(*, quick: bool) -> str:
+    """Say when and where a figure is measured."""
+    load = os.getloadavg()[0]
+    form = "short form" if quick else "full form"
+    return (
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, load average {load:.1f} before, {form}."
+    )
+
+
+def write(figure: Figure, findings: list[Finding], under: str) -> None:
+    """Put one figure into the page; a run that is stopped has written what it measured until then."""
+    page = PAGE.read_text() if PAGE.exists() else ""
+    PAGE.write_text(merged(page, {figure.id: section(figure, findings, under)}, [f.id for f in FIGURES]))
+
+
 def main() -> int:
     """Measure what was asked for and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds: to try the scripts")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help=", ".join(f.id for f in FIGURES))
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--write", action="store_true", help="put them into bench/FIGURES.md")
     options = parser.parse_args()
     figures = chosen(options.only)
     console = Console(stderr=True, width=WIDTH)
-    loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
-    console.print(f"{os.cpu_count()} cores, load of the machine before: {loads}")
+    console.print(conditions(quick=options.quick))
     found: dict[str, list[Finding]] = {}
     for figure in figures:
-        began = time.monotonic()
+        began, under = time.monotonic(), conditions(quick=options.quick)
         found[figure.id] = measured(figure, quick=options.quick)
         console.print(f"{figure.id} {figure.title}: {time.monotonic() - began:.0f} s")
+        if options.write:
+            write(figure, found[figure.id], under)
     if options.json:
         sys.stdout.write(
             json.dumps({name: [dataclasses.asdict(f) for f in each] for name, each in found.items()}) + "\n"

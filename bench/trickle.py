@@ -39,6 +39,9 @@ GOAL_FAST_P99_MS = 50.0
 GOAL_IDLE_CORE = 0.01
 #: The captured table, the one of logical replication, the one of nobody.
 VENUS, PEER, NOBODY = "tick", "peer", "nobody"
+#: Whose use is counted; and that of the application, beside its use for an uncaptured table.
+PARTS = ("source backend", "capture", "broker", "apply", "target backend")
+TRIGGERS = "triggers (application's backend, beside an uncaptured table)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +79,15 @@ class Application:
         """The sessions' backends."""
         return [int(session.info.backend_pid) for session in self._sessions]
 
-    def commit(self, table: str, seconds: float) -> range:
-        """Commit for so long; return the keys of what was inserted."""
-        count = int(seconds * self.rate)
+    def take(self, count: int) -> range:
+        """Return the next keys."""
         keys = range(self._next, self._next + count)
         self._next += count
+        return keys
+
+    def commit(self, table: str, seconds: float) -> range:
+        """Commit for so long; return the keys of what was inserted."""
+        keys = self.take(int(seconds * self.rate))
         start = time.monotonic()
         threads = [
             threading.Thread(target=self._run, args=(session, table, keys, start, n))
@@ -109,8 +116,8 @@ class Bench:
 
     def __init__(self, home: Path, rate: int, *, stages: bool = False) -> None:
         self.postgres = Postgres(home, "wal_level = logical")
-        self.source = self.postgres.connect("source").cursor()
-        self.target = self.postgres.connect("target").cursor()
+        self.source: Any = self.postgres.connect("source").cursor()
+        self.target: Any = self.postgres.connect("target").cursor()
         self.venus = Venus(home, self.postgres, ("-v", "--log-format", "json") if stages else ())
         self.commits: list[tuple[float, float]] = []  # at source and target, of what VENUS carried
         self.application = Application(self.postgres, rate)
@@ -201,6 +208,22 @@ class Bench:
             self.commits += [(stamps[0][key], stamps[1][key]) for key in keys]
         return sorted((stamps[1][key] - stamps[0][key]) * 1000 for key in keys)
 
+    def first_ms(self) -> float:
+        """Commit one row; return the milliseconds from the source's commit to the target's."""
+        keys = self.application.commit(VENUS, 1.5 / self.application.rate)
+        self._arrived(VENUS, keys)
+        return self._latencies(VENUS, keys)[0]
+
+    def across_ms(self, tables: int) -> float:
+        """Change a row of each of the other tables in one transaction; return the milliseconds until they are seen."""
+        (key,) = keys = self.application.take(1)
+        self.source.execute("BEGIN")
+        self.source.execute("".join(f"INSERT INTO idle_{n} VALUES ({key}, 'all');" for n in range(tables)))
+        self.source.execute(f"INSERT INTO {VENUS} VALUES ({key}, 'all')")
+        self.source.execute("COMMIT")
+        self._arrived(VENUS, keys)
+        return self._latencies(VENUS, keys)[0]
+
     def idle(self, seconds: float) -> dict[str, Usage]:
         """Let everything stand still; return what was used."""
         time.sleep(5)
@@ -270,33 +293,36 @@ def report(console: Console, rate: int, found: dict[str, list[Spell]]) -> None:
     report_use(console, found)
 
 
+def costs(found: dict[str, list[Spell]]) -> dict[str, tuple[float, float, float]]:
+    """Return what each part used: CPU ms and switches a transaction, share of a core; medians of the spells."""
+    used = {part: _median(found[VENUS], part) for part in PARTS}
+    base = _median(found[NOBODY], "application")
+    ms, switches, share = (a - b for a, b in zip(_median(found[VENUS], "application"), base, strict=True))
+    return {TRIGGERS: (ms, switches, share), **used}
+
+
+def _median(spells: list[Spell], part: str) -> tuple[float, float, float]:
+    each = []
+    for spell in spells:
+        transactions = spell.rate * spell.seconds
+        used = spell.used.get(part, Usage(cpu_s=0, switches=0))
+        each.append((used.cpu_s * 1000 / transactions, used.switches / transactions, used.cpu_s / spell.seconds))
+    ms, switches, share = (statistics.median(column) for column in zip(*each, strict=True))
+    return ms, switches, share
+
+
 def report_use(console: Console, found: dict[str, list[Spell]]) -> None:
     """Print what each part used for a transaction, and of a core."""
     table = Table(title="of it by part")
     for heading in ("", "CPU ms a transaction", "switches a transaction", "of a core"):
         table.add_column(heading, justify="left" if not heading else "right")
-    total = [0.0, 0.0, 0.0]
-
-    def figures(spell: Spell, part: str) -> tuple[float, float, float]:
-        transactions = spell.rate * spell.seconds
-        used = spell.used.get(part, Usage(cpu_s=0, switches=0))
-        return used.cpu_s * 1000 / transactions, used.switches / transactions, used.cpu_s / spell.seconds
-
-    def median(spells: list[Spell], part: str) -> list[float]:
-        return [statistics.median(column) for column in zip(*(figures(s, part) for s in spells), strict=True)]
-
-    for part in ("application", "source backend", "capture", "broker", "apply", "target backend"):
-        found_here = median(found[VENUS], part)
-        label = part
-        if part == "application":  # what the triggers add
-            found_here = [a - b for a, b in zip(found_here, median(found[NOBODY], part), strict=True)]
-            label = "triggers (application's backend, beside an uncaptured table)"
-        total = [a + b for a, b in zip(total, found_here, strict=True)]
-        table.add_row(label, f"{found_here[0]:.2f}", f"{found_here[1]:.1f}", f"{found_here[2]:.1%}")
-    table.add_row("VENUS together", f"{total[0]:.2f}", f"{total[1]:.1f}", f"{total[2]:.1%}")
+    rows = costs(found)
+    ms, switches, share = (sum(column) for column in zip(*rows.values(), strict=True))
+    rows["VENUS together"] = (ms, switches, share)
     if found[PEER]:
-        peer = median(found[PEER], "peer")
-        table.add_row("logical replication", f"{peer[0]:.2f}", f"{peer[1]:.1f}", f"{peer[2]:.1%}")
+        rows["logical replication"] = _median(found[PEER], "peer")
+    for label, (ms, switches, share) in rows.items():
+        table.add_row(label, f"{ms:.2f}", f"{switches:.1f}", f"{share:.1%}")
     console.print(table)
 
 

@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 from bench import isolation, overload
-from bench.figures import m1, m2, m3, m4, m5, r2, s1, s2, s3, t1, t2, t3, t5, t6, t7, v3, v4, x1
+from bench.figures import (
+    m1,
+    m2,
+    m3,
+    m4,
+    m5,
+    p1,
+    p2,
+    p3,
+    p4,
+    p5,
+    r2,
+    s1,
+    s2,
+    s3,
+    t1,
+    t2,
+    t3,
+    t5,
+    t6,
+    t7,
+    v1,
+    v2,
+    v3,
+    v4,
+    x1,
+)
 from bench.figures.figure import Figure
 
 FIGURES: tuple[Figure, ...] = (
+    v1.FIGURE,
+    v2.FIGURE,
     v3.FIGURE,
     v4.FIGURE,
     m1.FIGURE,
@@ -27,4 +55,9 @@ FIGURES: tuple[Figure, ...] = (
     s2.FIGURE,
     s3.FIGURE,
     x1.FIGURE,
+    p1.FIGURE,
+    p2.FIGURE,
+    p3.FIGURE,
+    p4.FIGURE,
+    p5.FIGURE,
 )

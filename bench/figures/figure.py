@@ -51,6 +51,18 @@ def at_least(what: str, found: float, limit: float, unit: str, *, paper: str = "
     )
 
 
+def times_peer(what: str, ours: float, peer: float | None, goal: float, *, said: str, paper: str = "") -> Finding:
+    """Return a line whose goal is so many times a peer's rate; without a peer it is missed, and `said` tells why."""
+    return Finding(
+        what=what,
+        ours=f"{ours:,.0f} rows/s" + (f", {ours / peer:.2f} x" if peer else ""),
+        goal=f">= {goal:g} x",
+        met=bool(peer) and ours >= goal * (peer or 0.0),
+        peer=f"{said} {peer:,.0f} rows/s" if peer else said,
+        paper=paper,
+    )
+
+
 def percentile(values: Sequence[float], percent: int) -> float:
     """Return the smallest value that so many percent of all do not exceed."""
     ordered = sorted(values)

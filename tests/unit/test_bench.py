@@ -1,11 +1,18 @@
-"""What a figure calls met, and what its writer does when a leader is lost."""
+"""What a figure calls met, the page of all of them, and what a writer does when a leader is lost."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from bench import venus_cluster
+from bench import trickle, venus_cluster
+from bench.figures import page
+from bench.figures.figure import Figure, Finding, times_peer
 from bench.overload import details_first
+from bench.peers import jars
+from bench.trickle import NOBODY, PARTS, TRIGGERS, VENUS, Spell
+from bench.usage import Usage
 from bench.venus_cluster import Writer
 from venus.errors import NotLeader
 from venus.wire import broker_pb2
@@ -16,6 +23,51 @@ def test_a_load_that_degrades_nothing_is_no_overload() -> None:
     assert not details_first([()])
     assert details_first([(), (4,), (4, 3)])
     assert not details_first([(4,), (3,)])
+
+
+def test_a_peer_that_is_not_there_makes_its_line_missed_and_says_why() -> None:
+    assert times_peer("rows", 200.0, 100.0, 2.0, said="Kafka").met
+    assert not times_peer("rows", 199.0, 100.0, 2.0, said="Kafka").met
+    alone = times_peer("rows", 200.0, None, 2.0, said="no java")
+    assert (alone.met, alone.peer) == (False, "no java")
+
+
+def _part(name: str, ours: str) -> str:
+    figure = Figure(id=name, title="rate", measure=lambda quick: [])
+    return page.section(figure, [Finding(what="rows|s", ours=ours, goal="1", met=False)], "today, 2 cores")
+
+
+def test_the_page_keeps_what_was_not_measured_again_in_the_order_of_the_table() -> None:
+    order = ["M1", "M2", "T1"]
+    first = page.merged("", {"T1": _part("T1", "old"), "M1": _part("M1", "old")}, order)
+    again = page.merged(first, {"M1": _part("M1", "new"), "M2": _part("M2", "new")}, order)
+
+    assert [line.split(":")[0] for line in again.splitlines() if line.startswith("## ")] == ["## M1", "## M2", "## T1"]
+    assert again.count("| new |") == 2
+    assert again.count("| old |") == 1
+    assert "rows/s" in again, "a cell does not end where its text has a bar"
+    assert page.merged(again, {}, order) == again
+
+
+def test_what_triggers_cost_is_what_the_application_uses_more_than_for_an_uncaptured_table() -> None:
+    def spell(application_s: float) -> Spell:
+        parts = {part: Usage(cpu_s=0.1, switches=10) for part in PARTS}
+        used = parts | {"application": Usage(cpu_s=application_s, switches=30)}
+        return Spell(rate=100.0, latencies=[], used=used, seconds=1.0, cuts=100)
+
+    found = trickle.costs({VENUS: [spell(0.5)], NOBODY: [spell(0.3)]})
+
+    assert found[TRIGGERS] == pytest.approx((2.0, 0.0, 0.2))
+    assert all(found[part] == pytest.approx((1.0, 0.1, 0.1)) for part in PARTS)
+
+
+def test_a_peer_without_its_jars_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VENUS_BENCH_JARS", str(tmp_path))
+    assert "python -m bench.peers.jars kafka" in jars.missing("kafka")
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "kafka" / "kafka.jar").touch()
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert not jars.missing("kafka")
 
 
 class Log:

@@ -1,0 +1,73 @@
+"""P1: small transactions, PostgreSQL to PostgreSQL, beside PostgreSQL's own logical replication."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import trickle
+from bench.figures.figure import Figure, Finding, at_most
+from bench.trickle import PEER, VENUS, Bench, Spell
+
+FAST_TX_PER_S = 1000
+GOAL_PEER_TIMES = 5.0
+IDLE_S = {True: 10.0, False: 60.0}
+#: After an idle spell the first change is seen in so many milliseconds.
+GOAL_FIRST_MS = 60.0
+
+
+@contextmanager
+def running(rate: int, tables: int = 0) -> Iterator[Bench]:
+    """Start the two databases, and VENUS between them."""
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
+        bench = Bench(Path(home), rate)
+        try:
+            bench.start(tables)
+            yield bench
+        finally:
+            bench.stop()
+
+
+def core(found: dict[str, list[Spell]]) -> float:
+    """Return what VENUS and the triggers use of a core, in percent; medians."""
+    return 100 * sum(share for _, _, share in trickle.costs(found).values())
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    count, seconds = (2, 5.0) if quick else (5, 10.0)
+    with running(100) as bench:
+        idle = bench.idle(IDLE_S[quick])
+        first = bench.first_ms()
+        found = trickle.rounds(bench, count, seconds, peer=True)
+    with running(FAST_TX_PER_S) as bench:
+        fast = [bench.spell(VENUS, seconds) for _ in range(count)]
+
+    def median(spells: list[Spell], part: float) -> float:
+        return statistics.median(spell.percentile(part) for spell in spells)
+
+    peer = f"logical replication {median(found[PEER], 0.5):.1f} / {median(found[PEER], 0.99):.1f} ms"
+    share = sum(used.cpu_s for name, used in idle.items() if name not in ("application", "peer")) / IDLE_S[quick]
+    rate = statistics.median(spell.rate for spell in fast)
+    return [
+        at_most("100 transactions/s, p50", median(found[VENUS], 0.5), trickle.GOAL_P50_MS, "ms", peer=peer),
+        at_most("the same, p99", median(found[VENUS], 0.99), trickle.GOAL_P99_MS, "ms", peer=peer),
+        at_most(
+            "p99, times logical replication's",
+            median(found[VENUS], 0.99) / median(found[PEER], 0.99),
+            GOAL_PEER_TIMES,
+            "x",
+        ),
+        at_most(
+            "all of VENUS, and what it adds to both databases", core(found), 100 * trickle.GOAL_CORE, "% of a core"
+        ),
+        at_most(f"{rate:,.0f} transactions/s, p99", median(fast, 0.99), trickle.GOAL_FAST_P99_MS, "ms"),
+        at_most("idle, one table", 100 * share, 100 * trickle.GOAL_IDLE_CORE, "% of a core"),
+        at_most(f"the first change after {IDLE_S[quick]:g} s of rest", first, GOAL_FIRST_MS, "ms"),
+    ]
+
+
+FIGURE = Figure(id="P1", title="small transactions", measure=run)

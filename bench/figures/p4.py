@@ -1,0 +1,69 @@
+"""P4: a full load beside bare COPY of the same rows as ready text, narrow and wide, and what the smallest one takes."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.figures.figure import Figure, Finding, at_least, at_most
+from bench.loading import WORKERS, Home
+from bench.processes import Postgres
+from bench.shapes import NARROW, WIDE, Shape
+from bench.spark_load import Taken, by_copy, by_venus
+
+ROWS = {True: {NARROW: 200_000, WIDE: 100_000}, False: {NARROW: 1_000_000, WIDE: 200_000}}
+SMALL_ROWS = 10
+#: Of two bare COPYs, rows alone; and of one with key and statistics, the whole command.
+GOAL_ALONE = {NARROW: 0.6, WIDE: 0.8}
+GOAL_FIXED_S = 1.5
+#: pgcopydb reached so much of one COPY with key and statistics, narrow and wide, on this kind of machine.
+PGCOPYDB = {NARROW: 1.07, WIDE: 0.61}
+
+
+def loads(folder: Path, postgres: Postgres, shape: Shape, rows: int, rounds: int) -> dict[str, list[Taken]]:
+    """Load a table by turns: by VENUS, by one COPY, by two."""
+    home = Home(folder, postgres, shape, rows)
+    found: dict[str, list[Taken]] = {"venus": [], "one": [], "two": []}
+    try:
+        home.fill()
+        text = home.text()
+        for _ in range(rounds):
+            found["one"].append(by_copy(home, text, 1))
+            found["two"].append(by_copy(home, text, WORKERS))
+            found["venus"].append(by_venus(home, "local"))
+    finally:
+        home.stop()
+    return found
+
+
+def lines(shape: Shape, rows: int, found: dict[str, list[Taken]]) -> list[Finding]:
+    """Return the ratios of a table, round by round."""
+    alone = [peer.rows_s / own.rows_s for peer, own in zip(found["two"], found["venus"], strict=True)]
+    whole = [peer.whole_s / own.whole_s for peer, own in zip(found["one"], found["venus"], strict=True)]
+    took = statistics.median(taken.whole_s for taken in found["venus"])
+    what = f"{rows:,} {shape.name} rows in {took:.1f} s"
+    return [
+        at_least(f"{what}: rows alone, of two bare COPYs", statistics.median(alone), GOAL_ALONE[shape], "x"),
+        at_least(f"{what}: whole, of one COPY with key", statistics.median(whole), PGCOPYDB[shape], "x",
+                 peer=f"pgcopydb {PGCOPYDB[shape]} (measured once, elsewhere)"),
+    ]  # fmt: skip
+
+
+def run(quick: bool) -> Sequence[Finding]:
+    """Measure."""
+    rounds, findings = (2 if quick else 5), []
+    with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
+        postgres = Postgres(Path(folder))
+        try:
+            for shape, rows in ROWS[quick].items():
+                findings += lines(shape, rows, loads(Path(folder), postgres, shape, rows, rounds))
+            small = loads(Path(folder), postgres, NARROW, SMALL_ROWS, rounds)["venus"]
+        finally:
+            postgres.stop()
+    fixed = statistics.median(taken.whole_s for taken in small)
+    return [*findings, at_most(f"`venus migrate` of {SMALL_ROWS} rows", fixed, GOAL_FIXED_S, "s")]
+
+
+FIGURE = Figure(id="P4", title="full load", measure=run)
