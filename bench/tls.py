@@ -13,8 +13,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from bench.rates import TOTAL
 from bench.rounds import Figures, Pair, Round
-from bench.transmission import TOTAL
 from bench.venus_transmission import Venus
 from tests.support.certificates import EVERYTHING, Authority
 from venus.config import Security

@@ -5,6 +5,7 @@ acks=all; with three brokers min.insync.replicas=2 and one partition with three 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import time
@@ -83,14 +84,14 @@ class Kafka:
 
     def _make_topic(self) -> None:
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient, NewTopic
 
-        admin: Any = AdminClient({**QUIET, "bootstrap.servers": self._servers})
+        words: Any = importlib.import_module("confluent_kafka.admin")
+        admin = words.AdminClient({**QUIET, "bootstrap.servers": self._servers})
         end = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < end:
             try:
                 if len(admin.list_topics(timeout=5).brokers) == len(self._ports):
-                    topic = NewTopic(TOPIC, num_partitions=1, replication_factor=len(self._ports))
+                    topic = words.NewTopic(TOPIC, num_partitions=1, replication_factor=len(self._ports))
                     admin.create_topics([topic])[TOPIC].result(START_TIMEOUT_S)
                     return
             except KafkaException:
