@@ -1,5 +1,7 @@
 """Many subscribers in a process of their own, each a stream over a TCP connection of its own; and lines with a delay.
 
+*Light* subscribers share connections, so many streams on each: a machine has no room for ten thousand connections.
+
 Each checks the seal, reads every increment, gives its credit back and acknowledges, as `venus.rpc.subscriber` does;
 with threads, a thousand of those would measure the client. A frame whose bytes are those of one that another subscriber
 of the process has read is compared, not read again: elsewhere subscribers have machines of their own.
@@ -12,7 +14,7 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -96,40 +98,49 @@ class _Seen:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-async def _subscribe(address: str, number: int, group: str, offset: int, credit_bytes: int, seen: _Seen) -> None:
-    chosen = [*options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
-    async with aio_channel(address, chosen) as channel:
-        call: Any = channel.stream_stream(SUBSCRIBE, request_serializer=seal, response_deserializer=None)()
-        opening = broker_pb2.Open(business=BUSINESS, group=group, offset=offset, credit_bytes=credit_bytes)
-        await call.write(broker_pb2.ConsumerFrame(open=opening))
-        taken, said_at = 0, time.monotonic()
-        while (content := await call.read()) is not grpc.aio.EOF:
-            now = time.monotonic()
-            frame = seen.frames_read.read(content)
-            seen.opened += frame.is_opening
-            seen.frames += frame.end > frame.begin
-            seen.nbytes += len(content)
-            if frame.end > frame.begin:
-                assert frame.begin == seen.positions[number], f"{group} got an increment twice, or missed one"
-                seen.first = min(seen.first, now)
-                seen.positions[number] = frame.end
-                seen.ends[number].append(frame.end)
-                seen.times[number].append(now)
-                taken += frame.price
-            seen.changed.set()
-            if taken >= credit_bytes // 2 or (taken and now - said_at > SAY_EVERY_S):
-                await call.write(broker_pb2.ConsumerFrame(credit_bytes=taken, acknowledge=seen.positions[number]))
-                taken, said_at = 0, now
-        raise ConnectionError(f"the stream of {group} has ended: {await call.details()}")
+def _channel(address: str) -> grpc.aio.Channel:
+    return aio_channel(address, [*options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)])
 
 
-async def _watch(addresses: Sequence[str], count: int, name: str, offset: int, credit: int, orders: Connection) -> None:
+async def _subscribe(
+    channel: grpc.aio.Channel, number: int, group: str, offset: int, credit_bytes: int, seen: _Seen
+) -> None:
+    call: Any = channel.stream_stream(SUBSCRIBE, request_serializer=seal, response_deserializer=None)()
+    opening = broker_pb2.Open(business=BUSINESS, group=group, offset=offset, credit_bytes=credit_bytes)
+    await call.write(broker_pb2.ConsumerFrame(open=opening))
+    taken, said_at = 0, time.monotonic()
+    while (content := await call.read()) is not grpc.aio.EOF:
+        now = time.monotonic()
+        frame = seen.frames_read.read(content)
+        seen.opened += frame.is_opening
+        seen.frames += frame.end > frame.begin
+        seen.nbytes += len(content)
+        if frame.end > frame.begin:
+            assert frame.begin == seen.positions[number], f"{group} got an increment twice, or missed one"
+            seen.first = min(seen.first, now)
+            seen.positions[number] = frame.end
+            seen.ends[number].append(frame.end)
+            seen.times[number].append(now)
+            taken += frame.price
+        seen.changed.set()
+        if taken >= credit_bytes // 2 or (taken and now - said_at > SAY_EVERY_S):
+            await call.write(broker_pb2.ConsumerFrame(credit_bytes=taken, acknowledge=seen.positions[number]))
+            taken, said_at = 0, now
+    raise ConnectionError(f"the stream of {group} has ended: {await call.details()}")
+
+
+async def _watch(
+    addresses: Sequence[str], count: int, name: str, offset: int, credit: int, on_one: int, orders: Connection
+) -> None:
     orders.send(None)  # up, which takes a second
     await asyncio.to_thread(orders.recv)
     seen = _Seen([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
-    async with asyncio.TaskGroup() as group:
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        channels = [
+            await stack.enter_async_context(_channel(addresses[n % len(addresses)])) for n in range(-(-count // on_one))
+        ]
         tasks = [
-            group.create_task(_subscribe(addresses[n % len(addresses)], n, f"{name}-{n}", offset, credit, seen))
+            group.create_task(_subscribe(channels[n // on_one], n, f"{name}-{n}", offset, credit, seen))
             for n in range(count)
         ]
         while seen.opened < count:
@@ -165,10 +176,17 @@ class Subscribers:
     """So many, in one process, shared out over brokers."""
 
     def __init__(
-        self, addresses: Sequence[str], count: int, name: str, *, offset: int = 0, credit_bytes: int = 1 << 20
+        self,
+        addresses: Sequence[str],
+        count: int,
+        name: str,
+        *,
+        offset: int = 0,
+        credit_bytes: int = 1 << 20,
+        on_one: int = 1,
     ) -> None:
         self._orders, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_run, args=(addresses, count, name, offset, credit_bytes, theirs))
+        self._process = spawn.Process(target=_run, args=(addresses, count, name, offset, credit_bytes, on_one, theirs))
         self._process.start()
         theirs.close()
 
@@ -210,12 +228,18 @@ class Subscribers:
 
 @contextmanager
 def subscribers(
-    addresses: Sequence[str], count: int, *, processes: int = 1, offset: int = 0, credit_bytes: int = 1 << 20
+    addresses: Sequence[str],
+    count: int,
+    *,
+    processes: int = 1,
+    offset: int = 0,
+    credit_bytes: int = 1 << 20,
+    on_one: int = 1,
 ) -> Iterator[Callable[..., Arrivals]]:
-    """Open so many; yield what waits until all of them have everything below some offsets."""
+    """Open so many, `on_one` of them on each connection; yield what waits until all have all below some offsets."""
     share = [count // processes + (n < count % processes) for n in range(processes)]
     many = [
-        Subscribers(addresses, each, f"bench{n}", offset=offset, credit_bytes=credit_bytes)
+        Subscribers(addresses, each, f"bench{n}", offset=offset, credit_bytes=credit_bytes, on_one=on_one)
         for n, each in enumerate(share)
     ]
 
