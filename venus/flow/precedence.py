@@ -71,9 +71,13 @@ class Precedence:
         sender = self._senders.get(business)
         return sender is None or _left(sender, now) <= SMALL_BYTES
 
-    def answered(self, business: Hashable, took_s: float, now: float) -> None:
-        """Learn how long a commit took, unless it was a large one, or large work has nothing to do with it."""
-        if not self.is_small(business, now):
+    def answered(self, business: Hashable, took_s: float, now: float, *, asked_at: float) -> None:
+        """Learn how long a commit took, unless it was a large one, or large work has nothing to do with it.
+
+        Whether it was small is judged as of when it asked for its turn: large ones wait for longer than it takes to
+        forget how large they were.
+        """
+        if not self.is_small(business, asked_at):
             return
         self._small_at = now
         if now - self._large_at >= SEEN_S:
@@ -102,4 +106,4 @@ class Precedence:
 
 
 def _left(sender: _Sender, now: float) -> float:
-    return float(sender.nbytes * 0.5 ** ((now - sender.at) / HALF_LIFE_S))
+    return float(sender.nbytes * 0.5 ** (max(0.0, now - sender.at) / HALF_LIFE_S))

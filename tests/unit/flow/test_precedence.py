@@ -24,9 +24,10 @@ class Scene:
         self.now = 100.0
 
     def commit(self, took_s: float, nbytes: int = 100, business: str = "trickle") -> None:
-        self.precedence.arrived(business, nbytes, self.now)
+        asked_at = self.now
+        self.precedence.arrived(business, nbytes, asked_at)
         self.now += 0.01
-        self.precedence.answered(business, took_s, self.now)
+        self.precedence.answered(business, took_s, self.now, asked_at=asked_at)
 
     def turn(self, took_s: float = 0.01) -> float:
         return self.precedence.rest_s("full data", took_s, self.now)
@@ -80,6 +81,29 @@ def test_nobody_small_means_no_rest() -> None:
         scene.commit(1.0, nbytes=2 * SMALL_BYTES, business=LARGE)
     assert scene.turn() == 0.0, "who sends much is not small"
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
+
+
+def test_a_large_half_message_that_waited_for_long_is_not_a_small_commit() -> None:
+    """200 producers of batches of 100 KB: each waits for the others for longer than what it has sent is remembered."""
+    scene = Scene()
+    scene.turn()
+    for n in range(200):
+        scene.precedence.arrived(n, 2 * SMALL_BYTES, scene.now)
+    asked_at, scene.now = scene.now, scene.now + 1.9
+    for n in range(200):
+        scene.precedence.answered(n, 2 * 1.9, scene.now, asked_at=asked_at)
+    assert scene.turn() == 0.0
+
+
+def test_a_small_commit_that_waited_for_long_is_still_small() -> None:
+    scene = Scene()
+    scene.turn()
+    asked_at = scene.now
+    for _ in range(10):
+        scene.precedence.arrived("trickle", 100, scene.now)
+        scene.now += 0.1
+    scene.precedence.answered("trickle", 2.0, scene.now, asked_at=asked_at)
+    assert scene.turn() > 0.0
 
 
 def test_a_commit_too_slow_says_nothing_of_large_work_that_is_not_there() -> None:

@@ -191,7 +191,7 @@ class Traffic:
         """Take note that a piece is on disk, or was refused there: it asked for its turn, and had it `since`."""
         now = self.monotonic()
         self.unsaved.done(business, turn, now - since, self._core.commits.waited_s)
-        self._core.precedence.answered(business, SAVES_OF_A_COMMIT * (now - asked_at), now)
+        self._core.precedence.answered(business, SAVES_OF_A_COMMIT * (now - asked_at), now, asked_at=asked_at)
 
     async def room(self, business: str, producer: str, *, small: bool) -> None:
         """Wait until more may be received for a business; others go on."""
