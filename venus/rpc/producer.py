@@ -201,6 +201,8 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
     def _next_frame(self, attempt: int) -> tuple[broker_pb2.ProducerFrame, int] | None:
         with self._lock:
             while self._is_open(attempt):
+                if self._closing:
+                    self._outgoing.hurry()
                 pause = self._not_before - time.monotonic()
                 if self._outgoing and pause <= 0:
                     return self._outgoing.take(), self._generation
@@ -220,7 +222,7 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
                 self._through = max([frame.init_ack.last_batch, *(h.batch_no for h in frame.init_ack.undecided)])
             if frame.halves_through > self._through:
                 self._through = frame.halves_through
-                self._outgoing.persisted(self._through)
+                self._note_persisted()
             if frame.HasField("decided"):
                 self._take_decided(frame.decided)
             if frame.HasField("review"):
@@ -239,12 +241,18 @@ class Producer(Duplex[broker_pb2.BrokerFrame]):
                 self._work.notify()
             self._news.notify_all()
 
+    def _note_persisted(self) -> None:
+        self._outgoing.persisted(self._through)
+        if self._outgoing:  # half messages that waited for these
+            self._work.notify()
+
     def _take_decided(self, decided: broker_pb2.Decided) -> None:
         self._outgoing.decided(decided)
         if decided.verdict == broker_pb2.COMMIT:
             if self._committed is None or decided.batch_no >= self._committed.batch_no:
                 self._committed = decided
             self._through = max(self._through, decided.batch_no)
+            self._note_persisted()
         elif decided.verdict == broker_pb2.ROLLBACK:
             self._rolled_back = decided
             self._through = min(self._through, decided.batch_no - 1)

@@ -142,17 +142,40 @@ def frame_sizes(outgoing: Outgoing, count: int) -> list[int]:
 
 
 def test_frames_begin_small_and_double_with_each_that_is_acknowledged() -> None:
-    outgoing, each = Outgoing(), SMALL_BYTES // 4 - OVERHEAD_BYTES
-    for n in range(1, 301):
+    outgoing, each, sizes = Outgoing(), SMALL_BYTES // 4 - OVERHEAD_BYTES, []
+    for n in range(1, 401):
         outgoing.add_half(half(n, each))
-    assert frame_sizes(outgoing, 3) == [4, 4, 4], "nothing is acknowledged yet"
-    outgoing.persisted(7)
-    assert frame_sizes(outgoing, 1) == [8], "one frame is"
-    outgoing.persisted(12)
-    assert frame_sizes(outgoing, 2) == [32, 32]
-    for _ in range(3):
-        outgoing.persisted(84)
-    assert frame_sizes(outgoing, 1) == [FRAME_BYTES // SMALL_BYTES * 4], "and no further"
+    for _ in range(4):
+        sizes += frame_sizes(outgoing, 1)
+        assert not outgoing, "the next half messages go when these are on disk"
+        assert frame_sizes(outgoing, 1) == [0]
+        outgoing.persisted(sum(sizes) - 1)
+        assert not outgoing, "all of them"
+        outgoing.persisted(sum(sizes))
+        assert outgoing
+    assert sizes == [4, 8, 16, 32]
+    assert frame_sizes(outgoing, 3) == [FRAME_BYTES // SMALL_BYTES * 4] * 3, "no further, and one behind the other"
+
+
+def test_decisions_do_not_wait_for_half_messages_on_their_way() -> None:
+    outgoing = Outgoing()
+    outgoing.add_half(half(1, SMALL_BYTES))
+    outgoing.take()
+    outgoing.add_half(half(2, SMALL_BYTES))
+    outgoing.add_decision(decision(1))
+    assert outgoing
+    frame = outgoing.take()
+    assert (len(frame.halves), len(frame.decisions)) == (0, 1)
+
+
+def test_what_is_queued_goes_at_once_when_the_stream_ends() -> None:
+    outgoing = Outgoing()
+    outgoing.add_half(half(1, SMALL_BYTES))
+    outgoing.take()
+    outgoing.add_half(half(2, SMALL_BYTES))
+    assert not outgoing
+    outgoing.hurry()
+    assert numbers(outgoing.take()) == [2]
 
 
 def test_after_a_refusal_frames_are_small_again() -> None:
@@ -161,7 +184,7 @@ def test_after_a_refusal_frames_are_small_again() -> None:
         outgoing.add_half(half(n, each))
     assert frame_sizes(outgoing, 1) == [64]
     outgoing.resend()
-    assert frame_sizes(outgoing, 2) == [4, 4]
+    assert frame_sizes(outgoing, 2) == [4, 0]
     outgoing.persisted(4)
     assert frame_sizes(outgoing, 1) == [8]
 
