@@ -278,6 +278,51 @@ def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: py
     engine.stop()
 
 
+def test_businesses_have_their_turns_in_the_order_of_their_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that each file of RocksDB spans few of them."""
+    turns: list[int] = []
+    taken = materialiser.Step.take
+
+    def noted(step: materialiser.Step, business: Business, *, most: int, one_batch: bool = False) -> bool:
+        turns.append(business.number)
+        return taken(step, business, most=most, one_batch=one_batch)
+
+    monkeypatch.setattr(materialiser.Step, "take", noted)
+    monkeypatch.setattr(materialiser, "LINGER_S", WAIT_S)
+    engine = engines.make(tmp_path)
+    producers = [Producer(engine, f"business{n}") for n in range(12)]
+    for producer in reversed(producers):
+        producer.commit(engines.rows(0, 1))
+    assert not turns
+    producers[5].commit([(b"%08d" % 1, b"x" * SMALL_BYTES)])  # the round begins
+    behind = engine.materialiser.behind
+    engines.wait_until(lambda: not any(behind().values()))
+    engine.stop()
+    assert len(turns) >= 12
+    assert turns[:12] == sorted(turns[:12])
+
+
+def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
+    """Each time, all rows that they span are read and written again."""
+    store = Store(tmp_path / "db")
+
+    def one_more() -> int:
+        batch = store.batch()
+        batch.put_many(keys.ROW, [b"first", b"last"], [b"1", b"2"])
+        store.write(batch, durable=False)
+        store._views[keys.ROW].flush(True)
+        return len(store.files())
+
+    assert [one_more() for _ in range(7)] == list(range(1, 8))
+    time.sleep(0.2)
+    assert len(store.files()) == 7
+    one_more()
+    engines.wait_until(lambda: len(store.files()) == 1)
+    store.close()
+
+
 def test_full_memtables_are_seen_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RocksDB would delay the write, and rocksdict hold the interpreter's lock for as long."""
     full = {"now": DELAYING_MEMTABLES - 1}

@@ -180,7 +180,8 @@ class Materialiser:
 
     def _round(self) -> None:
         large = False
-        for business in list(self._pending):
+        # in the order of their keys: a file of RocksDB then spans few businesses, and is merged with few others
+        for business in sorted(self._pending, key=lambda found: found.number):
             self._serve_wanted()
             self._pacing.wait_for_files()
             began, before = self._monotonic(), business.materialised.nbytes
