@@ -11,23 +11,42 @@ SELECT -1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (SELECT ep
 UNION ALL
 SELECT table_id, count(*), 0 FROM venus.dirty GROUP BY table_id
 
--- wait --
--- Looks for marks every so often, at most {looks} times: in one round trip, where a poll for each look would cost both
+-- looker --
+-- Looks for marks every so often, at most `looks` times: in one round trip, where a poll for each look would cost both
 -- ends some forty times as much. Marks of tables that have to wait stay where they are. The marks are only read if a
 -- transaction of anybody has ended since the last look, which shows in the snapshot and costs a third; and a query of
--- its own for the pause would cost as much as the pause.
+-- its own for the pause would cost as much as the pause. A function of the session keeps its plans, which a DO block
+-- makes anew each time.
+CREATE OR REPLACE FUNCTION pg_temp.venus_wait(waiting int[], pause_s float8, looks int) RETURNS void
+LANGUAGE plpgsql AS $venus${body}$venus$
+
+-- prepare_wait --
+PREPARE venus_wait (int[], float8, int) AS SELECT pg_temp.venus_wait($1, $2, $3)
+
+-- wait --
+EXECUTE venus_wait ('{waiting}', {pause_s}, {looks})
+
+-- wait_anew --
+-- The same where no temporary function may be made.
 DO $venus$
+DECLARE
+  waiting CONSTANT int[] := '{waiting}';
+  pause_s CONSTANT float8 := {pause_s};
+  looks CONSTANT int := {looks};
+{body}$venus$
+
+-- look --
 DECLARE
   seen text := '';
 BEGIN
-  FOR look IN 1..{looks} LOOP
+  FOR look IN 1..looks LOOP
     IF pg_current_snapshot()::text <> seen THEN
       seen := pg_current_snapshot()::text;
-      EXIT WHEN EXISTS (SELECT FROM venus.dirty WHERE table_id <> ALL ('{waiting}'::int[]));
+      EXIT WHEN EXISTS (SELECT FROM venus.dirty d WHERE d.table_id <> ALL (waiting));
     END IF;
-    EXIT WHEN pg_sleep({pause_s}) IS NULL;
+    EXIT WHEN pg_sleep(pause_s) IS NULL;
   END LOOP;
-END $venus$
+END
 
 -- logged_from --
 -- From how many seconds on a statement is logged; far off if none is.

@@ -55,17 +55,29 @@ def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
     ]
 
 
+def looker() -> str:
+    """Return what makes the function of `wait`, for this session."""
+    return statement("cut", "looker", body=statement("cut", "look"))
+
+
 @lru_cache(maxsize=64)
-def wait(waiting: frozenset[int], *, pause_s: float, looks: int) -> str:
-    """Return what looks for dirty marks repeatedly, and ends at the first one that is not of a table `waiting`."""
+def wait(waiting: frozenset[int], *, pause_s: float, looks: int, anew: bool) -> str:
+    """Return what looks for dirty marks repeatedly, and ends at the first one that is not of a table `waiting`.
+
+    `anew` = this session has no function for it.
+    """
     numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
-    return statement("cut", "wait", waiting=numbers, pause_s=f"{pause_s:.6f}", looks=str(looks))
+    parts = {"waiting": numbers, "pause_s": f"{pause_s:.6f}", "looks": str(looks)}
+    if anew:
+        return statement("cut", "wait_anew", body=statement("cut", "look"), **parts)
+    return statement("cut", "wait", **parts)
 
 
-def prepared() -> list[str]:
-    """Return what every cut executes, to be planned once in a session."""
+def prepared(*, looker: bool) -> list[str]:
+    """Return what every cut executes, to be planned once in a session; `looker` = it has that function."""
     as_parameter = {"tables": "$1"}
     return [
+        *([statement("cut", "prepare_wait")] if looker else []),
         statement("cut", "dirty"),
         f"PREPARE venus_rewritten (oid[]) AS {statement('cut', 'rewritten') % as_parameter}",
         f"PREPARE venus_signatures (oid[]) AS {statement('dictionary', 'signatures') % as_parameter}",

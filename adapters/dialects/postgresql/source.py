@@ -86,6 +86,7 @@ class PostgresSource:
         self._seen_marks: Marks | None = None  # by `wait`, for the next cut
         self._gave_way = False
         self._rest_s = WAIT_S
+        self._has_looker = False
         self._cuts = 0  # since marks and logs were tidied, and the logs that they have used
         self._used: set[int] = set()
         self._tidies = True
@@ -228,7 +229,7 @@ class PostgresSource:
             return False
         wait_s = max(WAIT_S, min(self._rest_s, REST_LOOKS * pause_s, rest_s))
         looks = max(1, int(wait_s / max(pause_s, LEAST_PAUSE_S)))
-        looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks)
+        looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks, anew=not self._has_looker)
         try:
             self._seen_marks = Marks.read(self._connection, f"{looking}; ")
         except SourceError:  # the next cut meets it as well, and says what it means
@@ -267,10 +268,21 @@ class PostgresSource:
         self._tables = Tables.of(self._captured)
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
-        self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared()]))
+        if first:
+            self._has_looker = self._make_looker()
+        self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared(looker=self._has_looker)]))
         self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
         self._rest_s = self._unlogged_s()
         self._loaded, self._look_at = True, float("-inf")
+
+    def _make_looker(self) -> bool:
+        """Make the function that waits; where that is not allowed, a block does the same, planned each time."""
+        try:
+            self._connection.run(cutsql.looker())
+        except SourceError as error:
+            logger.info("capture waits by a block: %s", error)
+            return False
+        return True
 
     def _unlogged_s(self) -> float:
         """Return how long a wait may take so that the server does not log it; of one that logs most, REST_S."""

@@ -113,7 +113,7 @@ def meddling(sql: Sql, capture: Start, database: str) -> Iterator[tuple[Follower
     follower = capture()
     sql("INSERT INTO item VALUES (1), (2)")
     connection = Meddling(database)
-    connection.run("; ".join(cutsql.prepared()))
+    connection.run("; ".join(cutsql.prepared(looker=False)))
     connection.expect_types(oid for (oid,) in connection.rows(statement("cut", "types")))
     yield follower, connection
     connection.close()

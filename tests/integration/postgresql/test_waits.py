@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,14 @@ from venus.errors import SourceError
 pytestmark = pytest.mark.integration
 
 Start = Callable[[], Follower]
+_WAIT = re.compile(r"EXECUTE venus_wait \('\{.*\}', [0-9.]+, (\d+)\); EXECUTE venus_dirty")
+
+
+def looks(text: str) -> int:
+    """Return how often a wait looks at the most."""
+    found = _WAIT.fullmatch(text)
+    assert found is not None, text
+    return int(found[1])
 
 
 def test_a_change_ends_a_wait_and_the_cut_does_not_ask_again(
@@ -55,6 +64,42 @@ def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, said: list[
     assert "LOCK TABLE" in opening
     assert "EXECUTE venus_open_0" in opening
     assert ending.endswith("COMMIT")
+
+
+def test_where_no_temporary_function_may_be_made_a_block_waits(
+    sql: Sql, database: str, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "WAIT_S", 30.0)
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    capture()
+    sql("CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not here'; END$$")
+    sql("CREATE EVENT TRIGGER refusing ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION refuse()")
+    with closing(PostgresSource(database)) as source:
+        assert source.open_cut([]) is None
+        later = threading.Timer(0.1, sql, ["INSERT INTO item VALUES (1)"])
+        later.start()
+        said.clear()
+        assert source.wait(0.001)
+        later.join()
+        assert "1..looks LOOP" in said[0]
+        cut = source.open_cut([])
+        assert cut is not None
+        cut.rollback()
+    sql("DROP EVENT TRIGGER refusing")
+
+
+def test_the_function_that_waits_is_of_this_session_alone(sql: Sql, capture: Start) -> None:
+    sql("CREATE TABLE item (id int PRIMARY KEY)")
+    follower = capture()
+    assert follower.source.wait(0.001)
+    where = "SELECT nspname FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE proname = 'venus_wait'"
+    ((schema,),) = sql(where)
+    assert schema.startswith("pg_temp")
+    follower.source.close()
+    end = time.monotonic() + 20.0
+    while sql(where):
+        assert time.monotonic() < end, "it ends with its session"
+        time.sleep(0.05)
 
 
 def test_marks_that_have_to_stay_do_not_end_a_wait(
@@ -95,12 +140,12 @@ def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
         assert follower.source.wait(0.05, 3.0)
     assert time.monotonic() - began > 1.75 * sources.REST_S
     assert len(said) == 2, "one round trip each"
-    assert all("1..20 LOOP" in text for text in said)
+    assert all(looks(text) == 20 for text in said)
 
 
-@pytest.mark.parametrize(("logged", "looks"), [("250ms", 4), ("1min", 20), ("0", 20), ("-1", 20)])
+@pytest.mark.parametrize(("logged", "count"), [("250ms", 4), ("1min", 20), ("0", 20), ("-1", 20)])
 def test_a_wait_is_not_logged_as_a_slow_statement(
-    sql: Sql, database: str, capture: Start, said: list[str], logged: str, looks: int
+    sql: Sql, database: str, capture: Start, said: list[str], logged: str, count: int
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     capture()
@@ -110,7 +155,7 @@ def test_a_wait_is_not_logged_as_a_slow_statement(
         assert source.open_cut([]) is None
         said.clear()
         assert source.wait(0.05, 3.0)
-    assert f"1..{looks} LOOP" in said[0]
+    assert looks(said[0]) == count
 
 
 def test_marks_are_only_read_where_a_transaction_has_ended(sql: Sql, database: str, capture: Start) -> None:
@@ -165,16 +210,16 @@ def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait
 
 
 @pytest.mark.parametrize(
-    ("pause_s", "rest_s", "looks"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 20)]
+    ("pause_s", "rest_s", "count"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 20)]
 )
 def test_a_wait_is_short_where_something_is_due_or_was_going_on(
-    sql: Sql, capture: Start, said: list[str], pause_s: float, rest_s: float, looks: int
+    sql: Sql, capture: Start, said: list[str], pause_s: float, rest_s: float, count: int
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     said.clear()
     assert follower.source.wait(pause_s, rest_s)
-    assert f"1..{looks} LOOP" in said[0]
+    assert looks(said[0]) == count
 
 
 def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_pause(
