@@ -16,6 +16,17 @@ from venus.codec.pieces import Ints, pieces_of, position_type
 Sizes = npt.NDArray[np.uint32]
 
 
+#: Of one byte string, on the wire.
+SIZE_BYTES = 4
+
+
+def total(sizes: bytes) -> int:
+    """Add up sizes as they are on the wire; for a single one numpy would take twenty times as long."""
+    if len(sizes) == SIZE_BYTES:
+        return int.from_bytes(sizes, "little")
+    return int(np.frombuffer(sizes, dtype="<u4").sum(dtype=np.uint64))
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """`len(sizes)` byte strings; `data` is their concatenation."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from venus.codec.changes import EMPTY, TableChanges
-from venus.codec.packed import Packed
+from venus.codec.packed import SIZE_BYTES, Packed, total
 from venus.errors import ProtocolError
 from venus.model import ChangeKind, Sequence
 from venus.wire import change_pb2 as wire
@@ -21,7 +21,7 @@ def changes_to_wire(changes: TableChanges) -> wire.TableChanges:
     return wire.TableChanges(
         table_id=changes.table_id,
         schema_version=changes.schema_version,
-        kind=wire.TableChanges.Kind.Name(int(changes.kind)),  # type: ignore[arg-type]
+        kind=wire.TableChanges.Kind.ValueType(int(changes.kind)),
         count=changes.count,
         record_ids=changes.record_ids.data,
         record_id_sizes=changes.record_ids.wire_sizes(),
@@ -66,13 +66,12 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
 
 
 def _packed(data: bytes, sizes: bytes, count: int, place: str) -> Packed:
-    if len(sizes) != 4 * count:
+    if len(sizes) != SIZE_BYTES * count:
         raise ProtocolError(f"{place}: {len(sizes)} bytes of sizes for {count} changes")
-    packed = Packed.from_wire(data, sizes) if count else EMPTY
-    total = int(packed.sizes.sum(dtype=np.int64))
-    if total != len(data):
-        raise ProtocolError(f"{place}: the sizes add up to {total} bytes, there are {len(data)}")
-    return packed
+    found = total(sizes)
+    if found != len(data):
+        raise ProtocolError(f"{place}: the sizes add up to {found} bytes, there are {len(data)}")
+    return Packed.from_wire(data, sizes) if count else EMPTY
 
 
 def _flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:

@@ -52,6 +52,8 @@ WITH_ENVELOPE = frozenset({EntryKind.PREPARE, EntryKind.LOST, EntryKind.MIRRORED
 
 
 _KINDS = frozenset(EntryKind)
+#: `json.dumps` would make an encoder for each record.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ class Entry:
 
 def note(kind: EntryKind, *, epoch: int, at_us: int, record: dict[str, Any]) -> Entry:
     """Make an entry of a small record."""
-    body = json.dumps(record, separators=(",", ":")).encode()
+    body = _compact(record).encode()
     return Entry(kind=kind, epoch=epoch, at_us=at_us, digest=xxhash.xxh3_64_intdigest(body), body=body)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from venus.broker.machine.folding import Section
-from venus.codec.packed import Packed
+from venus.codec.packed import SIZE_BYTES, Packed, total
 from venus.errors import DigestMismatch, ProtocolError
 from venus.model import ChangeKind
 from venus.rpc import limits
@@ -222,9 +221,9 @@ def _check(batch_no: int, table: change_pb2.TableChanges) -> None:
         ("record_ids", table.record_ids, table.record_id_sizes),
         ("rows", table.rows, table.row_sizes),
     ):
-        if len(sizes) != 4 * table.count:
-            raise ProtocolError(f"{where}: {len(sizes) // 4} sizes of {name} for {table.count} changes")
-        if int(np.frombuffer(sizes, dtype="<u4").sum(dtype=np.uint64)) != len(data):
+        if len(sizes) != SIZE_BYTES * table.count:
+            raise ProtocolError(f"{where}: {len(sizes) // SIZE_BYTES} sizes of {name} for {table.count} changes")
+        if total(sizes) != len(data):
             raise ProtocolError(f"{where}: the sizes of {name} do not add up to their {len(data)} bytes")
     if table.is_deleted.translate(None, b"\0\1"):
         raise ProtocolError(f"{where}: a deletion mark is neither 0 nor 1")

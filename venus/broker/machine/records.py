@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 _HALF = struct.Struct(">QQIQqQ")
 _SCHEMA_OFFSET = struct.Struct(">Q")
+#: `json.dumps` would make an encoder for each record.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_materialised(found: Materialised) -> bytes:
@@ -65,7 +67,7 @@ def save(business: Business, batch: Batch) -> None:
 
     It is put with every group: what is long in it, and made of numbers alone, is encoded when it has changed.
     """
-    short = json.dumps(_short(business), separators=(",", ":"))
+    short = _compact(_short(business))
     outcomes = _encoded(business, "outcomes", business.applying.outcomes, _outcomes)
     marks = _encoded(business, "marks", business.marks, _marks)
     record = f'{short[:-1]},"outcomes":{outcomes},"marks":{marks}}}'

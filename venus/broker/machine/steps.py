@@ -36,8 +36,9 @@ def step(state: State, index: int, entry: Entry, content: Envelope | None) -> St
             found = _half(index, entry, content)
             return Step(before=state, after=half.persist(state, found), persisted=found)
         case EntryKind.DECIDE:
-            batch_no = entry.record["batch_no"]
-            if entry.record["verdict"] == Verdict.ROLLBACK:
+            record = entry.record
+            batch_no = record["batch_no"]
+            if record["verdict"] == Verdict.ROLLBACK:
                 after, removed = half.roll_back(state, batch_no)
                 return Step(before=state, after=after, removed=removed)
             after, placed = half.commit(state, batch_no)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,8 @@ class GroupWriter:
         self._shared = shared
         self._publish = publish
         self._maintain = maintain
+        #: What a group tells is told together: whoever hears of it sets the manager that wakes him once.
+        self.together: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Answers that wait for the watermark; who stops the thread refuses them once it has ended.
         self.acks = Acks()
         #: Businesses with entries above the watermark.
@@ -58,9 +61,11 @@ class GroupWriter:
 
     def step(self, commands: Sequence[Command[Any]]) -> None:
         """Run one group: propose, write, apply, publish, answer."""
-        written = self.write(commands)
-        if written is not None:
-            self.finish(written)
+        # a shared log is synced between what is shown and the answers: neither waits for the other
+        with nullcontext() if self._shared.is_shared else self.together():
+            written = self.write(commands)
+            if written is not None:
+                self.finish(written)
 
     def write(self, commands: Sequence[Command[Any]]) -> Written | None:
         """Do the first half of a step: what `finish` does rests on it. None = the group was given up."""

@@ -38,6 +38,7 @@ class Delivery(broker_pb2_grpc.DeliveryServicer):
         self.streams: Streams[ConsumerStream] = Streams()
         self.frames = SharedFrames(bridge)
         core.publisher.on_commit(lambda business, next_offset: bridge.post(self._committed, business, next_offset))
+        core.commits.writer.together = bridge.together  # with the answers to producers
 
     def _committed(self, business: str, next_offset: int) -> None:
         self.frames.moved(business, next_offset)

@@ -1,7 +1,8 @@
 """From the commit thread to the service's event loop, and back to threads for blocking calls.
 
 A wake-up of the loop costs a system call and a turn of the interpreter lock, so calls are collected: the first one
-wakes the loop, those that come until it runs ride along. Blocking calls have lanes with threads of their own, so that
+wakes the loop, those that come until it runs ride along; a thread that has several to make has them go `together`.
+Blocking calls have lanes with threads of their own, so that
 what keeps the system alive never waits behind what is merely large: four reads of full data that took 3 s each held
 /health for 2.9 s when all calls shared four threads.
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 
 from venus.flow.lanes import THREADS, Lane
@@ -29,6 +32,7 @@ class LoopBridge:
         self._loop = loop
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._woken = False
+        self._together = 0  # the thread that has more to say
         self._pools = {
             lane: ThreadPoolExecutor(threads, f"venus-{lane.label.replace(' ', '-')}")
             for lane, threads in THREADS.items()
@@ -38,6 +42,21 @@ class LoopBridge:
     def post(self, call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
         """Run `call` in the loop, in the order of posting; from any thread."""
         self._calls.append((call, args))
+        if get_ident() != self._together:
+            self._wake()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Wake the loop once for all calls that this thread posts inside. For one thread only."""
+        self._together = get_ident()
+        try:
+            yield
+        finally:
+            self._together = 0
+            if self._calls:
+                self._wake()
+
+    def _wake(self) -> None:
         if not self._woken:
             self._woken = True
             try:

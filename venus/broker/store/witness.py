@@ -61,7 +61,7 @@ class Witness:
         self._store = store
         self._monotonic = monotonic
         self._looked_at = float("-inf")
-        self._files: Files | None = None
+        self._content = b""  # what a note says of the files; empty until they were looked at
         self._hash = xxhash.xxh3_64()
         self._hashed = self._hashed_of = 0
         self._manifest = store
@@ -92,7 +92,12 @@ class Witness:
         first = needed_from()  # behind the manifest: a log that is needed no more by then goes only after more in there
         logs = sorted(entry for entry in files.logs(self._store).items() if entry[0] >= first)
         closed = (*logs[:-1], *((number, 0) for number, _ in logs[-1:]))
-        self._files = Files(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=closed)
+        self._keep(found, closed)
+
+    def _keep(self, found: files.Manifest, logs: tuple[tuple[int, int], ...]) -> None:
+        """Keep what the next notes say of the files, as it is stored: it is the same for many."""
+        said = Files(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=logs)
+        self._content = said.encode()
 
     def _has_grown(self) -> bool:
         try:
@@ -102,10 +107,10 @@ class Witness:
 
     def note(self, sequence: int) -> None:
         """Note what is on disk: everything up to this sequence number has been synced."""
-        if self._files is None:
+        content = self._content
+        if not content:
             return
         self._generation += 1
-        content = self._files.encode()
         body = _FIXED.pack(0, self._generation, sequence, len(content))[8:] + content
         if len(body) + 8 > _SLOT_BYTES:
             return  # so many logs are never there at once; the note before stays true
@@ -116,10 +121,10 @@ class Witness:
 
     def close(self, sequence: int | None) -> None:
         """Note how a store was left that has been closed; None = it did not end well."""
-        found = files.manifest(self._store) if sequence is not None and self._files is not None else None
+        found = files.manifest(self._store) if sequence is not None and self._content else None
         if found is not None and sequence is not None:
             self._read_manifest(found)
-            self._files = Files(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=())
+            self._keep(found, ())
             self.note(sequence)
         if self._fd >= 0:
             os.close(self._fd)

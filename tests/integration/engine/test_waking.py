@@ -1,0 +1,49 @@
+"""What a group tells wakes the service's event loop once: each wake-up costs both threads a turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, WAIT_S, Producer
+from venus.broker.core import Core
+from venus.broker.service.delivery import Delivery
+from venus.broker.service.loop_bridge import LoopBridge
+from venus.model import Verdict
+
+
+class Loop:
+    """Is so fast that it has run before whoever wakes it says anything more."""
+
+    def __init__(self) -> None:
+        self.wakes = 0
+
+    def call_soon_threadsafe(self, call: Callable[[], object]) -> None:
+        """Run at once."""
+        self.wakes += 1
+        call()
+
+
+def test_consumers_and_the_producer_are_told_of_a_commit_in_one_turn_of_the_loop(home: Core) -> None:
+    loop = Loop()
+    fake: Any = loop
+    nothing: Any = None
+    bridge = LoopBridge(fake)
+    delivery = Delivery(home, bridge, nothing, nothing, nothing)
+    producer = Producer(home)
+    message = producer.next_half(engines.rows(0, 1, b"x"))
+    home.producers.halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
+    told: list[str] = []
+    home.publisher.on_commit(lambda business, _: told.append(business))
+    before, listening = loop.wakes, threading.Event()
+    home.commits.submit(lambda _: listening.wait(WAIT_S))
+    answer = home.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    bridge.when_done(answer, lambda _: told.append("the producer"))
+    listening.set()
+    answer.result(WAIT_S)
+    home.producers.halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(1, 1, b"x"))]).result(WAIT_S)
+    assert sorted(told) == [BUSINESS, "the producer"]
+    assert loop.wakes - before == 1
+    assert delivery.bridge is bridge

@@ -1,0 +1,107 @@
+"""Calls into the event loop: in order, all of them, and with as few wake-ups as there can be."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from venus.broker.service.loop_bridge import LoopBridge
+
+
+class Loop:
+    """Counts its wake-ups, and runs when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+
+    def call_soon_threadsafe(self, call: Callable[[], object], *_: Any) -> None:
+        """Take note of a wake-up."""
+        self.calls.append(call)
+
+    def run(self) -> None:
+        """Do what it was woken for."""
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def bridge(loop: Loop) -> LoopBridge:
+    made: Any = loop
+    return LoopBridge(made)
+
+
+def test_calls_that_come_until_the_loop_runs_ride_along(bridge: LoopBridge, loop: Loop) -> None:
+    heard: list[int] = []
+    for n in range(3):
+        bridge.post(heard.append, n)
+    assert len(loop.calls) == 1
+    loop.run()
+    assert heard == [0, 1, 2]
+
+
+def test_calls_made_together_wake_the_loop_once_and_at_the_end(bridge: LoopBridge, loop: Loop) -> None:
+    heard: list[int] = []
+    with bridge.together():
+        bridge.post(heard.append, 1)
+        assert not loop.calls, "the lock of the interpreter stays with whoever has more to say"
+        loop.run()
+        bridge.post(heard.append, 2)
+    assert len(loop.calls) == 1
+    loop.run()
+    assert heard == [1, 2]
+
+
+def test_a_failure_among_calls_made_together_keeps_nobody_waiting(bridge: LoopBridge, loop: Loop) -> None:
+    with suppress(ValueError), bridge.together():
+        bridge.post(print)
+        raise ValueError("broken")
+    assert len(loop.calls) == 1
+
+
+def test_nothing_said_together_wakes_nobody(bridge: LoopBridge, loop: Loop) -> None:
+    with bridge.together():
+        pass
+    assert not loop.calls
+
+
+def test_another_thread_does_not_wait_for_calls_made_together(bridge: LoopBridge, loop: Loop) -> None:
+    heard: list[int] = []
+    with bridge.together():
+        bridge.post(heard.append, 1)
+        other = threading.Thread(target=bridge.post, args=(heard.append, 2))
+        other.start()
+        other.join()
+        assert len(loop.calls) == 1
+        loop.run()
+        assert heard == [1, 2], "and takes along what was said before"
+
+
+def test_it_wakes_a_real_loop() -> None:
+    async def run() -> list[int]:
+        bridge = LoopBridge(asyncio.get_running_loop())
+        heard: list[int] = []
+        done = asyncio.Event()
+
+        def post() -> None:
+            with bridge.together():
+                for n in range(3):
+                    bridge.post(heard.append, n)
+                bridge.post(done.set)
+
+        await asyncio.to_thread(post)
+        await asyncio.wait_for(done.wait(), 20.0)
+        bridge.close()
+        return heard
+
+    assert asyncio.run(run()) == [0, 1, 2]
