@@ -1,0 +1,55 @@
+"""The notes of a store's witness say what is on disk now, although most of a note stays the same for a long time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from venus.broker.store.witness import Note, Witness, latest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "db"
+    path.mkdir()
+    (path / "MANIFEST-000005").write_bytes(b"one table")
+    (path / "CURRENT").write_bytes(b"MANIFEST-000005\n")
+    (path / "000004.log").write_bytes(b"closed")
+    (path / "000006.log").write_bytes(b"open")
+    return path
+
+
+def noted(store: Path, witness: Witness, sequence: int) -> Note:
+    """Return what is noted behind an fsync."""
+    witness.look(lambda: 4)
+    witness.note(sequence)
+    found = latest(store)
+    assert found is not None
+    assert found.sequence == sequence
+    return found
+
+
+def test_each_note_says_what_the_files_are_now(store: Path) -> None:
+    witness = Witness(store, lambda: 0.0)
+    first = noted(store, witness, 1)
+    assert (first.files.manifest, first.files.nbytes) == (5, len(b"one table"))
+    assert first.files.logs == ((4, len(b"closed")), (6, 0))
+    assert noted(store, witness, 2).files == first.files
+    with (store / "MANIFEST-000005").open("ab") as manifest:
+        manifest.write(b", and one more")
+    grown = noted(store, witness, 3)
+    assert grown.files.nbytes == len(b"one table, and one more")
+    assert grown.files.digest != first.files.digest
+    witness.close(4)
+    last = latest(store)
+    assert last is not None
+    assert (last.sequence, last.files.logs) == (4, ())
+
+
+def test_nothing_is_noted_before_the_files_were_looked_at(store: Path) -> None:
+    witness = Witness(store, lambda: 0.0)
+    witness.note(1)
+    assert latest(store) is None
+    witness.close(1)
+    assert latest(store) is None
