@@ -290,7 +290,7 @@ def report(console: Console, rate: int, found: dict[str, list[Spell]]) -> None:
             figures = [statistics.median(s.percentile(part) for s in spells) for part in (0.5, 0.99, 1.0)]
             table.add_row(label, *(f"{f:.1f}" for f in figures), f"{statistics.median(s.rate for s in spells):,.0f}")
     console.print(table)
-    report_use(console, found)
+    report_use(console, found, shared)
 
 
 def costs(found: dict[str, list[Spell]]) -> dict[str, tuple[float, float, float]]:
@@ -311,19 +311,23 @@ def _median(spells: list[Spell], part: str) -> tuple[float, float, float]:
     return ms, switches, share
 
 
-def report_use(console: Console, found: dict[str, list[Spell]]) -> None:
-    """Print what each part used for a transaction, and of a core."""
+def report_use(console: Console, found: dict[str, list[Spell]], shared: float) -> None:
+    """Print what each part used for a transaction, for a cut (of so many `shared`), and of a core."""
     table = Table(title="of it by part")
-    for heading in ("", "CPU ms a transaction", "switches a transaction", "of a core"):
+    for heading in ("", "CPU ms a transaction", "a cut", "switches a transaction", "of a core"):
         table.add_column(heading, justify="left" if not heading else "right")
     rows = costs(found)
     ms, switches, share = (sum(column) for column in zip(*rows.values(), strict=True))
     rows["VENUS together"] = (ms, switches, share)
-    if found[PEER]:
-        rows["logical replication"] = _median(found[PEER], "peer")
     for label, (ms, switches, share) in rows.items():
-        table.add_row(label, f"{ms:.2f}", f"{switches:.1f}", f"{share:.1%}")
+        table.add_row(label, *_shown(ms, switches, share, shared))
+    if found[PEER]:
+        table.add_row("logical replication", *_shown(*_median(found[PEER], "peer"), 1.0))
     console.print(table)
+
+
+def _shown(ms: float, switches: float, of_a_core: float, shared: float) -> tuple[str, ...]:
+    return f"{ms:.2f}", f"{ms * shared:.2f}", f"{switches:.1f}", f"{of_a_core:.1%}"
 
 
 def report_idle(console: Console, used: Mapping[str, Usage], seconds: float) -> None:
