@@ -48,7 +48,7 @@ def _without_escapes(cells: Cells, place: str) -> Cells:
     data, bounds = cells.data, cells.bounds
     lead = _leaders(data)
     # A lone backslash at the very end escapes the final newline, which is no part of the data.
-    meant = _BYTE_OF[np.append(data, [0])[lead + 1]]
+    meant = _BYTE_OF[np.append(data, np.uint8(0))[lead + 1]]
     if not meant.all():
         cell = int(np.searchsorted(bounds, lead[meant == 0][0], side="right")) - 1
         line = cell // cells.present.shape[1] + 1
