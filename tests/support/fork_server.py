@@ -8,6 +8,7 @@ ends with the caller. What `venus sync` and `venus demo` start is forked as well
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -185,12 +186,26 @@ def run(asked: dict[str, Any]) -> None:
     runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
 
 
+def _spare(imported: dict[str, types.ModuleType]) -> None:
+    """Have the interpreter's end leave the server's modules alone.
+
+    It would take each apart, and the system copy 90 MB page by page for that: 0.12 s of a command that takes 0.05 s.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(imported))  # for good
+    for name in imported.keys() - {"sys", "builtins"}:
+        if sys.modules.get(name) is imported[name]:
+            del sys.modules[name]
+
+
 def main() -> None:
     """Import, then serve; a fork leaves `serve` as well, and ends as any interpreter does."""
     gc.disable()
+    imported: dict[str, types.ModuleType] = {}
+    atexit.register(_spare, imported)  # the first one: it is called last
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # as the command itself does before it imports gRPC
     for name in PRELOADED:
         importlib.import_module(name)
+    imported |= sys.modules
     gc.freeze()
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:

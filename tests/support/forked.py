@@ -2,8 +2,9 @@
 
 A command is up in a tenth of a second, and imports cost a second of CPU only once. All else is as it is with a new
 interpreter: a process id, streams, signals, an exit code, the interpreter's own end, its words in `/proc/PID/cmdline`.
-What differs: the parent and `/proc/PID/environ` are the server's. What `venus sync` and `venus demo` start are forks of
-the same server, if they are. TEST_NEW_INTERPRETERS=1 starts a new interpreter each time.
+What differs: the parent and `/proc/PID/environ` are the server's, and modules that the server has imported are not
+taken apart at the end. What `venus sync` and `venus demo` start are forks of the same server, if they are.
+TEST_NEW_INTERPRETERS=1 starts a new interpreter each time.
 """
 
 from __future__ import annotations

@@ -17,6 +17,11 @@ _MODULE = """
 import atexit, found_by_path, json, os, sys
 from pathlib import Path
 atexit.register(lambda: print("ended in order"))
+class Object:
+    def __del__(self, write=os.write):
+        write(1, b"taken apart at the end")
+held = Object()
+held.itself = held
 mask = os.umask(0)
 os.umask(mask)
 print(json.dumps([
@@ -87,6 +92,7 @@ def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pyte
     assert found[0][0] == 7
     assert b'"a b"' in found[0][1]
     assert b"asked" in found[0][1]
+    assert found[0][1].endswith(b"ended in order\ntaken apart at the end")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
