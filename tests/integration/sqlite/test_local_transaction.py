@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.forks import Victim
 from tests.support.sqlite import Copy, Shop, opened
 from venus.adapters.dialects.sqlite import connection as locks
 from venus.adapters.dialects.sqlite.source import SqliteSource
@@ -22,6 +23,12 @@ DDL = "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT);"
 BATCH = BatchRecord(
     batch_no=BatchNo(1), epoch=Epoch(0), first_sequence=Sequence(1), last_sequence=Sequence(1), digest=2**64 - 1
 )
+
+
+@pytest.fixture(scope="module")
+def victim() -> Iterator[Victim]:
+    with Victim("tests.support.killed_sqlite") as victim:
+        yield victim
 
 
 def everything(shop: Shop) -> list[object]:
@@ -130,7 +137,7 @@ def test_waiting_for_the_lock_ends_with_an_error_that_may_be_tried_again(
 @pytest.mark.fault
 @pytest.mark.parametrize("statement", range(12))
 def test_a_process_killed_at_any_statement_of_the_local_transaction_loses_and_doubles_nothing(
-    tmp_path: Path, statement: int
+    tmp_path: Path, victim: Victim, statement: int
 ) -> None:
     with opened(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))
@@ -138,17 +145,11 @@ def test_a_process_killed_at_any_statement_of_the_local_transaction_loses_and_do
         shop.copy.catch_up()
         shop.run("DELETE FROM t WHERE id < 10; UPDATE t SET v = 'y' WHERE id > 40; INSERT INTO t VALUES (77, 'z')")
         before = shop.source.state()
-        killed = subprocess.run(
-            [sys.executable, "-c", _KILLED, str(shop.file), str(statement)],
-            env=_environment(),
-            timeout=120,
-            check=False,
-        )
+        killed = victim.run(statement, shop.file)
         state = shop.source.state()
 
         committed = state.last_batch > before.last_batch
-        assert killed.returncode in (-signal.SIGKILL, 0)
-        assert committed == (killed.returncode == 0)
+        assert committed == (not killed)
         assert (state.next_sequence > before.next_sequence) == committed
         assert (shop.source.backlog()[2][0] == 0) == committed
         assert bool(shop.source.batches([BatchNo(before.last_batch + 1)])) == committed
@@ -170,29 +171,6 @@ from venus.adapters.dialects.sqlite.source import SqliteSource
 source = SqliteSource(Path(sys.argv[1]))
 print("asking", flush=True)
 print(list(source.batches([7, 8])))
-"""
-
-#: Reads a cut, then dies before the n-th statement of its local transaction.
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from venus.adapters.dialects.sqlite.source import SqliteSource
-from venus.model import BatchRecord
-source = SqliteSource(Path(sys.argv[1]))
-state = source.state()
-cut = source.open_cut([])
-count = sum(s.count for s in cut.sections(rows_max=7, bytes_max=1000))
-left = int(sys.argv[2])
-def die(statement):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-source._writer.set_trace_callback(die)
-record = BatchRecord(batch_no=state.last_batch + 1, epoch=state.epoch, first_sequence=state.next_sequence,
-                     last_sequence=state.next_sequence + count - 1, digest=1)
-cut.commit(state.epoch, [record], [], 0)
-source._writer.set_trace_callback(None)
 """
 
 
