@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,7 @@ class StandInError(Exception):
     """An error of the server under its Oracle code."""
 
 
+@lru_cache(maxsize=1024)
 def adapted(text: str) -> str:
     """Return what MariaDB gets for a statement."""
     for pattern, instead in ADAPTATIONS:
