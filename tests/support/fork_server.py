@@ -191,7 +191,8 @@ def _spare(imported: dict[str, types.ModuleType]) -> None:
 
     It would take each apart, and the system copy 90 MB page by page for that: 0.12 s of a command that takes 0.05 s.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(imported))  # for good
+    for kept in (imported, sys.path_importer_cache):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # for good
     for name in imported.keys() - {"sys", "builtins"}:
         if sys.modules.get(name) is imported[name]:
             del sys.modules[name]
