@@ -15,6 +15,7 @@ hypothesis.settings.load_profile("any machine")
 os.environ.pop("COLUMNS", None)
 
 pytest_plugins = [
+    "tests.support.environment",
     "tests.support.lifetimes",
     "tests.support.etcd",
     "tests.support.mariadb",

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
-from venus.config import Settings, effective, load, options, require_source, require_target
+from venus.config import Settings, effective, load, require_source, require_target
 from venus.errors import ConfigError
-from venus.masking import masked
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("no_venus_environment")
+
 ACCESS = '[cluster]\ntier = "access"\nupstream = ["10.0.1.1:7400"]\n'
 CLUSTER = '[cluster]\nname = "shop"\nbroker_id = "b1"\netcd = ["10.0.0.1:2379"]\n'
-
-
-@pytest.fixture(autouse=True)
-def _no_venus_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    for name in [n for n in os.environ if n.upper().startswith("VENUS_")]:
-        monkeypatch.delenv(name)
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -293,23 +283,6 @@ def test_no_message_repeats_a_url(tmp_path: Path) -> None:
         assert "hunter2" not in refusal(write(tmp_path, text))
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("sqlite:///shop.db", "sqlite:///shop.db"),
-        ("postgresql+psycopg2://u:hunter2@h:1/d", "postgresql+psycopg2://u:***@h:1/d"),
-        ("postgresql://u:hun@ter2@h/d", "postgresql://u:***@h/d"),
-        ("postgresql://u:hun/ter2@h/d", "postgresql://u:***@h/d"),
-        ("postgresql://:hunter2@h/d", "postgresql://:***@h/d"),
-        ("postgresql://h/d?user=u&password=hunter2&sslmode=off", "postgresql://h/d?user=u&password=***&sslmode=off"),
-        ("postgresql://h/d?sslpassword=hunter2", "postgresql://h/d?sslpassword=***"),
-        ("postgresql://u@h/d?host=/tmp/x", "postgresql://u@h/d?host=/tmp/x"),
-    ],
-)
-def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert masked(url) == shown
-
-
 def test_the_settings_never_print_a_secret() -> None:
     settings = Settings(
         source={"url": "postgresql://u:hunter2@h/d"},  # type: ignore[arg-type]
@@ -333,10 +306,6 @@ def test_a_source_or_target_that_is_not_there_is_named() -> None:
         require_target(Settings(), "main")
 
 
-#: Sections in sections.
-NESTED = ("source.columns", "broker.limits", "broker.degrade", "broker.health")
-
-
 def test_a_misspelt_option_of_a_nested_section_is_named(tmp_path: Path) -> None:
     file = tmp_path / "venus.toml"
     file.write_text("[broker.limits]\nrow_per_s = 5\n")
@@ -352,49 +321,6 @@ def test_a_misspelt_option_of_a_nested_section_is_named(tmp_path: Path) -> None:
     file.write_text("[broker]\nlimits = 3\n")
     with pytest.raises(ConfigError, match=r"venus.toml:2: broker.limits: is a section, not a value: write \[broker"):
         load(file)
-
-
-def test_the_example_has_every_option_with_its_default_and_nothing_else() -> None:
-    tree = tomllib.loads((ROOT / "venus.example.toml").read_text())
-    alarms = tree["alarms"]
-    tree["targets.NAME"] = tree.pop("targets")["main"]
-    for section, nested in (path.split(".") for path in NESTED):
-        tree[f"{section}.{nested}"] = tree[section].pop(nested)
-    tree["alarms.to.NAME"], tree["alarms.rules.NAME"] = alarms.pop("to")["oncall"], alarms.pop("rules")["other"]
-    tree["labels"] = {"NAME": []}  # names are the user's
-    written = {f"{section}.{option}": value for section, body in tree.items() for option, value in body.items()}
-    defaults = {
-        path: list(d)
-        if isinstance(d, tuple)
-        else str(d)
-        if isinstance(d, Path)
-        else d.get_secret_value()
-        if isinstance(d, SecretStr)
-        else d
-        for path, d in options().items()
-    }
-    examples = {
-        "source.url",
-        "targets.NAME.url",
-        "alarms.to.NAME.command",
-    }  # these have no default: the example shows one
-
-    assert written.keys() == defaults.keys()
-    assert {p: v for p, v in written.items() if p not in examples} == {
-        p: v for p, v in defaults.items() if p not in examples
-    }
-
-
-def test_the_example_explains_every_option() -> None:
-    lines = (ROOT / "venus.example.toml").read_text().splitlines()
-
-    for number, line in enumerate(lines):
-        if "=" in line and not line.startswith("#"):
-            assert lines[number - 1].startswith("#"), f"line {number + 1} has no comment above it: {line}"
-
-
-def test_the_example_loads() -> None:
-    assert load(ROOT / "venus.example.toml").broker == Settings().broker
 
 
 def test_the_environment_reaches_a_recipient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

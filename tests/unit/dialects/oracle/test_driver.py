@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -23,13 +20,12 @@ from venus.adapters.dialects.oracle.check import check
 from venus.adapters.dialects.oracle.codes import ACTIONS, Action, action_of
 from venus.adapters.dialects.oracle.connection import EDITION, SESSION, Busy, Session
 from venus.adapters.dialects.oracle.dictionary import Dictionary
-from venus.adapters.dialects.oracle.driver import ModuleDriver, National, Options, code_of, driver_of, output_handler
+from venus.adapters.dialects.oracle.driver import ModuleDriver, National, Options, code_of, output_handler
 from venus.adapters.dialects.oracle.install import Step
 from venus.adapters.dialects.oracle.reading import access_to
 from venus.adapters.dialects.oracle.tables import Listed, Table, described, with_id
 from venus.adapters.dialects.oracle.verify import bound
 from venus.adapters.dialects.oracle.versions import named
-from venus.adapters.dialects.registry import dialect_of
 from venus.errors import ConfigError, DatabaseUnavailable, SourceError
 
 
@@ -261,105 +257,6 @@ def test_a_large_table_is_sampled_by_blocks() -> None:
     assert "SAMPLE" not in sampling.sample(table)
     large = replace(table, listed=replace(table.listed, rows=10_000_000))
     assert 'FROM "APP"."EXAM" SAMPLE BLOCK (0.200000) WHERE ROWNUM <= 20000' in sampling.sample(large)
-
-
-def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("oracledb")
-    url = "oracle+oracledb://venus:secret@db:1521/?service_name=shop&venus_schemas=APP,HR&venus_rac=yes"
-    driver, options = driver_of(url)
-    assert options == Options(schemas=("APP", "HR"), cluster=True)
-    assert "secret" not in driver.place
-    monkeypatch.setitem(sys.modules, "cx_Oracle", None)
-    with pytest.raises(ConfigError, match="not installed") as raised:
-        driver_of("oracle+cx_oracle://venus:secret@db/?service_name=shop")
-    assert "venus-cdc[cxoracle]" in raised.value.hint
-    assert dialect_of("oracle+cx_oracle://venus@db") == "oracle"
-
-
-@pytest.mark.parametrize("url", ["oracle+oracledb://db/?venus_nonsense=1", "oracle+other://db"])
-def test_a_url_that_means_nothing_is_refused_without_repeating_it(url: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        driver_of(url.replace("//db", "//u:secret@db"))
-    assert "secret" not in str(raised.value)
-
-
-class Connected(Exception):
-    """What the driver's connect() was called with."""
-
-
-@pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
-    """Catch what python-oracledb is asked for, by a URL."""
-    oracledb = pytest.importorskip("oracledb")
-    said: dict[str, Any] = {}
-
-    def connected(**given: Any) -> None:
-        said.update(given)
-        raise Connected
-
-    def get(url: str) -> dict[str, Any]:
-        said.clear()
-        with pytest.raises(Connected):
-            driver_of(url)[0].connect()
-        return said
-
-    monkeypatch.setattr(oracledb, "connect", connected)
-    monkeypatch.setattr(oracledb, "init_oracle_client", lambda **given: said.update(client=given))
-    return get
-
-
-_RAC = "(DESCRIPTION=(ADDRESS_LIST=(LOAD_BALANCE=ON)(ADDRESS=(PROTOCOL=TCP)(HOST=a)(PORT=1521))))"
-
-
-@pytest.mark.parametrize(
-    ("rest", "expected"),
-    [
-        ("db:1522/?service_name=shop", {"dsn": "(HOST=db)(PORT=1522))(CONNECT_DATA=(SERVICE_NAME=shop))"}),
-        ("db/SHOP", {"dsn": "(CONNECT_DATA=(SID=SHOP))"}),
-        ("shop_alias?config_dir=/etc/oracle", {"dsn": "shop_alias", "config_dir": "/etc/oracle"}),
-        ("/?dsn=" + quote(_RAC), {"dsn": _RAC}),
-        (
-            "db:2484/?service_name=shop&protocol=tcps&wallet_location=/w&wallet_password=p&ssl_server_dn_match=true",
-            {"dsn": "(PROTOCOL=TCPS)", "wallet_location": "/w", "wallet_password": "p", "ssl_server_dn_match": True},
-        ),
-        ("db/?service_name=shop&tcp_connect_timeout=5&retry_count=3", {"tcp_connect_timeout": 5.0, "retry_count": 3}),
-        ("db/?service_name=shop&thick_mode=true&lib_dir=/opt/oracle", {"client": {"lib_dir": "/opt/oracle"}}),
-        ("db/?service_name=shop&thick_mode=yes", {"client": {}}),
-    ],
-)
-def test_a_url_reaches_the_driver_in_its_own_words(
-    rest: str, expected: dict[str, Any], connect: Callable[[str], dict[str, Any]]
-) -> None:
-    said = connect(f"oracle+oracledb://venus:secret@{rest}")
-    assert (said["user"], said["password"]) == ("venus", "secret")
-    assert expected.pop("dsn", "") in said["dsn"]
-    assert {name: said[name] for name in expected} == expected
-    assert not said.keys() & {"thick_mode", "protocol", "lib_dir"}
-    assert ("client" in said) == ("client" in expected)
-
-
-def test_a_proxy_user_connects_as_the_application(connect: Callable[[str], dict[str, Any]]) -> None:
-    assert connect("oracle+oracledb://venus%5Bapp%5D:s@db/?service_name=shop")["user"] == "venus[app]"
-
-
-@pytest.mark.parametrize(
-    ("option", "complaint"),
-    [
-        ("thick_mode=perhaps", "thick_mode is true or false"),
-        ("retry_count=often", "retry_count is a number"),
-        ("protocol=udp", "protocol is tcp or tcps"),
-        ("lib_dir=/opt", "lib_dir is for the thick mode"),
-    ],
-)
-def test_an_option_of_the_url_that_means_nothing_is_refused(option: str, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        driver_of(f"oracle+oracledb://venus:secret@db/?service_name=shop&{option}")
-
-
-def test_without_oracles_client_the_thick_mode_says_so() -> None:
-    with pytest.raises(ConfigError, match="no thick mode") as raised:
-        driver_of("oracle+oracledb://venus:secret@db/?service_name=shop&thick_mode=true&lib_dir=/nowhere")
-    assert "Instant Client" in raised.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""venus.example.toml has what there is, as it is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from venus.config import Settings, load, options
+
+ROOT = Path(__file__).parents[2]
+#: Sections in sections.
+NESTED = ("source.columns", "broker.limits", "broker.degrade", "broker.health")
+
+
+def test_the_example_has_every_option_with_its_default_and_nothing_else() -> None:
+    tree = tomllib.loads((ROOT / "venus.example.toml").read_text())
+    alarms = tree["alarms"]
+    tree["targets.NAME"] = tree.pop("targets")["main"]
+    for section, nested in (path.split(".") for path in NESTED):
+        tree[f"{section}.{nested}"] = tree[section].pop(nested)
+    tree["alarms.to.NAME"], tree["alarms.rules.NAME"] = alarms.pop("to")["oncall"], alarms.pop("rules")["other"]
+    tree["labels"] = {"NAME": []}  # names are the user's
+    written = {f"{section}.{option}": value for section, body in tree.items() for option, value in body.items()}
+    defaults = {
+        path: list(d)
+        if isinstance(d, tuple)
+        else str(d)
+        if isinstance(d, Path)
+        else d.get_secret_value()
+        if isinstance(d, SecretStr)
+        else d
+        for path, d in options().items()
+    }
+    examples = {
+        "source.url",
+        "targets.NAME.url",
+        "alarms.to.NAME.command",
+    }  # these have no default: the example shows one
+
+    assert written.keys() == defaults.keys()
+    assert {p: v for p, v in written.items() if p not in examples} == {
+        p: v for p, v in defaults.items() if p not in examples
+    }
+
+
+def test_the_example_explains_every_option() -> None:
+    lines = (ROOT / "venus.example.toml").read_text().splitlines()
+
+    for number, line in enumerate(lines):
+        if "=" in line and not line.startswith("#"):
+            assert lines[number - 1].startswith("#"), f"line {number + 1} has no comment above it: {line}"
+
+
+@pytest.mark.usefixtures("no_venus_environment")
+def test_the_example_loads() -> None:
+    assert load(ROOT / "venus.example.toml").broker == Settings().broker
