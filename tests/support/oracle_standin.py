@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -305,18 +306,21 @@ class StandIn:
         return session(self.said, host="127.0.0.1", port=self.server.port, user="root", database=SCHEMA)
 
     def prepare(self) -> None:
-        """Make an empty schema, and the dictionary if this server has none yet."""
-        self.server.execute(f'DROP DATABASE IF EXISTS "{SCHEMA}"')
-        self.server.execute(f'CREATE DATABASE "{SCHEMA}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
-        # a trigger asks it how its session compares text: it must be found where the trigger lies
-        self.server.execute(_SYS_CONTEXT, SCHEMA)
-        for made in (_RAISE, _PADDED, *_PACKAGES):
-            self.server.execute(made, SCHEMA)
-        if not self.server.execute(f"SHOW DATABASES LIKE '{DICTIONARY}'"):
-            self.server.execute(f'CREATE DATABASE "{DICTIONARY}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
-            for statement in _VIEWS.read_text(encoding="utf-8").split(";\n"):
-                if statement.strip():
-                    self.server.execute(statement, DICTIONARY)
-        for table in _FILLED:
-            self.server.execute(f"DELETE FROM {table}", DICTIONARY)
-        self.server.execute(f"INSERT INTO SESSION_PRIVS VALUES {PRIVILEGES}", DICTIONARY)
+        """Make an empty schema, and the dictionary if this server has none yet; in one session."""
+        with closing(self.server.connect(autocommit=True)) as session, session.cursor() as cursor:
+            cursor.execute(f'DROP DATABASE IF EXISTS "{SCHEMA}"')
+            cursor.execute(f'CREATE DATABASE "{SCHEMA}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
+            session.select_db(SCHEMA)
+            # a trigger asks it how its session compares text: it must be found where the trigger lies
+            for made in (_SYS_CONTEXT, _RAISE, _PADDED, *_PACKAGES):
+                cursor.execute(made)
+            if not cursor.execute(f"SHOW DATABASES LIKE '{DICTIONARY}'"):
+                cursor.execute(f'CREATE DATABASE "{DICTIONARY}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
+                session.select_db(DICTIONARY)
+                for statement in _VIEWS.read_text(encoding="utf-8").split(";\n"):
+                    if statement.strip():
+                        cursor.execute(statement)
+            session.select_db(DICTIONARY)
+            for table in _FILLED:
+                cursor.execute(f"DELETE FROM {table}")
+            cursor.execute(f"INSERT INTO SESSION_PRIVS VALUES {PRIVILEGES}")
