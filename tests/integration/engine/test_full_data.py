@@ -23,6 +23,7 @@ from venus.broker.snapshot import materialiser, pacing
 from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
+from venus.broker.snapshot.step import Step
 from venus.broker.store import keys
 from venus.broker.store.options import DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
@@ -283,13 +284,13 @@ def test_businesses_have_their_turns_in_the_order_of_their_keys(
 ) -> None:
     """So that each file of RocksDB spans few of them."""
     turns: list[int] = []
-    taken = materialiser.Step.take
+    taken = Step.take
 
-    def noted(step: materialiser.Step, business: Business, *, most: int, one_batch: bool = False) -> bool:
+    def noted(step: Step, business: Business, *, most: int, one_batch: bool = False) -> bool:
         turns.append(business.number)
         return taken(step, business, most=most, one_batch=one_batch)
 
-    monkeypatch.setattr(materialiser.Step, "take", noted)
+    monkeypatch.setattr(Step, "take", noted)
     monkeypatch.setattr(materialiser, "LINGER_S", WAIT_S)
     engine = engines.make(tmp_path)
     producers = [Producer(engine, f"business{n}") for n in range(12)]
