@@ -99,10 +99,11 @@ def test_a_small_commit_that_waited_for_long_is_still_small() -> None:
     scene = Scene()
     scene.turn()
     asked_at = scene.now
-    for _ in range(10):
+    for _ in range(20):
         scene.precedence.arrived("trickle", 100, scene.now)
-        scene.now += 0.1
-    scene.precedence.answered("trickle", 2.0, scene.now, asked_at=asked_at)
+        scene.now += 1.0
+        scene.turn(0.0)
+    scene.precedence.answered("trickle", 20.0, scene.now, asked_at=asked_at)
     assert scene.turn() > 0.0
 
 
