@@ -24,7 +24,8 @@ from bench.venus_transmission import Venus
 
 def systems() -> list[System]:
     """Return every system of the comparison."""
-    found: list[System] = [Venus(), Venus(one_at_a_time=True), RocketMq()]
+    found: list[System] = [Venus(), Venus(one_at_a_time=True)]
+    found += [Venus(one_at_a_time=True, awaits_commits=False), RocketMq()]
     found += [Kafka(batching) for batching in Batching]
     for envelope in (False, True):
         found += [RedisStreams(envelope=envelope), NatsJetStream(envelope=envelope)]

@@ -66,11 +66,14 @@ def make_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
 class VenusSender:
     """An upper adapter without a source."""
 
-    def __init__(self, address: str, *, one_at_a_time: bool, business: str = BUSINESS) -> None:
+    def __init__(
+        self, address: str, *, one_at_a_time: bool, awaits_commits: bool = True, business: str = BUSINESS
+    ) -> None:
         self._producer = Producer(address, business, "bench", window_bytes_max=WINDOW_BYTES)
         ack = self._producer.connect(0, 0)
         self._batch_no, self._sequence = ack.last_batch, ack.last_sequence
         self._one_at_a_time = one_at_a_time
+        self._awaits_commits = awaits_commits
         self._halves: list[broker_pb2.Half] = []
 
     def prepare(self, wanted: Round) -> None:
@@ -91,7 +94,8 @@ class VenusSender:
             if self._one_at_a_time:
                 producer.wait_persisted(half.batch_no)
                 producer.decide(half.batch_no, half.digest, Verdict.COMMIT)
-                producer.wait_decided(half.batch_no)
+                if self._awaits_commits:
+                    producer.wait_decided(half.batch_no)
             elif (through := producer.persisted_through) > decided:
                 decided = through
                 producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
@@ -131,12 +135,17 @@ class VenusReceiver:
 
 
 class Venus:
-    """Half message + fsync + commit + fsync; done when the full data is materialised too."""
+    """Half message + fsync + commit + fsync; done when the full data is materialised too.
 
-    def __init__(self, *, one_at_a_time: bool = False) -> None:
-        self.name = "VENUS, one at a time" if one_at_a_time else "VENUS"
+    One at a time, the next half message goes when the last is committed, or, with commits not awaited, when its commit
+    has been sent: so does RocketMQ's client.
+    """
+
+    def __init__(self, *, one_at_a_time: bool = False, awaits_commits: bool = True) -> None:
+        self.name = "VENUS" + ", one at a time" * one_at_a_time + ", commits not awaited" * (not awaits_commits)
         self.rows_max = 1000 if one_at_a_time else 500_000
         self._one_at_a_time = one_at_a_time
+        self._awaits_commits = awaits_commits
         self._folder = Path()
         self._process: subprocess.Popen[str] | None = None
         self._admin: Admin | None = None
@@ -186,7 +195,9 @@ class Venus:
 
     def sender(self) -> Callable[[], Sender]:
         """Return a producer."""
-        return partial(VenusSender, self.address, one_at_a_time=self._one_at_a_time)
+        return partial(
+            VenusSender, self.address, one_at_a_time=self._one_at_a_time, awaits_commits=self._awaits_commits
+        )
 
     def receiver(self) -> Callable[[], Receiver]:
         """Return a consumer."""

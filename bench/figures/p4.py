@@ -15,7 +15,7 @@ from bench.spark_load import Taken, by_copy, by_venus
 
 ROWS = {True: {NARROW: 200_000, WIDE: 100_000}, False: {NARROW: 1_000_000, WIDE: 200_000}}
 SMALL_ROWS = 10
-#: Of two bare COPYs, rows alone; and of one with key and statistics, the whole command.
+#: Of two bare COPY streams, rows alone; and of one with key and statistics, the whole command.
 GOAL_ALONE = {NARROW: 0.6, WIDE: 0.8}
 GOAL_FIXED_S = 1.5
 #: pgcopydb reached so much of one COPY with key and statistics, narrow and wide, on this kind of machine.
@@ -45,7 +45,7 @@ def lines(shape: Shape, rows: int, found: dict[str, list[Taken]]) -> list[Findin
     took = statistics.median(taken.whole_s for taken in found["venus"])
     what = f"{rows:,} {shape.name} rows in {took:.1f} s"
     return [
-        at_least(f"{what}: rows alone, of two bare COPYs", statistics.median(alone), GOAL_ALONE[shape], "x"),
+        at_least(f"{what}: rows alone, of two bare COPY streams", statistics.median(alone), GOAL_ALONE[shape], "x"),
         at_least(f"{what}: whole, of one COPY with key", statistics.median(whole), PGCOPYDB[shape], "x",
                  peer=f"pgcopydb {PGCOPYDB[shape]} (measured once, elsewhere)"),
     ]  # fmt: skip
