@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The tests wait for disks and other processes more than they compute: three times as many workers as cores.
+# The tests wait for disks and other processes more than they compute: twice as many workers as cores.
 # In the order of the folders: the stories take longest, and the unit tests fill what is left at the end.
-WORKERS := -n $(shell expr 3 \* $$(nproc))
+WORKERS := -n $(shell expr 2 \* $$(nproc))
 SPREAD := $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What failed beside others is tried once more alone: a pass then is FLAKY, more than 3 of them fail the run
 # (tests/support/second_try.py).
@@ -41,7 +41,7 @@ test-all: test ## the slow rest as well, but for what takes hours
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m "slow and not nightly and not oracle"
 
 # The stories once more with a new interpreter for each command, as a user starts it (tests/support/forked.py).
-test-nightly: $(VENV)/.dev ## what takes hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers, 100,000 of sets with predicates
+test-nightly: $(VENV)/.dev ## what takes hours: each byte damaged, 100 fault runs, 300 power cuts, 2,000 histories of brokers
 	TEST_NEW_INTERPRETERS=1 $(PYTEST) -m "not nightly and not oracle" tests/story
 	$(BIN)/pytest $(WORKERS) --dist worksteal --second-try -m nightly
 
