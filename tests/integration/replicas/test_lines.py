@@ -95,4 +95,14 @@ def test_a_line_that_was_ended_is_told_in_words(
 
     with caplog.at_level("WARNING"):
         asyncio.run(ended())
-    assert "that broker has ended it" in caplog.text
+    assert "it is stopping, or has another one from here" in caplog.text, "also if it ended while something was sent"
+
+
+def test_a_line_that_ended_while_something_was_sent_is_told_in_words() -> None:
+    """What gRPC says is only that it could not write."""
+    internal = grpc.StatusCode.INTERNAL
+    assert lines.ending(internal, "Internal error from Core") == (
+        "it has ended while something was sent; that broker cannot be reached, or it is stopping, "
+        "or has another one from here"
+    )
+    assert lines.ending(internal, "it is on fire") == "it is on fire (INTERNAL)"

@@ -289,6 +289,11 @@ class InLine:
                 await self._context.write(replica_pb2.LeaderFrame(answers=answers))
 
 
+#: What gRPC says of a call that ended while something was written to it, and of any other failure to write.
+_NOT_WRITTEN = "Internal error from Core"
+_WHY_ENDED = "it is stopping, or has another one from here"
+
+
 def _options() -> list[tuple[str, int]]:
     return [
         *options(receive_bytes_max=REPLICA_BYTES_MAX),
@@ -300,9 +305,13 @@ def _options() -> list[tuple[str, int]]:
 def ending(code: grpc.StatusCode, details: str) -> str:
     """Return in words why the other broker's end of a line has come to its end."""
     if code is grpc.StatusCode.OK:
-        return "that broker has ended it; it is stopping, or has another one from here"
+        return f"that broker has ended it; {_WHY_ENDED}"
+    if code is grpc.StatusCode.INTERNAL and details == _NOT_WRITTEN:
+        return f"it has ended while something was sent; that broker cannot be reached, or {_WHY_ENDED}"
     return f"{details or 'no details'} ({code.name})"
 
 
 def _text(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError) and error.details() == _NOT_WRITTEN:
+        return ending(error.code(), _NOT_WRITTEN)
     return str(from_rpc_error(error)) if isinstance(error, grpc.RpcError) else str(error)
