@@ -53,6 +53,10 @@ def gauge(broker: RunningBroker, name: str) -> float:
     return found
 
 
+#: After so many frames that were acknowledged they are as large as they may be.
+GROWN = 5
+
+
 class SlowDisk:
     """Holds half messages back until it is released."""
 
@@ -76,7 +80,13 @@ class SlowDisk:
             self._held.append((answer, arguments))
             return answer
 
+    def hold(self) -> None:
+        """Hold back what comes from now on."""
+        with self._lock:
+            self._open, self._held = False, []
+
     def release(self) -> None:
+        """Take what is held back, and whatever comes."""
         with self._lock:
             self._open = True
             for answer, arguments in self._held:
@@ -90,7 +100,12 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
     broker = start_broker(buffer_bytes_max=limit)
     with producer(broker, window_bytes_max=64 << 20) as sender:
         sender.connect(0, 0)
-        for n in range(1, 33):
+        disk.release()
+        for n in range(1, GROWN + 1):  # small frames wait for each other
+            sender.send_half(half(n))
+            sender.wait_persisted(n)
+        disk.hold()
+        for n in range(GROWN + 1, GROWN + 33):
             sender.send_half(half(n, payload="x" * FRAME_BYTES))
         alone = limit // 2  # the other half is for whoever comes next
         wait_for(lambda: disk.nbytes >= alone)
@@ -101,7 +116,7 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
             other.send_half(half(1))
             wait_for(lambda: disk.count("other") == 1)
             disk.release()
-        sender.wait_persisted(32)
+        sender.wait_persisted(GROWN + 32)
         found = [b for b in traffic(broker.address).brakes if b.brake == "memory"]
         assert [(b.business, b.who) for b in found] == [(BUSINESS, "test")]
 
