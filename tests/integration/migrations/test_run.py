@@ -7,13 +7,14 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 from tests.support.postgres import Server, libpq
 from venus.migrations import run
@@ -216,3 +217,20 @@ def test_names_fit_into_thirty_bytes_with_their_prefix(sqlite: sa.Engine) -> Non
 def test_revisions_are_named_after_their_side() -> None:
     found = [f.name for f in files("venus.migrations.versions").iterdir() if f.name.endswith(".py")]
     assert all(n.startswith(("source_", "target_", "__init__")) for n in found)
+
+
+def test_the_newest_revisions_are_those_of_alembic() -> None:
+    with as_file(files("venus.migrations")) as folder:
+        config = Config()
+        config.set_main_option("script_location", str(folder))
+        heads = ScriptDirectory.from_config(config).get_heads()
+
+    assert set(heads) == {run.newest("source"), run.newest("target")}
+
+
+def test_alembic_is_not_asked_what_is_missing_if_nothing_is(sqlite: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a quarter of a second to say so, at the start of nearly every command."""
+    run.upgrade(sqlite, "source", schema=None)
+    monkeypatch.delattr(run, "_render")
+
+    assert run.upgrade(sqlite, "source", schema=None) == []
