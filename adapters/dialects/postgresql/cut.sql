@@ -15,8 +15,8 @@ SELECT table_id, count(*), 0 FROM venus.dirty GROUP BY table_id
 -- Looks for marks every so often, at most `looks` times: in one round trip, where a poll for each look would cost both
 -- ends some forty times as much. Marks of tables that have to wait stay where they are. The marks are only read if a
 -- transaction of anybody has ended since the last look, which shows in the snapshot and costs a third; and a query of
--- its own for the pause would cost as much as the pause. A function of the session keeps its plans, which a DO block
--- makes anew each time.
+-- its own for the pause would cost as much as the pause. A function of the session keeps its plans; a DO block is
+-- planned each time it runs.
 CREATE OR REPLACE FUNCTION pg_temp.venus_wait(waiting int[], pause_s float8, looks int) RETURNS void
 LANGUAGE plpgsql AS $venus${body}$venus$
 
@@ -26,7 +26,7 @@ PREPARE venus_wait (int[], float8, int) AS SELECT pg_temp.venus_wait($1, $2, $3)
 -- wait --
 EXECUTE venus_wait ('{waiting}', {pause_s}, {looks})
 
--- wait_anew --
+-- wait_block --
 -- The same where no temporary function may be made.
 DO $venus$
 DECLARE

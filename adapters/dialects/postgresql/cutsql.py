@@ -61,15 +61,15 @@ def looker() -> str:
 
 
 @lru_cache(maxsize=64)
-def wait(waiting: frozenset[int], *, pause_s: float, looks: int, anew: bool) -> str:
+def wait(waiting: frozenset[int], *, pause_s: float, looks: int, as_block: bool) -> str:
     """Return what looks for dirty marks repeatedly, and ends at the first one that is not of a table `waiting`.
 
-    `anew` = this session has no function for it.
+    `as_block` = this session has no function for it.
     """
     numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
     parts = {"waiting": numbers, "pause_s": f"{pause_s:.6f}", "looks": str(looks)}
-    if anew:
-        return statement("cut", "wait_anew", body=statement("cut", "look"), **parts)
+    if as_block:
+        return statement("cut", "wait_block", body=statement("cut", "look"), **parts)
     return statement("cut", "wait", **parts)
 
 

@@ -229,7 +229,7 @@ class PostgresSource:
             return False
         wait_s = max(WAIT_S, min(self._rest_s, REST_LOOKS * pause_s, rest_s))
         looks = max(1, int(wait_s / max(pause_s, LEAST_PAUSE_S)))
-        looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks, anew=not self._has_looker)
+        looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks, as_block=not self._has_looker)
         try:
             self._seen_marks = Marks.read(self._connection, f"{looking}; ")
         except SourceError:  # the next cut meets it as well, and says what it means
@@ -268,7 +268,6 @@ class PostgresSource:
         self._tables = Tables.of(self._captured)
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
-        if first:
             self._has_looker = self._make_looker()
         self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared(looker=self._has_looker)]))
         self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
