@@ -28,7 +28,7 @@ def section(figure: Figure, findings: Sequence[Finding], conditions: str) -> str
 
 
 def merged(page: str, sections: Mapping[str, str], order: Sequence[str]) -> str:
-    """Return the page with these parts anew, by id; a part that was not measured now stays."""
+    """Return the page with these parts, by id, in place of their earlier ones; all other parts stay."""
     parts = {part.split(":")[0]: f"## {part}" for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
     parts |= sections
     return "\n".join([HEAD, *(parts[name].rstrip() + "\n" for name in order if name in parts)])

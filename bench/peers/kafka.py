@@ -17,8 +17,8 @@ from typing import Any
 
 from bench.peers import jars
 from bench.peers.kafka_clients import QUIET, TOPIC, Batching, KafkaReceiver, KafkaSender
-from bench.peers.local import START_TIMEOUT_S, Folder, free_port
-from bench.rounds import Receiver, Round, Sender
+from bench.peers.local import START_TIMEOUT_S, Folder, Served, free_port
+from bench.rounds import Receiver, Sender
 
 HEAP = "-Xmx1g"
 #: Of its own log lines.
@@ -30,7 +30,7 @@ Configuration:
 """
 
 
-class Kafka:
+class Kafka(Served):
     """Brokers, each a controller as well, and the two clients."""
 
     def __init__(self, batching: Batching, *, replicas: int = 1) -> None:
@@ -38,7 +38,6 @@ class Kafka:
         self.rows_max = 500_000 if batching is Batching.WHOLE else 300_000
         self._batching = batching
         self._ports = {node: (free_port(), free_port()) for node in range(1, replicas + 1)}
-        self._folder: Folder | None = None
 
     @property
     def _servers(self) -> str:
@@ -99,16 +98,6 @@ class Kafka:
             time.sleep(0.2)
         raise TimeoutError("Kafka does not make a topic")
 
-    def stop(self) -> None:
-        """Stop all of them."""
-        if self._folder is not None:
-            self._folder.remove()
-
-    def pids(self) -> list[int]:
-        """Return the servers' processes."""
-        assert self._folder is not None
-        return [process.pid for process in self._folder.processes]
-
     def sender(self) -> Callable[[], Sender]:
         """Return the client that sends."""
         return partial(KafkaSender, self._servers, self._batching)
@@ -116,6 +105,3 @@ class Kafka:
     def receiver(self) -> Callable[[], Receiver]:
         """Return the client that receives."""
         return partial(KafkaReceiver, self._servers, self._batching)
-
-    def finish(self, wanted: Round) -> None:
-        """Nothing is left to do."""

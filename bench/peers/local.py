@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.rounds import Round
+
 START_TIMEOUT_S = 60.0
 
 
@@ -63,6 +65,25 @@ class Folder:
                 process.kill()
                 process.wait()
         shutil.rmtree(self.path)
+
+
+class Served:
+    """What every peer has in common: its servers run in a folder of their own, and nothing is left to do at the end."""
+
+    _folder: Folder | None = None
+
+    def stop(self) -> None:
+        """Stop the servers and remove their files."""
+        if self._folder is not None:
+            self._folder.remove()
+
+    def pids(self) -> list[int]:
+        """Return the servers' processes."""
+        assert self._folder is not None
+        return [process.pid for process in self._folder.processes]
+
+    def finish(self, wanted: Round) -> None:
+        """Nothing is left to do: a peer has no full data."""
 
 
 def row(number: int) -> bytes:

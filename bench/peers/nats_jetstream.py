@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from bench.peers.local import Folder, free_port, messages
+from bench.peers.local import Folder, Served, free_port, messages
 from bench.rounds import Receiver, Round, Sender
 
 ENVELOPES = 8
@@ -92,7 +92,7 @@ class NatsReceiver(NatsClient):
             left -= len(await self._pull.fetch(min(TAKE, left), timeout=30))
 
 
-class NatsJetStream:
+class NatsJetStream(Served):
     """The server and its two clients."""
 
     def __init__(self, *, envelope: bool) -> None:
@@ -101,7 +101,6 @@ class NatsJetStream:
         self._envelope = envelope
         self.rows_max = 500_000 if envelope else 5_000
         self._port = 0
-        self._folder: Folder | None = None
 
     def missing(self) -> str:
         """Say what is not installed."""
@@ -120,16 +119,6 @@ class NatsJetStream:
         client._wait(client._stream.add_stream(name="s", subjects=["s.*"], storage="file"))
         client.close()
 
-    def stop(self) -> None:
-        """Stop it."""
-        if self._folder is not None:
-            self._folder.remove()
-
-    def pids(self) -> list[int]:
-        """Return the server's process."""
-        assert self._folder is not None
-        return [process.pid for process in self._folder.processes]
-
     def sender(self) -> Callable[[], Sender]:
         """Return the client that sends."""
         return partial(NatsSender, self._port, envelope=self._envelope)
@@ -137,6 +126,3 @@ class NatsJetStream:
     def receiver(self) -> Callable[[], Receiver]:
         """Return the client that receives."""
         return partial(NatsReceiver, self._port, envelope=self._envelope)
-
-    def finish(self, wanted: Round) -> None:
-        """Nothing is left to do."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench.peers.local import Folder, free_port, messages
+from bench.peers.local import Folder, Served, free_port, messages
 from bench.rounds import Receiver, Round, Sender
 
 #: A pipeline of envelopes has so many; with one at a time Redis would wait for every fsync.
@@ -68,7 +68,7 @@ class RedisReceiver:
         self._client.close()
 
 
-class RedisStreams:
+class RedisStreams(Served):
     """The server and its two clients."""
 
     def __init__(self, *, envelope: bool) -> None:
@@ -76,7 +76,6 @@ class RedisStreams:
         self._envelope = envelope
         self.rows_max = 500_000 if envelope else 100_000
         self._port = 0
-        self._folder: Folder | None = None
 
     def missing(self) -> str:
         """Say what is not installed."""
@@ -90,16 +89,6 @@ class RedisStreams:
         flags = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
         self._folder.run("redis-server", "--port", str(self._port), *flags, port=self._port)
 
-    def stop(self) -> None:
-        """Stop it."""
-        if self._folder is not None:
-            self._folder.remove()
-
-    def pids(self) -> list[int]:
-        """Return the server's process."""
-        assert self._folder is not None
-        return [process.pid for process in self._folder.processes]
-
     def sender(self) -> Callable[[], Sender]:
         """Return the client that sends."""
         return partial(RedisSender, self._port, envelope=self._envelope)
@@ -107,6 +96,3 @@ class RedisStreams:
     def receiver(self) -> Callable[[], Receiver]:
         """Return the client that receives."""
         return partial(RedisReceiver, self._port, envelope=self._envelope)
-
-    def finish(self, wanted: Round) -> None:
-        """Nothing is left to do."""

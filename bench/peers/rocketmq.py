@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.peers import jars
-from bench.peers.local import START_TIMEOUT_S, Folder, free_port, row
+from bench.peers.local import START_TIMEOUT_S, Folder, Served, free_port, row
 from bench.rounds import Receiver, Round, Sender
 
 SOURCE = Path(__file__).with_name("RocketMqClient.java")
@@ -65,14 +65,13 @@ class Client:
         self._process.communicate(timeout=30)
 
 
-class RocketMq:
+class RocketMq(Served):
     """Name server, broker and the two clients."""
 
     name = "RocketMQ 5, half and commit, one at a time"
     rows_max = 500_000
 
     def __init__(self) -> None:
-        self._folder: Folder | None = None
         self._names = f"127.0.0.1:{free_port()}"
         self._command: list[str] = []
 
@@ -112,16 +111,6 @@ class RocketMq:
                 raise TimeoutError(f"RocketMQ does not make a topic: {done.stdout.strip()[-300:]}")
             time.sleep(0.5)
 
-    def stop(self) -> None:
-        """Stop both servers."""
-        if self._folder is not None:
-            self._folder.remove()
-
-    def pids(self) -> list[int]:
-        """Return the servers' processes."""
-        assert self._folder is not None
-        return [process.pid for process in self._folder.processes]
-
     def sender(self) -> Callable[[], Sender]:
         """Return the client that sends."""
         return partial(Client, [*self._command, "send", self._names])
@@ -129,6 +118,3 @@ class RocketMq:
     def receiver(self) -> Callable[[], Receiver]:
         """Return the client that receives."""
         return partial(Client, [*self._command, "receive", self._names])
-
-    def finish(self, wanted: Round) -> None:
-        """Nothing is left to do."""
