@@ -17,6 +17,7 @@ from venus.broker.pipeline.producers import Producers
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.unsaved import Unsaved
 from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
+from venus.flow.small import SMALL_BYTES
 from venus.flow.turns import START_BYTES
 from venus.model import Verdict
 from venus.rpc.channel import FRAME_BYTES
@@ -71,6 +72,9 @@ class SlowDisk:
 
     def count(self, business: str) -> int:
         return sum(arguments[1] == business for _, arguments in self._held)
+
+    def numbers(self, business: str) -> list[int]:
+        return [half.batch_no for _, found in self._held if found[1] == business for half in found[-1]]
 
     def _halves(self, *arguments: Any) -> Future[Any]:
         with self._lock:
@@ -239,3 +243,23 @@ def test_a_wait_ends(broker: RunningBroker) -> None:
             sender.wait_persisted(1, timeout_s=0.05)
         with pytest.raises(Unavailable, match="not decided after"):
             sender.wait_decided(1, timeout_s=0.05)
+
+
+def test_what_waits_for_small_frames_goes_at_once_when_the_stream_ends(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    broker = start_broker()
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        for n in range(1, 4):
+            sender.send_half(half(n, payload="x" * SMALL_BYTES))
+        wait_for(lambda: disk.count(BUSINESS) == 1)
+        threading.Event().wait(0.2)
+        assert disk.count(BUSINESS) == 1, "the others wait for it"
+        closing = threading.Thread(target=sender.close)
+        closing.start()
+        wait_for(lambda: disk.numbers(BUSINESS) == [1, 2, 3])
+        disk.release()
+        closing.join(30)
+        assert not closing.is_alive()
