@@ -330,12 +330,16 @@ def _shown(ms: float, switches: float, of_a_core: float, shared: float) -> tuple
     return f"{ms:.2f}", f"{ms * shared:.2f}", f"{switches:.1f}", f"{of_a_core:.1%}"
 
 
+def idle_shares(used: Mapping[str, Usage], seconds: float) -> dict[str, float]:
+    """Return what each part of VENUS uses of a core while idle."""
+    return {name: usage.cpu_s / seconds for name, usage in used.items() if name not in ("application", "peer")}
+
+
 def report_idle(console: Console, used: Mapping[str, Usage], seconds: float) -> None:
     """Print what idling costs."""
-    own = {name: usage for name, usage in used.items() if name not in ("application", "peer")}
-    said = ", ".join(f"{name} {u.cpu_s / seconds:.1%}" for name, u in own.items())
-    total = sum(u.cpu_s for u in own.values()) / seconds
-    console.print(f"idle, of a core: {said}; together {total:.1%} (goal {GOAL_IDLE_CORE:.0%})")
+    shares = idle_shares(used, seconds)
+    said = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    console.print(f"idle, of a core: {said}; together {sum(shares.values()):.1%} (goal {GOAL_IDLE_CORE:.0%})")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bench.figures.figure import Figure, Finding, at_least, at_most, percentile
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_clients import Batching
-from bench.rounds import Figures, System, measure
+from bench.rates import beside, rate, rates
 from bench.venus_cluster import MIB
 from bench.venus_replicated import VenusReplicated
 from bench.venus_transmission import BUSINESS, WINDOW_BYTES, Venus, make_half
@@ -26,37 +26,6 @@ PAPER = "140,000 rows/s (Kafka 190,000)"
 GOAL_ALONE, GOAL_REPLICATED = 400_000, 190_000
 GOAL_P50_MS = 15.0
 GOAL_MEMORY_MIB = 512
-
-
-def rate(system: System, *, quick: bool) -> tuple[float, Figures]:
-    """Return rows a second, from the first send until the consumer has all, and the rest of what was measured."""
-    batches = 200 if quick else system.rows_max // ROWS
-    found = measure(system, rows=ROWS, batches=batches, rounds=1 if quick else 5, warm_up=1 if quick else 2)
-    return batches * ROWS / found.received_s, found
-
-
-def alone(*, quick: bool) -> float:
-    """Return the rate of a single broker."""
-    system = Venus()
-    system.start()
-    try:
-        return rate(system, quick=quick)[0]
-    finally:
-        system.stop()
-
-
-def kafka(*, quick: bool) -> str:
-    """Return the peer's rate, or why there is none."""
-    system = Kafka(Batching.WHOLE, replicas=3)
-    if reason := system.missing():
-        return f"Kafka: {reason}"
-    try:
-        system.start()
-        return f"Kafka: {rate(system, quick=quick)[0]:,.0f} rows/s"
-    except (OSError, RuntimeError) as error:
-        return f"Kafka: {error}"[:200]
-    finally:
-        system.stop()
 
 
 def commits(reach: str, *, quick: bool) -> list[float]:
@@ -92,19 +61,21 @@ def commits(reach: str, *, quick: bool) -> list[float]:
 
 def run(quick: bool) -> Sequence[Finding]:
     """Measure."""
-    single, peer = alone(quick=quick), kafka(quick=quick)
+    single = rates(Venus(), [ROWS], quick=quick)[ROWS].received
+    kafka, reason = beside(Kafka(Batching.WHOLE, replicas=3), [ROWS], quick=quick)
+    peer = f"Kafka: {kafka[ROWS].received:,.0f} rows/s" if kafka else f"Kafka: {reason}"
     system = VenusReplicated()
     try:
         system.start()
-        replicated, found = rate(system, quick=quick)
+        found = rate(system, ROWS, rounds=1 if quick else 5, warm_up=1 if quick else 2)
         peak = system.brokers.peak_rss_bytes() / MIB
     finally:
         system.stop()
     latencies = _latencies(quick)
-    cpu = f"{found.server_cpu_s / (replicated * found.received_s) * 1e6:.2f} us of the brokers' CPU a row"
+    cpu = f"{found.cpu_us:.2f} us of the brokers' CPU a row"
     return [
         at_least("rows of 100 B, one broker, fsync", single, GOAL_ALONE, "rows/s", paper=PAPER),
-        at_least(f"the same, durable on 2 of 3 replicas ({cpu})", replicated, GOAL_REPLICATED, "rows/s", peer=peer),
+        at_least(f"the same, durable on 2 of 3 replicas ({cpu})", found.received, GOAL_REPLICATED, "rows/s", peer=peer),
         at_most("commit at 100 transactions/s, 3 replicas, p50", percentile(latencies, 50), GOAL_P50_MS, "ms"),
         at_most("largest memory of a broker", peak, GOAL_MEMORY_MIB, "MiB"),
     ]

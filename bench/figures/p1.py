@@ -50,7 +50,7 @@ def run(quick: bool) -> Sequence[Finding]:
         return statistics.median(spell.percentile(part) for spell in spells)
 
     peer = f"logical replication {median(found[PEER], 0.5):.1f} / {median(found[PEER], 0.99):.1f} ms"
-    share = sum(used.cpu_s for name, used in idle.items() if name not in ("application", "peer")) / IDLE_S[quick]
+    share = sum(trickle.idle_shares(idle, IDLE_S[quick]).values())
     rate = statistics.median(spell.rate for spell in fast)
     return [
         at_most("100 transactions/s, p50", median(found[VENUS], 0.5), trickle.GOAL_P50_MS, "ms", peer=peer),

@@ -11,7 +11,7 @@ from bench.peers.rocketmq import RocketMq
 from bench.rates import beside, rates
 from bench.venus_transmission import Venus
 
-#: Of a window of halves: enough for Kafka's own batches of 10,000.
+#: Rows a batch of VENUS with a window; a producer of Kafka makes batches of up to 10,000 by itself.
 WINDOW_ROWS = 1000
 
 

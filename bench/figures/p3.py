@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.figures.figure import Figure, Finding, at_most
 from bench.figures.p1 import IDLE_S, core, running
-from bench.trickle import rounds
+from bench.trickle import idle_shares, rounds
 
 TABLES = 500
 GOAL_MORE = 1.2
@@ -24,7 +24,7 @@ def run(quick: bool) -> Sequence[Finding]:
         idle = bench.idle(IDLE_S[quick])
         many = rounds(bench, count, seconds, peer=False)
         across = statistics.median(bench.across_ms(TABLES) for _ in range(count + 1))
-    share = sum(used.cpu_s for name, used in idle.items() if name not in ("application", "peer")) / IDLE_S[quick]
+    share = sum(idle_shares(idle, IDLE_S[quick]).values())
     what = f"a trickle beside {TABLES} idle tables ({core(many):.0f} and {one:.0f} % of a core)"
     return [
         at_most(what, core(many) / one, GOAL_MORE, "x"),
