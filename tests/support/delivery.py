@@ -246,8 +246,9 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
 def _splits(table_id: int, keys: list[bytes], wanted: int) -> list[broker_pb2.Split]:
     step = max(1, -(-len(keys) // wanted))
     bounds = [b"", *keys[step::step], b""]
+    share = min(step, len(keys))  # 0 for an empty table, as at the broker
     return [
-        broker_pb2.Split(table_id=table_id, low=low, high=high, rows_estimate=step) for low, high in pairwise(bounds)
+        broker_pb2.Split(table_id=table_id, low=low, high=high, rows_estimate=share) for low, high in pairwise(bounds)
     ]
 
 

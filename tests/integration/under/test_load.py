@@ -207,6 +207,17 @@ def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_goe
         assert rows_at(database, schema) == feed.model[table_id]
 
 
+def test_many_tables_are_loaded_also_if_the_first_ones_are_empty(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    count = load.SINGLE_SPLITS_MAX + 8
+    feed.describe(*(items(n, f"t{n}") for n in range(1, count + 1)))
+    feed.cut(put(1, "x", 1, table=count))
+    report = full_sync(settings_for(broker.address, {"a": database}), "a")
+    assert len(report.rows) == count
+    assert sum(report.rows.values()) == 1
+
+
 def test_a_split_that_is_loaded_twice_has_one_effect(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

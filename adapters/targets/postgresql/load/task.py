@@ -102,11 +102,11 @@ def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
 def small_together(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
     """Put small splits together: for each of very many, a connection would cost more than its rows. Pure."""
     groups: list[tuple[SplitTask, ...]] = []
-    rows = GROUP_ROWS
+    rows = 0
     for task in tasks:
         estimate = broker_pb2.Split.FromString(task.split).rows_estimate
         rows += estimate
-        if rows > GROUP_ROWS or len(groups[-1]) >= GROUP_SPLITS:
+        if not groups or rows > GROUP_ROWS or len(groups[-1]) >= GROUP_SPLITS:
             groups.append((task,))
             rows = estimate
         else:
