@@ -32,6 +32,8 @@ from venus.wire import broker_pb2
 PATIENCE_S = 300.0
 #: What was taken is given back after this time, or when half of the credit is taken.
 SAY_EVERY_S = 1.0
+#: So many of a process open their streams at once: a broker waits ten seconds for the first frame of each.
+OPENING_MAX = 500
 #: So many frames are compared with.
 FRAMES_KEPT = 16
 spawn = multiprocessing.get_context("spawn")
@@ -139,10 +141,12 @@ async def _watch(
         channels = [
             await stack.enter_async_context(_channel(addresses[n % len(addresses)])) for n in range(-(-count // on_one))
         ]
-        tasks = [
-            group.create_task(_subscribe(channels[n // on_one], n, f"{name}-{n}", offset, credit, seen))
-            for n in range(count)
-        ]
+        tasks = []
+        for n in range(count):
+            while seen.opened < n - OPENING_MAX:
+                await _change(seen)
+            work = _subscribe(channels[n // on_one], n, f"{name}-{n}", offset, credit, seen)
+            tasks.append(group.create_task(work))
         while seen.opened < count:
             await _change(seen)
         orders.send(None)
