@@ -175,10 +175,11 @@ class PostgresTarget(Configured):
         """Return the statement that keeps which rows a broker set has."""
         return self.own_text(session, "set_rows", rows=rows_to_text(rows))
 
-    def tables(self, session: Session) -> list[TableState]:
-        """Return the state of every table."""
+    def tables(self, session: Session, table_id: int | None = None) -> list[TableState]:
+        """Return the state of every table, or of one; none if it is not known."""
         names = TableState.__slots__
-        return [TableState(**dict(zip(names, row, strict=True))) for row in self.own_rows(session, "tables")]
+        rows = self.own_rows(session, "tables", table_id=table_id)
+        return [TableState(**dict(zip(names, row, strict=True))) for row in rows]
 
     def unaccounted(self, session: Session) -> int | None:
         """Return how many changes below the applied offset nobody knows what became of; None = never loaded."""

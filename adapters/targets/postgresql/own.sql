@@ -63,7 +63,8 @@ SELECT table_id, schema_version, namespace, name, source_name, state, held_from,
     rows_applied, rows_quarantined, rows_skipped, rows_held, counted_from, created,
     coalesce(to_jsonb(t) ->> 'predicate', ''), to_jsonb(t) ->> 'predicate_before',
     coalesce((to_jsonb(t) ->> 'rows_brought')::bigint, 0), coalesce((to_jsonb(t) ->> 'rows_removed')::bigint, 0)
-FROM {own}.target_table t WHERE group_name = %(group)s ORDER BY table_id
+FROM {own}.target_table t WHERE group_name = %(group)s AND (%(table_id)s::int IS NULL OR table_id = %(table_id)s::int)
+ORDER BY table_id
 
 -- is_newest --
 SELECT EXISTS (SELECT FROM pg_attribute

@@ -32,9 +32,7 @@ class PostgresTargetReader(PostgresReader):
     def reached(self, subject: Subject) -> Reached:
         """Return how far this table is, in the snapshot of `begin`."""
         position = self.target.position(self._own_session)
-        state = next(
-            (t for t in self.target.tables(self._own_session) if t.table_id == subject.schema.table_id), None
-        )  # fmt: skip
+        state = next(iter(self.target.tables(self._own_session, subject.schema.table_id)), None)
         if position is None or state is None:
             raise TargetError(f"target {self.target.name} has not been loaded yet")
         if state.state == ACTIVE or state.held_from is None:
