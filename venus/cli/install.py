@@ -157,7 +157,7 @@ def install_triggers(
         "unchanged": unchanged,
         "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
     }
-    run.out.answer(document, *[f"+ {s.table}: {s.what}" for s in created], verdict)
+    run.out.answer(document, *per_table("+", created), verdict)
     return 0
 
 
@@ -171,8 +171,16 @@ def uninstall_triggers(
             return show_sql(run, source, source.uninstall_plan(), removal=True)
         steps = source.uninstall()
     document = {"removed": [{"table": s.table, "what": s.what} for s in steps]}
-    run.out.answer(document, *[f"- {s.table}: {s.what}" for s in steps], f"{len(steps)} removed")
+    run.out.answer(document, *per_table("-", steps), f"{len(steps)} removed")
     return 0
+
+
+def per_table(sign: str, steps: list[InstallStep]) -> list[str]:
+    """Return a line for each table: with hundreds of them, one for each statement is more than anybody reads."""
+    made: dict[str, dict[str, None]] = {}
+    for step in steps:
+        made.setdefault(step.table, {})[step.what] = None
+    return [f"{sign} {f'{name}: ' if name else ''}{', '.join(parts)}" for name, parts in made.items()]
 
 
 def adopt_script(source: Source, settings: Settings) -> list[InstallStep]:

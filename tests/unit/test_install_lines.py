@@ -1,0 +1,21 @@
+"""What `install-triggers` and its opposite print: a line for each table, whatever was executed for it."""
+
+from __future__ import annotations
+
+from venus.adapters.dialects.contract import InstallStep
+from venus.cli.install import per_table
+
+
+def test_each_table_has_one_line_and_nothing_is_named_twice() -> None:
+    made = [
+        InstallStep(table=table, what=what, sql="")
+        for table, what in [("", "VENUS's own tables")] * 3
+        + [("shop.t", "log table venus.l_1"), ("shop.t", "function venus.f_1"), ("shop.t", "function venus.f_1")]
+        + [("shop.u", "log table venus.l_2"), ("shop.t", "registration")]
+    ]
+
+    assert per_table("+", made) == [
+        "+ VENUS's own tables",
+        "+ shop.t: log table venus.l_1, function venus.f_1, registration",
+        "+ shop.u: log table venus.l_2",
+    ]
