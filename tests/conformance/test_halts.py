@@ -7,15 +7,31 @@ from dataclasses import replace
 import pytest
 
 from tests.conformance.places import Application, Place
-from tests.support.follower import Follower
+from tests.support.follower import Follower, Seen
+from venus.adapters.dialects import limits
 from venus.adapters.dialects.contract import RegisteredTable, Source, TableHalts
-from venus.adapters.dialects.limits import ROW_BYTES_MAX
+from venus.adapters.dialects.oracle import reading as oracle_reading
 from venus.errors import Fenced
 from venus.model import Sequence
 
+#: In place of what a message holds (`tests/unit/dialects/test_limits.py`): hundreds of MB would be all that is tested.
+ROW_BYTES_MAX, SECTION_BYTES = 300_000, 250_000
 #: Beyond what a row can have; the contents do not matter.
 LARGE = b"x" * (ROW_BYTES_MAX + 1000)
 FEW = {"rows_max": 5}
+
+
+class SmallRows(Follower):
+    """Reads sections that are smaller than the largest row, as those of the product are."""
+
+    def drain(self, **limits: int) -> list[Seen]:
+        return super().drain(**({"bytes_max": SECTION_BYTES} | limits))
+
+
+@pytest.fixture(autouse=True)
+def _small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (limits, oracle_reading):
+        monkeypatch.setattr(module, "ROW_BYTES_MAX", ROW_BYTES_MAX)
 
 
 @pytest.fixture
@@ -26,7 +42,7 @@ def docs(place: Place, app: Application, source: Source) -> Follower:
         app.execute(f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY, body {t['blob']})")
     app.commit()
     source.install(["*"], [])
-    follower = Follower(source)
+    follower = SmallRows(source)
     follower.drain()
     return follower
 
@@ -110,7 +126,7 @@ def test_a_table_that_has_halted_is_read_first_and_waits_if_nothing_was_written_
     cut = docs.open([])
     assert cut is not None
     with pytest.raises(TableHalts, match="scan: row"):
-        next(iter(cut.sections(rows_max=1, bytes_max=1 << 20)))
+        next(iter(cut.sections(rows_max=1, bytes_max=SECTION_BYTES)))
     cut.rollback()
     docs.drain()
     assert keys(docs, "doc") == {1}
@@ -124,7 +140,7 @@ def test_another_process_finds_what_waits_and_tries_it_again(place: Place, app: 
     correct(app, "doc", 20)
     other = place.open()
     try:
-        successor = Follower(other)
+        successor = SmallRows(other)
         assert registered(other, "doc").state == "PAUSED"
         other.refresh_schemas()
         successor.drain(**FEW)
@@ -136,7 +152,7 @@ def test_another_process_finds_what_waits_and_tries_it_again(place: Place, app: 
 def test_an_instance_that_has_been_fenced_halts_nothing(place: Place, app: Application, docs: Follower) -> None:
     other = place.open()
     try:
-        Follower(other)
+        SmallRows(other)
         with pytest.raises(Fenced):
             docs.source.halt(docs.epoch, docs.table_id("doc"), "row id=1: too large")
         assert registered(other, "doc").state == "ACTIVE"
@@ -210,6 +226,6 @@ def test_a_sweep_that_halts_in_its_first_chunk_has_not_begun(app: Application, d
     cut = docs.open([fill])
     assert cut is not None
     with pytest.raises(TableHalts):
-        docs.read(cut, [fill], rows_max=5, bytes_max=1 << 20, fill_rows=10)
+        docs.read(cut, [fill], rows_max=5, bytes_max=SECTION_BYTES, fill_rows=10)
     cut.rollback()
     assert registered(docs.source, "doc").fill == before
