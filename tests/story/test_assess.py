@@ -44,6 +44,7 @@ def crowding() -> float:
     return sum(parts(time.perf_counter)) / sum(parts(time.process_time))
 
 
+@pytest.mark.slow
 def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
     pipeline.new_interpreters = True  # what has to be imported is part of the forecast
     rows = build(pipeline.folder / "shop.db", customers=10_000, products=500, orders=40_000)

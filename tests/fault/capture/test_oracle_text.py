@@ -32,7 +32,7 @@ from venus.errors import Unavailable
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 ACCOUNTS, BALANCE = 10, 1000
-SECONDS = [4, pytest.param(60, marks=pytest.mark.slow)]
+SECONDS = [2, pytest.param(60, marks=pytest.mark.slow)]
 
 
 @pytest.fixture

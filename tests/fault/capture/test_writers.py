@@ -20,7 +20,7 @@ from venus.adapters.dialects.postgresql.source import PostgresSource
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
-DURATIONS = [8, pytest.param(60, marks=pytest.mark.slow)]
+DURATIONS = [4, pytest.param(60, marks=pytest.mark.slow)]
 
 
 @pytest.fixture

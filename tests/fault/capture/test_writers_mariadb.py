@@ -19,7 +19,7 @@ from venus.adapters.dialects.mysql.source import MysqlSource
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
-DURATIONS = [6, pytest.param(60, marks=pytest.mark.slow)]
+DURATIONS = [3, pytest.param(60, marks=pytest.mark.slow)]
 
 
 @dataclass(slots=True)

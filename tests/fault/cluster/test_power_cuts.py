@@ -20,6 +20,8 @@ CUTS = 25
 #: A few cuts may all come where nothing is unsynced: then so many times as many are made.
 MORE = 4
 _CLUSTERS = 4
+#: One phase is enough for every day.
+_FEW = [[pytest.mark.timeout(900)], *([pytest.mark.timeout(900), pytest.mark.slow],) * (len(power.PHASES) - 1)]
 _NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
@@ -31,7 +33,7 @@ def victims(number: int, leader: str, chance: random.Random) -> list[str]:
 
 @pytest.mark.parametrize(
     ("phase", "seed", "cuts"),
-    [pytest.param(phase, 0, 4, marks=pytest.mark.timeout(900)) for phase in power.PHASES]
+    [pytest.param(phase, 0, 4, marks=marks) for phase, marks in zip(power.PHASES, _FEW, strict=True)]
     + [pytest.param(phase, seed, CUTS, marks=_NIGHTLY) for phase in power.PHASES for seed in range(1, _CLUSTERS + 1)],
 )
 def test_power_cuts_lose_and_double_nothing(

@@ -82,7 +82,7 @@ def run(path: Path, batches: int, kill_at: int | None) -> list[list[str]]:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(("batches", "step"), [(2, 3), pytest.param(3, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("batches", "step"), [(2, 5), pytest.param(3, 1, marks=pytest.mark.slow)])
 def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(tmp_path: Path, batches: int, step: int) -> None:
     for kill_at in count(0, step):
         path = tmp_path / str(kill_at)

@@ -34,7 +34,7 @@ from venus.wire import broker_pb2, change_pb2
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 #: `make test-all` sends more, with seeds of its own.
-FRAMES_PER_METHOD = 100
+FRAMES_PER_METHOD = 50
 FRAMES_PER_SERVICE = 10_000
 GROWTH_BYTES_MAX = 150 << 20
 CALL_TIMEOUT_S = 5.0

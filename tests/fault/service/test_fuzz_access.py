@@ -91,7 +91,7 @@ def by_snapshot(method: Any) -> bool:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("calls", [FRAMES_PER_METHOD, pytest.param(10 * FRAMES_PER_METHOD, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("calls", [FRAMES_PER_METHOD, pytest.param(20 * FRAMES_PER_METHOD, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_nothing_is_done_for_somebody_elses_business(
     broker: BrokerProcess, authority: Authority, method: Any, calls: int

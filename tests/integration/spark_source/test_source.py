@@ -234,6 +234,7 @@ def test_a_mistake_is_one_line_with_the_way_out(spark: SparkSession, broker: Kil
         assert said in last_cause(refused.value)
 
 
+@pytest.mark.slow
 def test_a_stream_survives_stops_failures_and_the_brokers_death(
     spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
 ) -> None:
