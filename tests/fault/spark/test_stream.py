@@ -28,13 +28,14 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.integration,
     pytest.mark.spark,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.usefixtures("executors_leave_nothing"),
 ]
 
 ROOT = Path(__file__).parents[3]
 KEYS = range(300)
-WAIT_S = 240.0
+#: A cluster starts its executors again after each death, which takes most of a minute beside other clusters.
+WAIT_S = 480.0
 #: What happens to readers of the stream, and to tasks of the apply. No task may fail more than three times.
 CASES = [
     pytest.param(CLUSTER, ["executor killed"], ["worker killed after commit"], id="cluster", marks=pytest.mark.slow),
