@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Route
 
-from tests.support.batches import half
+from tests.support.batches import half, other_table
 from tests.support.broker_clusters import BrokerCluster
 from tests.support.brokers import BUSINESS, commit, settings, take, wait_for
 from tests.support.browsers import opened, running
@@ -53,6 +53,12 @@ class Place:
         first = self._batches + 1
         commit(self.producer, [half(first + n, rows=ROWS) for n in range(batches)])
         self._batches += batches
+
+    def more_tables(self, count: int) -> None:
+        """Commit a batch for each of so many new tables."""
+        for n in range(self._batches + 1, self._batches + count + 1):
+            commit(self.producer, [half(n, rows=ROWS, table=other_table(n))])
+        self._batches += count
 
     def follow(self) -> None:
         """Apply and acknowledge everything."""
@@ -122,6 +128,25 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
         place.target.report(AdapterCondition())
         page.wait_for_selector(".verdict.is-good")
         assert page.title() == "VENUS broker"
+        assert seen.complaints == []
+
+
+def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(place: Place, browser: Browser) -> None:
+    place.more_tables(35)
+    place.follow()
+    place.target.report(HALTED)
+    with opened(browser, place.url) as seen:
+        page = seen.page
+        page.wait_for_selector("summary:has-text('35 tables follow')")
+        (row,) = page.locator("table[aria-label=Tables] tbody tr").all_inner_texts()
+        assert "HALTED at eu" in row
+        folded = page.locator("table[aria-label='Tables that follow']")
+        assert not folded.is_visible()
+        page.locator("summary:has-text('35 tables follow')").click()
+        assert folded.locator("tbody tr").count() == 35
+        place.more(1)
+        page.wait_for_selector(f"text={36 * ROWS + ROWS}")
+        assert folded.is_visible(), "a refresh folds what somebody has opened"
         assert seen.complaints == []
 
 

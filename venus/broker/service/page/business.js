@@ -5,6 +5,8 @@ import { age, ago, bytes, el, num, rate, sheet, span } from "./show.js";
 
 // States in which a table moves by itself; a state without an entry needs somebody.
 const MOVES = {ACTIVE: "follows", CATCHUP: "catches up", LOADING: "is loaded", RESYNCING: "is resynced"};
+// So many tables that follow are listed; more of them are folded, so that the rest of the page is not behind them.
+const CALM_SHOWN = 30;
 const short = (group, business) => group.startsWith(business + "/") ? group.slice(business.length + 1) : group;
 
 function hop(title, state, tone, rows) {
@@ -127,8 +129,12 @@ export class Business {
   tables() {
     const rows = this.b.tables.map(t => [t, ...this.tableState(t)]);
     rows.sort((x, y) => y[2] - x[2]);
-    return sheet("Tables", ["Table", "State", ">Changes", ">Last sequence"],
-      rows.map(([t, state]) => [t.namespace + "." + t.name, state, num(t.committed_changes), num(t.last_sequence)]), "No table yet.");
+    const shown = (title, some) => sheet(title, ["Table", "State", ">Changes", ">Last sequence"],
+      some.map(([t, state]) => [t.namespace + "." + t.name, state, num(t.committed_changes), num(t.last_sequence)]), "No table yet.");
+    const calm = rows.filter(row => !row[2]), others = rows.filter(row => row[2]);
+    if (calm.length <= CALM_SHOWN) return shown("Tables", rows);
+    return [...others.length ? shown("Tables", others) : [el("h3", null, "Tables")],
+      el("details", null, el("summary", null, num(calm.length) + " tables follow"), shown("Tables that follow", calm))];
   }
   replicas() {
     const r = this.b.replication;
