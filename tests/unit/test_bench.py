@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from bench import trickle, venus_cluster
 from bench.figures import page
 from bench.figures.figure import Figure, Finding, times_peer
-from bench.overload import details_first
+from bench.overload import Seen, count, details_first, findings_of_latencies
+from bench.overload_clients import BATCH_ROWS, Latencies, halves_of_the_machine, on_cores
 from bench.peers import jars
 from bench.trickle import NOBODY, PARTS, TRIGGERS, VENUS, Spell
 from bench.usage import Usage
@@ -23,6 +25,42 @@ def test_a_load_that_degrades_nothing_is_no_overload() -> None:
     assert not details_first([()])
     assert details_first([(), (4,), (4, 3)])
     assert not details_first([(4,), (3,)])
+
+
+def test_what_is_started_for_the_clients_does_not_run_on_the_cores_of_the_broker() -> None:
+    before = os.sched_getaffinity(0)
+    own, theirs = halves_of_the_machine()
+    assert own | theirs == before
+    assert not own & theirs or len(before) == 1
+    with on_cores(theirs):
+        assert os.sched_getaffinity(0) == theirs
+    assert os.sched_getaffinity(0) == before
+
+
+def test_every_lane_is_held_against_itself_and_the_echo_is_no_goal() -> None:
+    idle = Latencies(health=[1.0], half=[2.0], decision=[3.0], commit=[5.0], echo=[1.0])
+    loaded = Latencies(health=[2.0], half=[4.1], decision=[6.0], commit=[10.1], echo=[9.0])
+    found = findings_of_latencies(Seen(idle=idle, loaded=loaded), "2 cores")
+    assert [(each.ours, each.met) for each in found] == [
+        ("2 x", True),
+        ("2 x", True),
+        ("2.05 x", False),
+        ("9 x", True),
+        ("10.1 ms", True),
+    ]
+
+
+def test_rows_are_lost_if_a_batch_is_undecided_or_not_whole() -> None:
+    def lost(offset: int, halves: int = 0) -> int:
+        flood = broker_pb2.BusinessStatus(business="flood0", next_offset=offset, halves=[broker_pb2.HalfRef()] * halves)
+        trickle = broker_pb2.BusinessStatus(business="trickle", next_offset=7)
+        seen = Seen()
+        count(seen, 7, broker_pb2.BrokerStatus(businesses=[flood, trickle]))
+        return seen.lost
+
+    assert lost(3 * BATCH_ROWS) == 0
+    assert lost(3 * BATCH_ROWS - 1) == 1
+    assert lost(3 * BATCH_ROWS, halves=1) == 1
 
 
 def test_a_peer_that_is_not_there_makes_its_line_missed_and_says_why() -> None:

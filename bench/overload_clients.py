@@ -1,0 +1,165 @@
+"""The clients of bench/overload.py: floods, readers, the trickle that is timed, and an echo to compare with."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from urllib.request import urlopen
+
+from bench.venus_transmission import make_half
+from venus.model import Verdict
+from venus.rpc.producer import Producer
+from venus.rpc.snapshots import Snapshots
+
+BATCH_ROWS = 1000
+spawn = multiprocessing.get_context("spawn")
+
+
+def flood(address: str, business: str, stop: Event, said: Queue[float]) -> None:
+    """Commit batches as fast as the broker takes them; say how many times as many there would have been."""
+    with Producer(address, business, business, window_bytes_max=32 << 20) as producer:
+        producer.connect(0, 0)
+        number = decided = 0
+        digests: dict[int, int] = {}
+        began, waited_s = time.monotonic(), 0.0
+        while not stop.is_set():
+            number += 1
+            half = make_half(number, (number - 1) * BATCH_ROWS + 1, BATCH_ROWS)
+            digests[number] = half.digest
+            asked = time.monotonic()
+            producer.send_half(half)
+            waited_s += time.monotonic() - asked
+            through = producer.persisted_through
+            if through > decided:
+                decided = through
+                producer.decide(decided, digests[decided], Verdict.COMMIT)
+        took_s = time.monotonic() - began
+        producer.wait_persisted(number)
+        producer.decide(number, digests[number], Verdict.COMMIT)
+        producer.wait_decided(number, 120)
+    said.put(took_s / max(0.001, took_s - waited_s))
+
+
+def read(address: str, business: str, stop: Event) -> None:
+    """Read the full data over and over."""
+    with Snapshots(address) as snapshots:
+        while not stop.is_set():
+            snapshot = snapshots.open(business, splits=4, holder="bench")
+            for split in snapshot.splits:
+                for _ in snapshots.read_split(snapshot.snapshot_id, split):
+                    if stop.is_set():
+                        break
+            snapshots.close(snapshot.snapshot_id)
+
+
+def echo(said: Queue[tuple[str, int]]) -> None:
+    """Send back a byte to whoever connects: what the machine alone makes of a question and its answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        said.put(server.getsockname())
+        while True:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(connection.recv(1))
+
+
+@contextmanager
+def echoing() -> Iterator[tuple[str, int]]:
+    """Run the echo; give its address."""
+    said: Queue[tuple[str, int]] = spawn.Queue()
+    process = spawn.Process(target=echo, args=(said,))
+    process.start()
+    try:
+        yield said.get(timeout=60)
+    finally:
+        process.terminate()
+        process.join()
+
+
+@contextmanager
+def on_cores(cores: set[int]) -> Iterator[None]:
+    """Let what is started here run on these cores alone, and this process meanwhile."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def halves_of_the_machine() -> tuple[set[int], set[int]]:
+    """Return the cores of the broker and those of its clients; the same if there is but one."""
+    cores = sorted(os.sched_getaffinity(0))
+    middle = (len(cores) + 1) // 2
+    return set(cores[:middle]), set(cores[middle:] or cores)
+
+
+@dataclass(slots=True)
+class Latencies:
+    """What each question took, in ms."""
+
+    health: list[float] = field(default_factory=list)
+    half: list[float] = field(default_factory=list)
+    decision: list[float] = field(default_factory=list)
+    commit: list[float] = field(default_factory=list)
+    echo: list[float] = field(default_factory=list)
+
+
+class Trickle:
+    """Commits a row at a time, asks for health and the echo in between; all of it one after the other."""
+
+    def __init__(self, address: str, http: str, echo_address: tuple[str, int]) -> None:
+        self._http, self._echo = http, echo_address
+        self._producer = Producer(address, "trickle", "trickle", window_bytes_max=1 << 20)
+        self._producer.connect(0, 0)
+        self.rows = 0
+
+    def run(self, seconds: float, found: Latencies) -> None:
+        """Go on for so long."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._commit(found)
+            time.sleep(0.005)
+            found.health.append(_timed(self._ask_for_health))
+            found.echo.append(_timed(self._ask_the_echo))
+            time.sleep(0.005)
+
+    def _commit(self, found: Latencies) -> None:
+        self.rows += 1
+        half = make_half(self.rows, self.rows, 1)
+        began = time.monotonic()
+        self._producer.send_half(half)
+        self._producer.wait_persisted(self.rows)
+        persisted = time.monotonic()
+        self._producer.decide(self.rows, half.digest, Verdict.COMMIT)
+        self._producer.wait_decided(self.rows)
+        decided = time.monotonic()
+        found.half.append((persisted - began) * 1000)
+        found.decision.append((decided - persisted) * 1000)
+        found.commit.append((decided - began) * 1000)
+
+    def _ask_for_health(self) -> None:
+        with urlopen(f"http://{self._http}/health", timeout=30) as answer:
+            answer.read()
+
+    def _ask_the_echo(self) -> None:
+        with socket.create_connection(self._echo, timeout=30) as connection:
+            connection.sendall(b"?")
+            connection.recv(1)
+
+    def close(self) -> None:
+        """Leave."""
+        self._producer.close()
+
+
+def _timed(ask: Callable[[], None]) -> float:
+    began = time.monotonic()
+    ask()
+    return (time.monotonic() - began) * 1000
