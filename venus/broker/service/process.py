@@ -28,7 +28,7 @@ from venus.broker.core import Core
 from venus.broker.mirrors.network import Network
 from venus.broker.replicas.shared import ReplicatedLogs
 from venus.broker.service.access import Access
-from venus.broker.service.allocation import share_heaps
+from venus.broker.service.allocation import settle_heap, share_heaps
 from venus.broker.service.http import Http, Pages
 from venus.broker.service.loop_bridge import LoopBridge
 from venus.broker.service.replication import Replication, stay_alone
@@ -214,6 +214,17 @@ def die(error: BaseException) -> None:
     os._exit(VenusError.exit_code)
 
 
+def said(data_dir: Path) -> Callable[[Addresses], None]:
+    """Return what says on standard output where a broker serves."""
+
+    def say(addresses: Addresses) -> None:
+        page = f", status page {addresses.page}" if addresses.http else ""
+        sys.stdout.write(f"broker listens on {addresses.grpc}{page}, data in {data_dir.resolve()}\n")
+        sys.stdout.flush()
+
+    return say
+
+
 def serve(settings: Settings, announce: Callable[[Addresses], None] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; say where it serves; raise a VenusError if it cannot start."""
     broker = settings.broker
@@ -223,16 +234,15 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     os.umask(privacy.UMASK)  # RocksDB makes its files itself
 
     def ready(addresses: Addresses) -> None:
-        page = f", status page {addresses.page}" if addresses.http else ""
-        sys.stdout.write(f"broker listens on {addresses.grpc}{page}, data in {broker.data_dir.resolve()}\n")
-        sys.stdout.flush()
+        settle_heap()
+        (announce or said(broker.data_dir))(addresses)
 
     async def main() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         keepalive = Keepalive()
-        await run(settings, keepalive, stop, announce or ready, die)
+        await run(settings, keepalive, stop, ready, die)
 
     asyncio.run(main())
     return 0
