@@ -13,7 +13,7 @@ import pytest
 from venus.broker.service import reviews, traffic_watch
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.traffic_watch import LOOK_S, LOOKS, QUIET_CPU_PERCENT, QUIET_LOOK_S, TrafficWatch
-from venus.config import Broker
+from venus.config import Broker, Degrade
 from venus.flow.lanes import Lane
 from venus.wire import broker_pb2
 
@@ -133,3 +133,30 @@ def test_a_broker_that_is_quiet_looks_at_itself_every_other_second(
         assert bridge.calls == 40 / LOOKS
     else:
         assert sleeps.taken == [LOOK_S] * LOOKS + [QUIET_LOOK_S] * (40 - LOOKS)
+
+
+@pytest.mark.parametrize("rests", [0.0, 0.6])
+def test_a_broker_whose_large_work_rests_is_as_busy_as_if_it_did_not(
+    rests: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what gives way in an overload would hide it, and nothing would be given up for it."""
+    now = 1000.0
+    monkeypatch.setattr(traffic_watch, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: 0.5 * now))
+    precedence = SimpleNamespace(rested_s={"loads": 0.0})
+    core = SimpleNamespace(
+        data_dir=tmp_path,
+        space=SimpleNamespace(free_bytes_min=1),
+        commits=SimpleNamespace(silent_s=lambda _: 0.0, waited_s=0.0),
+        scrub=SimpleNamespace(),
+        precedence=precedence,
+    )
+    traffic = Traffic(cast("Any", core), Broker(degrade=Degrade(cpu_sustain_s=5)), monotonic=lambda: now)
+    watch = TrafficWatch(traffic, cast("Any", core), cast("Any", Bridge()), list)
+    for _ in range(10):
+        now += 1.0
+        precedence.rested_s["loads"] += rests
+        watch.look(0.0, {"free": 1e12, "disk": 1.0, "memory": 1.0, "CPU": 50.0})
+    assert traffic.has_degraded(Lane.DETAILS) == bool(rests)
+    assert [found.reason for found in traffic.admission.degradation.degraded] == (
+        ["CPU is at 110 %, the limit is 90 %"] if rests else []
+    )

@@ -137,12 +137,12 @@ class Traffic:
         """Take note that somebody has waited until now."""
         self.admission.record.waited(brake, business, who, wait_s, self.monotonic())
 
-    def look(self) -> None:
-        """Take note of what has rested for small commits since the last look."""
-        rested_s = sum(self._core.precedence.rested_s.copy().values())
-        if rested_s > self._rested_s:
-            self.waited(Brake.SMALL, "", LARGE_WORK, rested_s - self._rested_s)
-            self._rested_s = rested_s
+    def look(self) -> float:
+        """Take note of what has rested for small commits since the last look; return for how long, in seconds."""
+        before, self._rested_s = self._rested_s, sum(self._core.precedence.rested_s.copy().values())
+        if self._rested_s > before:
+            self.waited(Brake.SMALL, "", LARGE_WORK, self._rested_s - before)
+        return self._rested_s - before
 
     # -- half messages -------------------------------------------------------------------------------------------
 

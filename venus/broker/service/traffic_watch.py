@@ -111,11 +111,10 @@ class TrafficWatch:
     def look(self, late_s: float, machine: dict[str, float]) -> None:
         """Take in one reading."""
         now = self._traffic.monotonic()
-        readings = self._readings(late_s, machine)
+        readings = self._readings(late_s, machine, self._traffic.look())
         degradation = self._traffic.admission.degradation
         for text in degradation.step(readings, now):
             logger.warning("%s", text)
-        self._traffic.look()
         consumers = list(self._consumers())
         self._quiet = (
             readings["CPU"] < QUIET_CPU_PERCENT
@@ -130,19 +129,20 @@ class TrafficWatch:
                 self._traffic.waited(Brake.CONSUMER, consumer.business, consumer.group, consumer.window.slow_s)
         self._core.scrub.is_degraded = self._traffic.has_degraded(Lane.DETAILS)
 
-    def _readings(self, late_s: float, machine: dict[str, float]) -> dict[str, float]:
+    def _readings(self, late_s: float, machine: dict[str, float], rested_s: float) -> dict[str, float]:
         commits, space = self._core.commits, self._core.space
         stuck_s = max(0.0, commits.silent_s(time.monotonic()) - LOOK_S)
         return {
-            "CPU": self._own_cpu_percent(),
+            "CPU": self._own_cpu_percent(rested_s),
             "memory": machine["memory"],
             "disk": 100.0 * space.free_bytes_min / max(1.0, machine["free"]),
             "lag": 1000 * max(late_s, commits.waited_s, stuck_s),
         }
 
-    def _own_cpu_percent(self) -> float:
+    def _own_cpu_percent(self, rested_s: float) -> float:
+        """Return what the process uses of a core, with what its large work would have used, had it not rested."""
         cpu_s, now = time.process_time(), time.monotonic()
-        percent = 100.0 * (cpu_s - self._cpu_s) / max(0.001, now - self._looked_at)
+        percent = 100.0 * (cpu_s + rested_s - self._cpu_s) / max(0.001, now - self._looked_at)
         self._cpu_s, self._looked_at = cpu_s, now
         return percent
 
