@@ -22,6 +22,8 @@ HALF_LIFE_S = 1.0
 SEEN_S = 2.0
 #: Rests, in turns: with the most, large work has a fifth of the time; at the least nothing rests.
 SHARE_LEAST, SHARE_MOST = 0.1, 4.0
+#: While small commits are there no turn is larger: they wait for the one that is under way.
+BESIDE_BYTES = 256 << 10
 #: No rest is longer, whatever the turn took.
 REST_S_MAX = 0.25
 #: Businesses that are remembered.
@@ -89,7 +91,10 @@ class Precedence:
 
     def holds(self, now: float) -> bool:
         """Whether small commits are there, and large work is to rest for them."""
-        return self.goal_s > 0.0 and self.share > SHARE_LEAST and now - self._small_at < SEEN_S
+        return self.share > SHARE_LEAST and self._small_are_there(now)
+
+    def _small_are_there(self, now: float) -> bool:
+        return self.goal_s > 0.0 and now - self._small_at < SEEN_S
 
     def rest_s(self, kind: str, took_s: float, now: float) -> float:
         """Return how long a kind of large work rests behind a turn that took so long; it is counted as rested."""
@@ -102,7 +107,10 @@ class Precedence:
 
     def turn_bytes(self, most: int, least: int, now: float) -> int:
         """Return how much goes into one turn of large work: the less, the more it has to rest."""
-        return max(min(least, most), round(most / (1.0 + self.share))) if self.holds(now) else most
+        if not self._small_are_there(now):
+            return most
+        part = most / (1.0 + self.share) if self.holds(now) else most
+        return max(min(least, most), min(BESIDE_BYTES, round(part)))
 
 
 def _left(sender: _Sender, now: float) -> float:

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from venus.flow import precedence
-from venus.flow.precedence import REST_S_MAX, SEEN_S, SHARE_LEAST, SHARE_MOST, Precedence
+from venus.flow.precedence import (
+    BESIDE_BYTES,
+    REST_S_MAX,
+    SEEN_S,
+    SHARE_LEAST,
+    SHARE_MOST,
+    Precedence,
+)
 from venus.flow.small import SMALL_BYTES
 
 GOAL_S = 0.05
@@ -140,6 +147,16 @@ def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 200
     assert scene.precedence.turn_bytes(1000, 300, scene.now) == 300
     assert scene.precedence.turn_bytes(50, 100, scene.now) == 50, "never more than without"
+
+
+def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for() -> None:
+    scene = Scene()
+    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
+    scene.commit(GOAL_S / 100)
+    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES
+    assert scene.precedence.turn_bytes(1000, 1, scene.now) == 1000
+    scene.now += SEEN_S
+    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 10))))

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from venus.broker.core import Core
 from venus.broker.machine.envelope import count_of
+from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES
 from venus.broker.pipeline.producer_commands import Shipped
 from venus.broker.service.unsaved import Unsaved
 from venus.config import Broker
@@ -170,8 +171,13 @@ class Traffic:
         return self._behind_sum if self._behind.get(business, 0) > SMALL_BYTES else 0
 
     def pieces(self, halves: Sequence[Shipped]) -> Iterator[Sequence[Shipped]]:
-        """Cut what has arrived where it is larger than may be under way to the disk at once."""
-        bound, first, nbytes = self.admission.turns.size, 0, 0
+        """Cut what has arrived where it is larger than may be under way to the disk at once.
+
+        While small commits are there that is less: a piece is never divided again, and they wait for it.
+        """
+        size = self.admission.turns.size
+        bound = self._core.precedence.turn_bytes(size, RESTING_GROUP_BYTES, self.monotonic())
+        first = nbytes = 0
         for n, half in enumerate(halves):
             if n > first and nbytes + len(half.body) > bound:
                 yield halves[first:n]
