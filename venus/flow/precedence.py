@@ -22,6 +22,9 @@ HALF_LIFE_S = 1.0
 SEEN_S = 2.0
 #: Rests, in turns: with the most, large work has a fifth of the time; at the least nothing rests.
 SHARE_LEAST, SHARE_MOST = 0.1, 4.0
+#: Small commits are to take no longer than so many times what 99 of 100 take without large work, for which it gives up
+#: half of its time at most; nor is less than this part of the goal worth a rest.
+TIMES_QUIET, SHARE_FOR_QUIET, GOAL_PART = 2.0, 1.0, 0.2
 #: While small commits are there no turn is larger: they wait for the one that is under way.
 BESIDE_BYTES = 256 << 10
 #: No rest is longer, whatever the turn took.
@@ -49,6 +52,8 @@ class Precedence:
 
     goal_s: float
     share: float = SHARE_LEAST
+    #: What 99 of 100 small commits take while no large work is done; 0 = not known yet.
+    quiet_s: float = 0.0
     #: For how long each kind of large work has rested.
     rested_s: dict[str, float] = field(default_factory=dict)
     _senders: dict[Hashable, _Sender] = field(default_factory=dict)
@@ -83,9 +88,13 @@ class Precedence:
             return
         self._small_at = now
         if now - self._large_at >= SEEN_S:
-            return
-        change = _GROWS if took_s > self.goal_s else _SHRINKS
-        self.share = min(SHARE_MOST, max(SHARE_LEAST, self.share * change))
+            self.quiet_s = self.quiet_s * (_GROWS if took_s > self.quiet_s else _SHRINKS) if self.quiet_s else took_s
+        elif took_s > self.goal_s:
+            self.share = min(SHARE_MOST, self.share * _GROWS)
+        elif self.quiet_s and took_s > max(TIMES_QUIET * self.quiet_s, GOAL_PART * self.goal_s):
+            self.share = max(self.share * _SHRINKS, min(SHARE_FOR_QUIET, self.share * _GROWS))
+        else:
+            self.share = max(SHARE_LEAST, self.share * _SHRINKS)
 
     # -- large work ----------------------------------------------------------------------------------------------
 

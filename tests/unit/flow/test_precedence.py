@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from venus.flow import precedence
 from venus.flow.precedence import (
     BESIDE_BYTES,
+    GOAL_PART,
     REST_S_MAX,
     SEEN_S,
+    SHARE_FOR_QUIET,
     SHARE_LEAST,
     SHARE_MOST,
     Precedence,
@@ -42,6 +44,11 @@ class Scene:
     def commits(self, count: int, took_s: float) -> None:
         for _ in range(count):
             self.turn(0.0)
+            self.commit(took_s)
+
+    def commits_alone(self, count: int, took_s: float) -> None:
+        """Without any large work; the first ones find out that there is none."""
+        for _ in range(count):
             self.commit(took_s)
 
 
@@ -147,6 +154,38 @@ def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 200
     assert scene.precedence.turn_bytes(1000, 300, scene.now) == 300
     assert scene.precedence.turn_bytes(50, 100, scene.now) == 50, "never more than without"
+
+
+def test_small_commits_are_to_take_no_longer_than_twice_what_they_take_alone() -> None:
+    """Large work gives up half of its time for that, and more only for the goal itself."""
+    scene = Scene()
+    scene.commits_alone(500, GOAL_S / 5)
+    scene.turn(0.0)
+    scene.commits(500, 1.9 * GOAL_S / 5)
+    assert scene.turn() == 0.0, "not twice as long"
+    scene.commits(500, 2.1 * GOAL_S / 5)
+    assert scene.precedence.share == SHARE_FOR_QUIET
+    scene.commits(100, 1.1 * GOAL_S)
+    assert scene.precedence.share == SHARE_MOST
+    scene.commits(2000, 2.1 * GOAL_S / 5)
+    assert scene.precedence.share == SHARE_FOR_QUIET, "within the goal again"
+    scene.commits(2000, 1.9 * GOAL_S / 5)
+    assert scene.precedence.share == SHARE_LEAST
+
+
+def test_what_small_commits_take_alone_is_what_one_in_a_hundred_exceeds() -> None:
+    scene, chance = Scene(), random.Random(7)
+    for _ in range(20_000):
+        scene.commits_alone(1, chance.random() * GOAL_S)
+    assert scene.precedence.quiet_s == pytest.approx(0.99 * GOAL_S, rel=0.1)
+
+
+def test_very_quick_commits_may_take_more_than_twice_as_long() -> None:
+    scene = Scene()
+    scene.commits_alone(500, GOAL_S / 1000)
+    scene.turn(0.0)
+    scene.commits(500, GOAL_PART * GOAL_S)
+    assert scene.turn() == 0.0
 
 
 def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for() -> None:
