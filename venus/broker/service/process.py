@@ -41,6 +41,7 @@ from venus.broker.service.watching import Watch, keep_watch
 from venus.broker.store import privacy
 from venus.config import Settings
 from venus.errors import VenusError
+from venus.rpc import event_loop
 from venus.rpc.address import broker_of
 from venus.security import audit, listening
 from venus.security.counting import Refusals
@@ -244,7 +245,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
         keepalive = Keepalive()
         await run(settings, keepalive, stop, ready, die)
 
-    asyncio.run(main())
+    event_loop.run(main())
     return 0
 
 
@@ -278,7 +279,7 @@ class RunningBroker:
 
     def _main(self) -> None:
         try:
-            asyncio.run(self._run())
+            event_loop.run(self._run())
         except BaseException as error:  # told to the thread that started us
             self._error = error
         finally:
