@@ -28,8 +28,9 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many bytes more may go; not below 0."""
-        return max(0, self.size - self._outstanding)
+        """How many bytes more may go; not below 0. One that is narrow is used by halves: tiny rests are tiny frames."""
+        room = max(0, self.size - self._outstanding)
+        return room if self.size == self.most or 2 * room >= self.size else 0
 
     @property
     def outstanding(self) -> int:

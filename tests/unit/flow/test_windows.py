@@ -67,3 +67,16 @@ def test_it_stays_between_a_step_and_the_credit(events: list[tuple[str, int, flo
         assert window.outstanding == out
     window.returned(out, now)
     assert window.room > 0, "who has given everything back can always be sent something"
+
+
+def test_a_narrow_window_is_used_by_halves_a_whole_one_to_its_end() -> None:
+    window = Window(most=1 << 20, slow_s=5)
+    window.sent((1 << 20) - 100, 0.0)
+    assert window.room == 100
+    assert window.look(5.0)
+    window.returned((1 << 20) - 100, 11.0)
+    window.sent(300_000, 11.0)
+    assert window.size == 1 << 19
+    assert window.room == 0, "room for a few messages would be a frame for a few messages"
+    window.returned(100_000, 17.0)
+    assert window.room == (1 << 19) - 200_000
