@@ -12,6 +12,7 @@ from tests.support import engines
 from tests.support.engines import BUSINESS, Clock, Producer, status
 from venus.broker.core import Core
 from venus.broker.machine.records import load_all
+from venus.broker.pipeline import upkeep
 from venus.broker.store.rocks import Store
 from venus.errors import Refused, SnapshotExpired
 from venus.wire import broker_pb2
@@ -219,3 +220,29 @@ def test_a_short_absence_is_stored_when_the_broker_stops(tmp_path: Path, clock: 
     store.close()
 
     assert business.consumers["g"].away_us == 18 * 10**6
+
+
+def test_positions_of_many_groups_are_logged_a_part_at_a_time_and_all_of_them_in_the_end(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "ACKNOWLEDGED_MAX", 8)
+    engine = engines.make(tmp_path, clock)
+    Producer(engine).commit(engines.rows(0, 10))
+    groups = [f"g{n}" for n in range(50)]
+    tokens = {name: engine.subscriptions.attach(BUSINESS, name, 0) for name in groups}
+    for _ in range(20):  # that they are attached
+        tick(engine, clock, 1)
+    (business,) = engine.catalogue.stored()
+    before = business.log.end
+    with engine.commits._ready:  # nothing is logged meanwhile
+        for name in groups:
+            engine.subscriptions.acknowledge(BUSINESS, name, tokens[name], 10)
+    tick(engine, clock, 1)
+    assert business.log.end - before <= 16, "a commit would wait for all of them"
+    for _ in range(20):
+        tick(engine, clock, 1)
+    assert business.log.end - before == len(groups)
+    engine.stop()
+    engine = engines.make(tmp_path, clock)
+    assert all(consumer(engine, name).acknowledged == 10 for name in groups)
+    engine.stop()

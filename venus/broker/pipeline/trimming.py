@@ -79,7 +79,7 @@ def _last_removable(
 def pass_time(group: Group, business: Business, passed_us: int, now_us: int, ttl_s: float) -> None:
     """Count the absence of consumers, and forget those that have been away for too long."""
     with business.lock:
-        known = list(business.consumers.items())
+        known = [(name, consumer) for name, consumer in business.consumers.items() if not consumer.connected]
         later = [consumers.away(consumer, passed_us) for _, consumer in known]
         business.consumers.update({c.group: c for c in later if not consumers.has_expired(c, ttl_s)})
         expired = [c for c in later if consumers.has_expired(c, ttl_s)]

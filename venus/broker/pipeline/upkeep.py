@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import islice
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.catalogue import Catalogue
@@ -28,6 +29,8 @@ ACKNOWLEDGE_EVERY_S = 0.2
 MAINTAIN_EVERY_S = 1.0
 #: The same while nothing happens; each time wakes an idle broker.
 QUIET_EVERY_S = 10.0
+#: So many positions of consumer groups are logged at once, those that wait longest first.
+ACKNOWLEDGED_MAX = 256
 #: Space of trimmed log entries is given back in pieces of this size.
 COMPACT_BYTES = 64 << 20
 
@@ -58,7 +61,7 @@ class Upkeep:
         self._on_fatal = on_fatal
         self._shared = shared
         self._lock = threading.Lock()
-        self._dirty: set[tuple[Business, str]] = set()
+        self._dirty: dict[tuple[Business, str], None] = {}  # the first one waits longest
         self._acknowledged_at = self._maintained_at = monotonic()
         self._is_quiet = False  # nothing was written since the last maintenance, or is moved by time alone
         #: Told when there is something new to log; the commit thread's, which rests for as long as `rest_s` says.
@@ -72,7 +75,7 @@ class Upkeep:
         if not consumer.transient:
             with self._lock:
                 is_first = not self._dirty
-                self._dirty.add((business, consumer.group))
+                self._dirty.setdefault((business, consumer.group))
             if is_first:  # otherwise it rests no longer than until these are logged
                 self.wake()
 
@@ -91,7 +94,7 @@ class Upkeep:
             for consumer in business.attached():
                 if not consumer.connected:
                     self.acknowledged(business, consumer)
-        self._log_acknowledgements(group)
+        self._log_acknowledgements(group, len(self._dirty))
 
     def close(self) -> None:
         """Wait for what goes on in the background."""
@@ -102,7 +105,7 @@ class Upkeep:
         now = self._monotonic()
         if now - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
             self._acknowledged_at = now
-            self._log_acknowledgements(group)
+            self._log_acknowledgements(group, ACKNOWLEDGED_MAX)
         if now - self._maintained_at >= MAINTAIN_EVERY_S:
             passed_us, self._maintained_at = int((now - self._maintained_at) * 1e6), now
             self._snapshots.expire()
@@ -125,10 +128,12 @@ class Upkeep:
             for business in self._catalogue.stored()
         )
 
-    def _log_acknowledgements(self, group: Group) -> None:
+    def _log_acknowledgements(self, group: Group, most: int) -> None:
         with self._lock:
-            dirty, self._dirty = self._dirty, set()
-        for business, name in dirty:
+            due = list(islice(self._dirty, most))
+            for each in due:
+                del self._dirty[each]
+        for business, name in due:
             with business.lock:
                 consumer = business.consumers.get(name)
             if consumer is None:
