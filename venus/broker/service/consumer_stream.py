@@ -177,6 +177,8 @@ class ConsumerStream:
 
     async def _send_increments(self) -> None:
         while not self._eof:
+            if self._position < self.tail and self._frames.are_crowd(self.business):
+                await self._frames.turnstile.enter()
             self.wake.clear()
             if self._error is not None:
                 raise self._error

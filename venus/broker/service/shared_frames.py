@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from venus.broker.machine.business import Business
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service.loop_bridge import Lane, LoopBridge
+from venus.broker.service.turnstile import Turnstile
 from venus.network.row_filters import RowFilter
 from venus.rpc.credit import cost
 from venus.rpc.sealed import Presealed, seal
@@ -99,6 +100,8 @@ class SharedFrames:
         self._nbytes = 0
         #: Consumers' streams by business.
         self.streams: Counter[str] = Counter()
+        #: Those of a crowd pass it before each frame.
+        self.turnstile = Turnstile()
         #: Frames that were encoded to be shared, and how often their bytes were sent.
         self.encoded = self.sent = 0
 
@@ -123,15 +126,18 @@ class SharedFrames:
         """Whether anybody else may want the same."""
         return self.streams[business] > 1
 
+    def are_crowd(self, business: str) -> bool:
+        """Whether so many read a business that they go one after the other."""
+        return self.streams[business] >= PACED_MIN
+
     def pause_s(self, business: str, now: float) -> float:
         """Return how long a consumer that got a frame waits for its next one, so that many do not get tiny frames.
 
         All of them wait for the same moments, so that they share frames; a commit after a pause goes out at once.
         """
-        count = self.streams[business]
-        if count < PACED_MIN:
+        if not self.are_crowd(business):
             return 0.0
-        every = min(PACE_MAX_S, count * PACE_S)
+        every = min(PACE_MAX_S, self.streams[business] * PACE_S)
         return every - now % every
 
     def moved(self, business: str, tail: int) -> None:

@@ -1,0 +1,47 @@
+"""A crowd goes in turns of the event loop, and what else the loop has to do goes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from venus.broker.service.turnstile import Turnstile
+
+CROWD, AT_ONCE = 100, 10
+
+
+def test_others_have_their_turn_between_a_few_of_the_crowd_who_go_in_order() -> None:
+    gone: list[int] = []
+    seen: list[int] = []  # how many had gone at each turn of the loop
+
+    async def one(turnstile: Turnstile, number: int) -> None:
+        await turnstile.enter()
+        gone.append(number)
+
+    async def crowd() -> None:
+        turnstile = Turnstile(AT_ONCE)
+        tasks = [asyncio.create_task(one(turnstile, n)) for n in range(CROWD)]
+        async with asyncio.timeout(10):
+            while len(gone) < CROWD:
+                await asyncio.sleep(0)
+                seen.append(len(gone))
+        await asyncio.gather(*tasks)
+
+    asyncio.run(crowd())
+    assert gone == list(range(CROWD))
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= AT_ONCE
+
+
+def test_who_leaves_while_he_waits_holds_nobody_up() -> None:
+    async def crowd() -> int:
+        turnstile = Turnstile(at_once=1)
+        tasks = [asyncio.create_task(turnstile.enter()) for _ in range(CROWD)]
+        await asyncio.sleep(0)
+        for task in tasks[1::2]:
+            task.cancel()
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            await turnstile.enter()  # and it is open for those who come later
+        return sum(isinstance(each, asyncio.CancelledError) for each in found)
+
+    assert asyncio.run(crowd()) == CROWD // 2
