@@ -13,7 +13,7 @@ import asyncio
 import multiprocessing
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -25,6 +25,7 @@ import numpy as np
 from bench.venus_transmission import BUSINESS
 from venus.rpc.channel import aio_channel, options
 from venus.rpc.credit import cost
+from venus.rpc.event_loop import run
 from venus.rpc.sealed import SUBSCRIBE, seal, unseal
 from venus.wire import broker_pb2
 
@@ -34,6 +35,8 @@ PATIENCE_S = 300.0
 SAY_EVERY_S = 1.0
 #: So many of a process open their streams at once: a broker waits ten seconds for the first frame of each.
 OPENING_MAX = 500
+#: All positions are looked at so often, not with each frame; when a frame came is noted with it.
+LOOK_EVERY_S = 0.02
 #: So many frames are compared with.
 FRAMES_KEPT = 16
 spawn = multiprocessing.get_context("spawn")
@@ -47,6 +50,10 @@ class Arrivals:
     last: dict[int, float]
     nbytes: int
     frames: int
+    #: Of all subscribers together, each one once.
+    rows: int
+    #: User and system, of their processes since they were started.
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,26 @@ class _Frames:
 
 
 @dataclass(slots=True)
+class _Owed:
+    """Credit of one subscriber that is not given back yet."""
+
+    call: Any
+    number: int
+    taken: int = 0
+    said_at: float = field(default_factory=time.monotonic)
+    is_saying: bool = False
+
+    async def give_back(self, seen: _Seen) -> None:
+        """Give it back, and acknowledge; not while that is being said."""
+        if self.is_saying:
+            return
+        taken, self.taken, self.said_at = self.taken, 0, time.monotonic()
+        self.is_saying = True
+        await self.call.write(broker_pb2.ConsumerFrame(credit_bytes=taken, acknowledge=seen.positions[self.number]))
+        self.is_saying = False
+
+
+@dataclass(slots=True)
 class _Seen:
     """What the subscribers of one process have got so far."""
 
@@ -97,6 +124,7 @@ class _Seen:
     frames: int = 0
     opened: int = 0
     frames_read: _Frames = field(default_factory=_Frames)
+    owed: list[_Owed] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -110,7 +138,8 @@ async def _subscribe(
     call: Any = channel.stream_stream(SUBSCRIBE, request_serializer=seal, response_deserializer=None)()
     opening = broker_pb2.Open(business=BUSINESS, group=group, offset=offset, credit_bytes=credit_bytes)
     await call.write(broker_pb2.ConsumerFrame(open=opening))
-    taken, said_at = 0, time.monotonic()
+    owed = _Owed(call, number)
+    seen.owed.append(owed)
     while (content := await call.read()) is not grpc.aio.EOF:
         now = time.monotonic()
         frame = seen.frames_read.read(content)
@@ -123,12 +152,21 @@ async def _subscribe(
             seen.positions[number] = frame.end
             seen.ends[number].append(frame.end)
             seen.times[number].append(now)
-            taken += frame.price
+            owed.taken += frame.price
         seen.changed.set()
-        if taken >= credit_bytes // 2 or (taken and now - said_at > SAY_EVERY_S):
-            await call.write(broker_pb2.ConsumerFrame(credit_bytes=taken, acknowledge=seen.positions[number]))
-            taken, said_at = 0, now
+        if owed.taken >= credit_bytes // 2 or (owed.taken and now - owed.said_at > SAY_EVERY_S):
+            await owed.give_back(seen)
     raise ConnectionError(f"the stream of {group} has ended: {await call.details()}")
+
+
+async def _give_back(seen: _Seen) -> None:
+    """Give back what is owed for long: a broker may wait for it, and send nothing before."""
+    while True:
+        await asyncio.sleep(SAY_EVERY_S / 4)
+        due = time.monotonic() - SAY_EVERY_S
+        for owed in list(seen.owed):
+            if owed.taken and owed.said_at < due:
+                await owed.give_back(seen)
 
 
 async def _watch(
@@ -141,21 +179,41 @@ async def _watch(
         channels = [
             await stack.enter_async_context(_channel(addresses[n % len(addresses)])) for n in range(-(-count // on_one))
         ]
-        tasks = []
+        tasks = [group.create_task(_give_back(seen))]
         for n in range(count):
             while seen.opened < n - OPENING_MAX:
                 await _change(seen)
             work = _subscribe(channels[n // on_one], n, f"{name}-{n}", offset, credit, seen)
-            tasks.append(group.create_task(work))
+            tasks.append(group.create_task(_told(work, orders)))
         while seen.opened < count:
             await _change(seen)
         orders.send(None)
         while (wanted := await asyncio.to_thread(orders.recv)) is not None:
             while min(seen.positions) < max(wanted):
                 await _change(seen)
-            orders.send(Arrivals(first=seen.first, last=_last(seen, wanted), nbytes=seen.nbytes, frames=seen.frames))
+            orders.send(_arrivals(seen, wanted, offset))
         for task in tasks:
             task.cancel()
+
+
+async def _told(work: Coroutine[Any, Any, None], orders: Connection) -> None:
+    """Tell whoever waits why a subscriber has ended; nobody would have all otherwise, and nobody would know why."""
+    try:
+        await work
+    except Exception as error:
+        orders.send(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _arrivals(seen: _Seen, wanted: Sequence[int], offset: int) -> Arrivals:
+    return Arrivals(
+        first=seen.first,
+        last=_last(seen, wanted),
+        nbytes=seen.nbytes,
+        frames=seen.frames,
+        rows=sum(seen.positions) - offset * len(seen.positions),
+        cpu_s=time.process_time(),
+    )
 
 
 def _last(seen: _Seen, wanted: Sequence[int]) -> dict[int, float]:
@@ -170,10 +228,11 @@ async def _change(seen: _Seen) -> None:
     seen.changed.clear()
     with suppress(TimeoutError):
         await asyncio.wait_for(seen.changed.wait(), 1.0)
+    await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _run(*arguments: Any) -> None:
-    asyncio.run(_watch(*arguments))
+    run(_watch(*arguments))
 
 
 class Subscribers:
@@ -219,7 +278,10 @@ class Subscribers:
     def _answer(self) -> object:
         if not self._orders.poll(PATIENCE_S):
             raise TimeoutError(f"subscribers did not get there within {PATIENCE_S:g} s")
-        return self._orders.recv()
+        found = self._orders.recv()
+        if isinstance(found, str):
+            raise AssertionError(f"a subscriber has ended: {found}")  # noqa: TRY004
+        return found
 
     def close(self) -> None:
         """End them."""
@@ -256,6 +318,8 @@ def subscribers(
             last={offset: max(arrivals.last[offset] for arrivals in found) for offset in offsets},
             nbytes=sum(arrivals.nbytes for arrivals in found),
             frames=sum(arrivals.frames for arrivals in found),
+            rows=sum(arrivals.rows for arrivals in found),
+            cpu_s=sum(arrivals.cpu_s for arrivals in found),
         )
 
     try:

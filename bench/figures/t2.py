@@ -26,13 +26,15 @@ def one(count: int, messages: int) -> Finding:
         sender.one()
         on_one = ON_ONE if count >= LIGHT else 1
         with subscribers([broker.address], count, processes=min(2, -(-count // 100)), on_one=on_one) as reach:
-            reach(sender.end)
+            before = reach(sender.end)
             used, began = Used(broker.process.pid), time.monotonic()
             sender.many(messages)
             committed_s = time.monotonic() - began
             found = reach(sender.end)
             everywhere_s = found.last[sender.end] - began
-            beside = f"committed after {committed_s:.2f} s, {found.frames:,} frames, broker's CPU {used.cpu_s:.2f} s"
+            assert found.rows == count * sender.end, "each subscriber has each row once, in order"
+            cpu = f"CPU: broker {used.cpu_s:.2f} s, subscribers {found.cpu_s - before.cpu_s:.2f} s"
+            beside = f"committed after {committed_s:.2f} s, {found.frames:,} frames, {cpu}"
             what = f"{messages:,} messages to {count:,} subscribers ({beside}, {used.peak_mib:.0f} MiB)"
         sender.close()
     return at_most(what, everywhere_s, LIMIT_S[count], "s", paper=PAPER)

@@ -1,0 +1,51 @@
+"""The subscribers of the benchmarks: a window that waits for credit gets it, and whoever fails is heard."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bench import subscribers
+from bench.subscribers import _give_back, _Owed, _Seen
+from venus.wire import broker_pb2
+
+
+class Call:
+    """A stream that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.frames: list[broker_pb2.ConsumerFrame] = []
+
+    async def write(self, frame: broker_pb2.ConsumerFrame) -> None:
+        self.frames.append(frame)
+
+
+def test_credit_is_given_back_without_another_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribers, "SAY_EVERY_S", 0.02)
+
+    async def owing() -> list[broker_pb2.ConsumerFrame]:
+        call: Any = Call()
+        seen = _Seen([70], [[70]], [[0.0]])
+        seen.owed.append(_Owed(call, 0, taken=5000))
+        task = asyncio.create_task(_give_back(seen))
+        async with asyncio.timeout(10):
+            while not call.frames:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        return list(call.frames)
+
+    (frame,) = asyncio.run(owing())
+    assert (frame.credit_bytes, frame.acknowledge) == (5000, 70)
+
+
+def test_a_subscriber_that_ends_says_why() -> None:
+    ours, theirs = subscribers.spawn.Pipe()
+
+    async def failed() -> None:
+        raise ConnectionError("the stream has ended")
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(subscribers._told(failed(), theirs))
+    assert ours.recv() == "ConnectionError: the stream has ended"
