@@ -20,6 +20,7 @@ from venus.adapters.dialects.halting import Halts, UnfitRow
 from venus.adapters.dialects.postgresql import cutsql, registry
 from venus.adapters.dialects.postgresql.claims import Claim
 from venus.adapters.dialects.postgresql.connection import Conflict, Connection
+from venus.adapters.dialects.postgresql.fewrows import Reads
 from venus.adapters.dialects.postgresql.registry import Captured
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.stream import CopyStream, FewRows, SmallCopy, sections
@@ -65,9 +66,11 @@ class PostgresCut:
         pace: FillPace,
         halts: Halts,
         forget_marks: Seq[str],
-        reads: dict[tuple[int, bool], str],
+        reads: Reads,
     ) -> None:
         self._reads = reads
+        self._few: list[Claim] = []  # that are not read yet, in the order of reading
+        self._at_hand: dict[int, FewRows] = {}  # of tables that were read together with an earlier one
         self._forget_marks = forget_marks
         self._connection = connection
         self._epoch = epoch  # as the snapshot has it
@@ -93,8 +96,9 @@ class PostgresCut:
 
     def sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         plan = cutsql.KEYED_PLAN
-        for table_id in self._halts.first(self._claims):
-            claim = self._claims[table_id]
+        claims = [self._claims[table_id] for table_id in self._halts.first(self._claims)]
+        self._few = [claim for claim in claims if claim.rows <= cutsql.FEW_ROWS]
+        for claim in claims:
             schema = claim.schema
             self._halts.begin()
             if claim.truncated:
@@ -122,19 +126,20 @@ class PostgresCut:
             self._connection.run(cutsql.forget_log(claim.schema))
 
     def _read(self, claim: Claim, *, small: bool) -> FewRows | SmallCopy | CopyStream:
-        """Begin to read what a table's log names; of few rows the statement is planned once in a session."""
-        which = claim.schema.table_id, claim.inserts_only
-        few = claim.rows <= cutsql.FEW_ROWS
-        if few and which in self._reads:
-            return FewRows(self._connection, self._reads[which])
+        """Begin to read what a table's log names; tables with few rows go together."""
+        if claim.rows <= cutsql.FEW_ROWS:
+            return self._read_few(claim)
         text = cutsql.changes(claim.table, claim.schema, inserts_only=claim.inserts_only, taken=small)
-        if few and len(self._reads) < cutsql.PREPARED_MAX:
-            name = f"venus_read_{len(self._reads)}"
-            self._connection.run(f"PREPARE {name} AS {text}")
-            self._reads[which] = f"EXECUTE {name}"
-            return FewRows(self._connection, self._reads[which])
         copied = cutsql.copied(text)
         return SmallCopy(self._connection, copied) if small else CopyStream(self._connection, copied)
+
+    def _read_few(self, claim: Claim) -> FewRows:
+        table_id = claim.schema.table_id
+        if table_id not in self._at_hand:
+            found = self._reads.read(self._connection, self._few)
+            self._few = self._few[len(found) :]
+            self._at_hand = {c.schema.table_id: rows for c, rows in found}
+        return self._at_hand.pop(table_id)
 
     def fill_chunk(self, fill: FillState, *, rows_max: int, bytes_max: int) -> tuple[list[TableChanges], FillState]:
         captured = self._captured[fill.table_id]

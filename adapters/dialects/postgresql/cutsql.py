@@ -20,7 +20,7 @@ from venus.model import TableSchema
 SMALL_CLAIM_ROWS = 1000
 #: Up to so many rows, each at most a message large, are in memory as a whole when they are read.
 FEW_ROWS = 4
-#: Statements of each kind that are prepared in a session.
+#: Openings of cuts that are prepared in a session.
 PREPARED_MAX = 64
 #: A descent to a row touches about this many pages that a pass over the table would not.
 _PAGES_PER_DESCENT = 4
@@ -31,9 +31,8 @@ KEYED_PLAN = statement("cut", "keyed_plan")
 def small(table_ids: Iterable[int]) -> str:
     """Return the query for what these log tables have, up to one row more than a small claim."""
     limit = str(SMALL_CLAIM_ROWS + 1)
-    return " UNION ALL ".join(
-        statement("cut", "small", table_id=str(i), log=names.log_table(i), limit=limit) for i in table_ids
-    )
+    logs = (statement("cut", "small_log", table_id=str(i), log=names.log_table(i), limit=limit) for i in table_ids)
+    return statement("cut", "small", each=" UNION ALL ".join(logs))
 
 
 def opened(tables: Mapping[int, int]) -> str:
@@ -55,9 +54,9 @@ def forget_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
     ]
 
 
-def looker() -> str:
-    """Return what makes the function of `wait`, for this session."""
-    return statement("cut", "looker", body=statement("cut", "look"))
+def functions() -> str:
+    """Return what makes the functions of this session: of `wait`, and of reading few rows of many tables."""
+    return "; ".join([statement("cut", "looker", body=statement("cut", "look")), statement("cut", "reader")])
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from venus.adapters.dialects.postgresql import cutsql
 from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.fewrows import Reads
 from venus.adapters.dialects.postgresql.registry import Captured
 
 #: A paused table keeps at most about so many dirty marks.
@@ -53,15 +54,15 @@ class Tables:
     waiting: frozenset[int]
     #: What small cuts of these tables are opened with, prepared in the session.
     openings: dict[tuple[int, ...], str] = field(default_factory=dict)
-    #: What few rows are read with, by table and whether rows were only inserted.
-    reads: dict[tuple[int, bool], str] = field(default_factory=dict)
+    #: What few rows are read with.
+    reads: Reads = field(default_factory=Reads)
 
     @classmethod
-    def of(cls, captured: Iterable[Captured]) -> Tables:
-        """Sort them."""
+    def of(cls, captured: Iterable[Captured], *, together: bool = False) -> Tables:
+        """Sort them; `together` = the session has the function that reads several."""
         known = {c.schema.table_id: c for c in captured}
         ready = {table_id: c for table_id, c in known.items() if _is_ready(c)}
-        return cls(ready=ready, waiting=frozenset(known.keys() - ready.keys()))
+        return cls(ready=ready, waiting=frozenset(known.keys() - ready.keys()), reads=Reads(together=together))
 
 
 def _is_ready(captured: Captured) -> bool:

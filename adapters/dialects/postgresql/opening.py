@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 #: Well below PostgreSQL's deadlock_timeout of 1 s: where the two wait for each other, it is VENUS that gives way.
 GIVE_WAY_MS = 200
 #: So many tables may take part in a small cut; one of more takes a few round trips, which it is large enough for.
-GUESSED_MAX = 16
+GUESSED_MAX = 1024
 #: Sets of so many tables at most have their opening prepared.
 PREPARED_TABLES_MAX = 4
 

@@ -86,7 +86,7 @@ class PostgresSource:
         self._seen_marks: Marks | None = None  # by `wait`, for the next cut
         self._gave_way = False
         self._rest_s = WAIT_S
-        self._has_looker = False
+        self._has_functions = False
         self._cuts = 0  # since marks and logs were tidied, and the logs that they have used
         self._used: set[int] = set()
         self._tidies = True
@@ -229,7 +229,7 @@ class PostgresSource:
             return False
         wait_s = max(WAIT_S, min(self._rest_s, REST_LOOKS * pause_s, rest_s))
         looks = max(1, int(wait_s / max(pause_s, LEAST_PAUSE_S)))
-        looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks, as_block=not self._has_looker)
+        looking = cutsql.wait(self._tables.waiting, pause_s=pause_s, looks=looks, as_block=not self._has_functions)
         try:
             self._seen_marks = Marks.read(self._connection, f"{looking}; ")
         except SourceError:  # the next cut meets it as well, and says what it means
@@ -265,21 +265,24 @@ class PostgresSource:
         registry.require_installed(self._connection)
         first = not self._known
         self._captured, self._mark = registry.load(self._connection, self._schemas)
-        self._tables = Tables.of(self._captured)
         if first:
             self._known = {(c.schema.table_id, c.schema.version) for c in self._captured}
-            self._has_looker = self._make_looker()
-        self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared(looker=self._has_looker)]))
+            self._has_functions = self._make_functions()
+        self._tables = Tables.of(self._captured, together=self._has_functions)
+        self._connection.run("; ".join(["DEALLOCATE ALL", *cutsql.prepared(looker=self._has_functions)]))
         self._connection.expect_types(oid for (oid,) in self._connection.rows(statement("cut", "types")))
         self._rest_s = self._unlogged_s()
         self._loaded, self._look_at = True, float("-inf")
 
-    def _make_looker(self) -> bool:
-        """Make the function that waits; where that is not allowed, a block does the same, planned each time."""
+    def _make_functions(self) -> bool:
+        """Make the functions that wait and read.
+
+        Where that is not allowed, a block waits, planned each time, and every table takes a round trip.
+        """
         try:
-            self._connection.run(cutsql.looker())
+            self._connection.run(cutsql.functions())
         except SourceError as error:
-            logger.info("capture waits by a block: %s", error)
+            logger.info("capture waits by a block, and reads table by table: %s", error)
             return False
         return True
 

@@ -10,7 +10,7 @@ import fcntl
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
@@ -102,10 +102,9 @@ class SmallCopy(_Rows):
 
 
 class FewRows(_Rows):
-    """What EXECUTE returns, as COPY would write it: COPY is parsed and planned each time, which takes longer."""
+    """Rows that are here already, as COPY would write them."""
 
-    def __init__(self, connection: Connection, text: str) -> None:
-        rows = connection.texts(text)
+    def __init__(self, rows: Sequence[Sequence[str | None]]) -> None:
         self._count = len(rows)
         self._data = copy_text(rows)
 

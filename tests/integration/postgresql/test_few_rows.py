@@ -9,12 +9,14 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
-from venus.adapters.dialects.postgresql import cutsql, stream
+from venus.adapters.dialects.postgresql import cutsql, fewrows, stream
 from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.fewrows import values_of
 from venus.adapters.dialects.postgresql.statements import statement
 
 pytestmark = pytest.mark.integration
 
+TABLES = 20
 VALUES = {
     "boolean": "true",
     "integer": "-7",
@@ -64,20 +66,80 @@ def test_a_value_is_what_copy_writes(connection: Connection, kind: str) -> None:
     assert stream.copy_text(connection.texts("EXECUTE one")) == copied.getvalue()
 
 
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_value_that_is_read_with_other_tables_is_what_copy_writes(connection: Connection, kind: str) -> None:
+    query = f"SELECT true, {VALUES[kind]}::{kind}, NULL::{kind}"
+    copied = io.BytesIO()
+    connection.copy_out(f"COPY ({query}) TO STDOUT", copied)
+
+    connection.run(cutsql.functions())
+    (first, line), end = connection.rows(statement("cut", "read_together"), [[query], 1000])
+
+    assert (first, end) == (1, (1, None))
+    assert stream.copy_text([values_of(line)]) == copied.getvalue()
+
+
+LIMITS: dict[str, dict[str, object]] = {
+    "together": {},
+    "one or two at a time": {"TOGETHER_BYTES": 1},
+    "planned each time": {"PREPARED_COLUMNS_MAX": -1},
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_few_rows_of_many_tables_take_one_round_trip(
+    limit: str, sql: Sql, capture: Callable[[], Follower], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LIMITS[limit].items():
+        monkeypatch.setattr(fewrows, name, value)
+    columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
+    values = ", ".join(f"{v}::{k}" for k, v in VALUES.items())
+    for n in range(TABLES):
+        sql(f"CREATE TABLE item_{n} (id int PRIMARY KEY, {columns})")
+    follower = capture()
+    for again in range(2):
+        inserts = [f"INSERT INTO item_{n} SELECT {again}, {values}" for n in range(TABLES)]
+        many = f"INSERT INTO item_3 SELECT n, {values} FROM generate_series({1 + again}00, {1 + again}50) n"
+        sql("; ".join(["BEGIN", *inserts, many, f"DELETE FROM item_4 WHERE id = {again}", "COMMIT"]))
+        assert follower.source.wait(0.001)
+        said.clear()
+        assert follower.cut() is not None
+        # beside what the follower itself asks: the opening, what is prepared, the rows of few, and the end
+        asked = [t for t in said if "LOCK TABLE" in t or t.startswith(("PREPARE venus_read", "SELECT place"))]
+        if limit != "one or two at a time":
+            assert len(asked) == 3 - (again or limit == "planned each time")
+    assert not [n for n in range(TABLES) if sql(f"SELECT FROM venus.l_{follower.table_id(f'item_{n}'):05}")]
+    for n in range(TABLES):
+        rows = follower.rows(f"item_{n}")
+        assert len(rows) == {3: 104, 4: 0}.get(n, 2)
+        assert len({str({**row, "id": ""}) for row in rows.values()}) == (n != 4)
+    assert follower.rows("item_0")["1",] == follower.rows("item_3")["1",]
+
+
+def test_a_table_that_was_emptied_is_read_with_the_others(sql: Sql, capture: Callable[[], Follower]) -> None:
+    for n in range(3):
+        sql(f"CREATE TABLE item_{n} (id int PRIMARY KEY); INSERT INTO item_{n} VALUES (1)")
+    follower = capture()
+    sql("BEGIN; INSERT INTO item_0 VALUES (2); TRUNCATE item_1; INSERT INTO item_2 VALUES (2); COMMIT")
+    assert follower.source.wait(0.001)
+    assert follower.cut() is not None
+    assert [len(follower.rows(f"item_{n}")) for n in range(3)] == [2, 0, 2]
+
+
 def test_few_and_many_rows_are_captured_alike(
     sql: Sql, capture: Callable[[], Follower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    few_rows = stream.FewRows.__init__
+    texts = Connection.texts
 
-    def noted(self: stream.FewRows, connection: Connection, text: str) -> None:
+    def noted(self: Connection, text: str) -> list[tuple[str | None, ...]]:
         read.append(text)
-        few_rows(self, connection, text)
+        return texts(self, text)
 
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
     sql(f"CREATE TABLE item (id int PRIMARY KEY, {columns})")
     follower = capture()
-    monkeypatch.setattr(stream.FewRows, "__init__", noted)
+    monkeypatch.setattr(Connection, "texts", noted)
     insert = f"INSERT INTO item SELECT n, {', '.join(f'{v}::{k}' for k, v in VALUES.items())} FROM generate_series"
     for first, last in ((1, 1), (2, cutsql.FEW_ROWS + 1), (10, 30)):
         sql(f"{insert}({first}, {last}) n")

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from venus.adapters.dialects.postgresql import stream
-from venus.adapters.dialects.postgresql.connection import Connection
+from venus.adapters.dialects.postgresql.fewrows import values_of
 
 
-class Answers:
-    """A connection that has read these rows."""
-
-    def __init__(self, *rows: tuple[str | None, ...]) -> None:
-        self._rows = list(rows)
-
-    def texts(self, _: str) -> list[tuple[str | None, ...]]:
-        return self._rows
-
-
-def blocks(answers: Answers, *, rows_max: int = 100, bytes_max: int = 100) -> list[bytes]:
-    with stream.FewRows(cast("Connection", answers), "EXECUTE it") as rows:
+def blocks(*values: tuple[str | None, ...], rows_max: int = 100, bytes_max: int = 100) -> list[bytes]:
+    with stream.FewRows(values) as rows:
         return list(rows.blocks(rows_max=rows_max, bytes_max=bytes_max))
 
 
@@ -30,8 +20,8 @@ def test_few_small_rows_are_one_block_and_nobody_looks_for_their_ends(monkeypatc
         pytest.fail("this takes as long as all the rest of reading one row")
 
     monkeypatch.setattr("numpy.flatnonzero", looked)
-    assert blocks(Answers(("f", "1", "a\tb"), ("t", "2", None))) == [b"f\t1\ta\\tb\nt\t2\t\\N\n"]
-    assert blocks(Answers()) == []
+    assert blocks(("f", "1", "a\tb"), ("t", "2", None)) == [b"f\t1\ta\\tb\nt\t2\t\\N\n"]
+    assert blocks() == []
 
 
 @pytest.mark.parametrize(
@@ -39,4 +29,21 @@ def test_few_small_rows_are_one_block_and_nobody_looks_for_their_ends(monkeypatc
     [({"rows_max": 2}, [b"1\n2\n", b"3\n"]), ({"bytes_max": 3}, [b"1\n", b"2\n", b"3\n"])],
 )
 def test_what_is_too_much_for_a_section_is_divided(limits: dict[str, int], expected: list[bytes]) -> None:
-    assert blocks(Answers(("1",), ("2",), ("3",)), **limits) == expected
+    assert blocks(("1",), ("2",), ("3",), **limits) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "values"),
+    [
+        ("(f,108,all)", ["f", "108", "all"]),
+        ("(t,1,)", ["t", "1", None]),
+        ("(,,)", [None, None, None]),
+        ('(f,"",)', ["f", "", None]),
+        ('(f,"a, ""b"" c",d)', ["f", 'a, "b" c', "d"]),
+        (r'(f,"\\","""","(")', ["f", "\\", '"', "("]),
+        ('(f,"two\nlines",)', ["f", "two\nlines", None]),
+        ('(f,"""",",")', ["f", '"', ","]),
+    ],
+)
+def test_the_text_of_a_row_has_its_values(row: str, values: list[str | None]) -> None:
+    assert values_of(row) == values
