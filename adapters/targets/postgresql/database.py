@@ -7,7 +7,7 @@ with the rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -136,15 +136,15 @@ class PostgresTarget(Configured):
         """Return a statement of own.sql with its values in place, to be sent along with others."""
         return session.literal(self.sql(name), {"group": self.group, "business": self.business} | params)
 
-    def own_prepared(self, session: Session, name: str, *numbers: int | None) -> str:
+    def own_prepared(self, session: Session, name: str, *numbers: int | Sequence[int] | None) -> str:
         """Return a call of what own.sql prepares under a name, with its numbers in place, to be sent with others.
 
-        Sends the PREPARE first, once in a session.
+        Several numbers together are an array. Sends the PREPARE first, once in a session.
         """
         if name not in session.prepared:
             session.run(self.own_text(session, f"prepare_{name}"))
             session.prepared.add(name)
-        values = ", ".join("NULL" if number is None else str(int(number)) for number in numbers)
+        values = ", ".join(map(_written, numbers))
         return f"EXECUTE venus_{name} ({values})"
 
     @staticmethod
@@ -235,3 +235,9 @@ def transaction(session: Session) -> Iterator[None]:
     except BaseException:
         session.rollback()
         raise
+
+
+def _written(number: int | Sequence[int] | None) -> str:
+    if number is None:
+        return "NULL"
+    return "'{" + ",".join(map(_written, number)) + "}'" if isinstance(number, Sequence) else str(int(number))

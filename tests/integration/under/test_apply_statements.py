@@ -17,9 +17,13 @@ from tests.support.feed import (
     query,
     wait_for,
 )
+from venus.adapters.targets.postgresql.control import table_states
 from venus.adapters.targets.postgresql.session import Params, Session
 
 pytestmark = pytest.mark.integration
+
+#: Together they have more changes than may be keyed of one of them.
+TABLES = 30
 
 
 @pytest.fixture
@@ -56,6 +60,24 @@ def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
         for text in cuts
     )
     assert sum(text.startswith("PREPARE") for text in said) == 4, "two for each session"
+    equal(database, feed)
+
+
+def test_a_cut_of_many_tables_is_one_round_trip(
+    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+) -> None:
+    schemas = [items(n, f"items_{n}") for n in range(1, TABLES + 1)]
+    settings = loaded(database, feed, *schemas, rows=1, apply={"keyed_rows_max": 3})
+    before = sum(state.rows_applied for state in table_states(settings, "a"))
+    said.clear()
+    with following(settings, "a"):
+        for n in range(3):
+            feed.cut(*(put(key, "new", n, table=t) for t in range(1, TABLES + 1) for key in (n, n + 1)))
+            caught_up(database, broker)
+    written = [text for text in said if "INSERT INTO" in text]
+    assert len(written) == 3, "one string for a cut"
+    assert all(text.count("INSERT INTO") == TABLES and text.count("EXECUTE venus_count_all (") == 1 for text in written)
+    assert sum(state.rows_applied for state in table_states(settings, "a")) == before + 3 * 2 * TABLES
     equal(database, feed)
 
 

@@ -12,7 +12,7 @@ import time
 from venus import cutlog
 from venus.adapters.targets.postgresql import catalogue as catalogues
 from venus.adapters.targets.postgresql.apply.held import HeldTables
-from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once
+from venus.adapters.targets.postgresql.apply.oneshot import advance_text, apply_at_once, is_small
 from venus.adapters.targets.postgresql.apply.report import Loop
 from venus.adapters.targets.postgresql.apply.repredicate import take_over
 from venus.adapters.targets.postgresql.apply.resync import Resyncs
@@ -175,9 +175,7 @@ class ApplySession:
 
     def _apply_group(self, cuts: list[Cut]) -> None:
         pieces = pieces_of(cuts)
-        at_once = (
-            not self._loop.verdicts and sum(c.rows for c in cuts) <= 4 * self._target.settings.apply.keyed_rows_max
-        )
+        at_once = not self._loop.verdicts and is_small(self._target, cuts)
         took, begun_us = Stopwatch.coarse(), cutlog.now_us()
         if at_once and apply_at_once(
             self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer

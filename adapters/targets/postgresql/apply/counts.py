@@ -57,10 +57,11 @@ class Counts:
 
     def texts(self, target: PostgresTarget, session: Session) -> list[str]:
         """Return the statements that add these to the counters at the target."""
-        counted = [
-            target.own_prepared(session, "count", table_id, c.applied, c.quarantined, c.skipped, c.held)
-            for table_id, c in self._tables.items()
-        ]
+        counts = [(table_id, c.applied, c.quarantined, c.skipped, c.held) for table_id, c in self._tables.items()]
+        if len(counts) == 1:
+            counted = [target.own_prepared(session, "count", *counts[0])]
+        else:
+            counted = [target.own_prepared(session, "count_all", *zip(*counts, strict=True))] if counts else []
         return counted + [
             target.own_text(session, "put_held", table_id=table_id, offset=offset, rows=rows)
             for table_id, offset, rows in self._held

@@ -13,7 +13,7 @@ from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.rows.keyed import keyed_text
 from venus.adapters.targets.postgresql.session import Session, Superseded
-from venus.adapters.under.cuts import Piece
+from venus.adapters.under.cuts import Cut, Piece
 from venus.adapters.under.fold import Rows, joined, net, rows_of
 from venus.adapters.under.heartbeats import heartbeat_of
 from venus.adapters.under.judging import judged
@@ -22,6 +22,19 @@ from venus.errors import TargetError
 from venus.model import ChangeKind
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.words import PredicateRefused
+
+#: A string has so many changes at most, in tables each of which may have `keyed_rows_max`; and so many bytes of them.
+#: Where a transaction has changed many tables, every statement that goes alone costs three times as much.
+ROWS_TIMES_KEYED = 40
+BYTES_MAX = 4 << 20
+
+
+def is_small(target: PostgresTarget, cuts: Sequence[Cut]) -> bool:
+    """Whether cuts may go at once; how their changes are divided among tables is another question."""
+    rows, keyed_max = sum(cut.rows for cut in cuts), target.settings.apply.keyed_rows_max
+    if rows > ROWS_TIMES_KEYED * keyed_max:
+        return False
+    return sum(s.nbytes for cut in cuts for piece in cut.pieces for s in piece.batch.sections) <= BYTES_MAX
 
 
 def apply_at_once(
