@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from bench.processes import Postgres, free_port
+from bench.processes import ENVIRONMENT, Postgres, free_port
 from bench.shapes import Shape
 from bench.venus_transmission import BUSINESS
 
@@ -48,7 +48,7 @@ class Home:
         first = self.new_target()
         self.run("install-triggers")
         if not self._reach:
-            self._broker = subprocess.Popen(self.command("broker"), stdout=self._log, stderr=self._log)
+            self._broker = subprocess.Popen(self.command("broker"), stdout=self._log, stderr=self._log, env=ENVIRONMENT)
             wait_for(self._broker_answers)
         answer = self.run("migrate", "--target", first, "--engine", "local")
         return self.rows / answer["first_fill_seconds"]
@@ -113,7 +113,7 @@ load_workers = {WORKERS}
 
     def run(self, *words: str) -> Any:
         """Run a command and return its answer."""
-        done = subprocess.run(self.command(*words, "--json"), capture_output=True, text=True)
+        done = subprocess.run(self.command(*words, "--json"), capture_output=True, text=True, env=ENVIRONMENT)
         if done.returncode:
             raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}{done.stderr}")
         return json.loads(done.stdout)

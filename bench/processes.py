@@ -26,6 +26,10 @@ log_min_messages = warning
 """
 
 
+#: Of VENUS's processes: an installation has its bytecode, whatever is set where the bench runs.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 class Postgres:
     """An embedded server with a source and a target database."""
 
@@ -101,7 +105,11 @@ data_dir = "{home / "broker"}"
     def run(self, *words: str, file: Path | None = None) -> None:
         """Run a command to its end, with its own configuration or another one."""
         done = subprocess.run(
-            self._command(*words, file=file), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self._command(*words, file=file),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=ENVIRONMENT,
         )
         if done.returncode:
             raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}")
@@ -109,7 +117,7 @@ data_dir = "{home / "broker"}"
     def start(self, name: str, *words: str) -> None:
         """Start a process that stays."""
         self._running[name] = subprocess.Popen(
-            self._command(*self._options, *words), stdout=self._log, stderr=self._log
+            self._command(*self._options, *words), stdout=self._log, stderr=self._log, env=ENVIRONMENT
         )
 
     def _command(self, *words: str, file: Path | None = None) -> list[str]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import as_file, files
-from typing import Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
@@ -109,10 +110,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
 
 
 def _render(connection: sa.Connection, schema: str | None, span: str, direction: Direction) -> list[str]:
-    # here, because it takes as long as everything else that `venus status` imports, and few commands need it
-    from alembic import command
-    from alembic.config import Config
-
+    command, Config = _alembic()  # noqa: N806
     output = _Statements()
     with _one_at_a_time, as_file(files("venus.migrations")) as folder:
         config = Config(output_buffer=output)
@@ -120,6 +118,24 @@ def _render(connection: sa.Connection, schema: str | None, span: str, direction:
         config.attributes.update(connection=connection, schema=schema)
         (command.upgrade if direction == "upgrade" else command.downgrade)(config, span, sql=True)
     return output.statements
+
+
+def _alembic() -> tuple[Any, Any]:
+    """Import alembic: it takes as long as everything else that `venus status` imports, and few commands need it.
+
+    Most of that is a highlighter of code for pages about errors in its templates, which are used to make revisions.
+    """
+    hidden = "mako.ext.pygmentplugin"
+    spared = hidden not in sys.modules
+    if spared:
+        sys.modules[hidden] = None  # type: ignore[assignment]  # as if it were not installed
+    try:
+        from alembic import command
+        from alembic.config import Config
+    finally:
+        if spared:
+            del sys.modules[hidden]
+    return command, Config
 
 
 class _Statements(io.StringIO):

@@ -48,6 +48,18 @@ def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: P
     imported = set(done.stdout.splitlines()[-1].split())
     assert "venus.adapters.targets.postgresql.control" in imported
     assert imported & {"alembic", "mako", "pyspark"} == set()
+    own = "venus.adapters.targets.postgresql"
+    assert imported & {f"{own}.apply.loop", f"{own}.load.full_sync", "venus.adapters.upper.capture"} == set()
+
+
+def test_an_installation_waits_for_no_highlighter_of_code() -> None:
+    code = "import sys\nfrom venus.migrations import run\nrun._alembic()\nprint(*sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    imported = set(done.stdout.split())
+    assert {"alembic.command", "mako.exceptions"} <= imported
+    assert imported & {"pygments", "mako.ext.pygmentplugin"} == set()
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

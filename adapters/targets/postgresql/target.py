@@ -24,10 +24,8 @@ from venus.adapters.targets.contract import (
     Target,
 )
 from venus.adapters.targets.postgresql import control
-from venus.adapters.targets.postgresql.apply.loop import run_apply
 from venus.adapters.targets.postgresql.database import LOADING, PostgresTarget, TableState
 from venus.adapters.targets.postgresql.fitness import check, refuse_unfit
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.schema.ddl_file import convert
 from venus.adapters.targets.postgresql.view import view
 from venus.adapters.targets.views import TargetView
@@ -90,9 +88,13 @@ class Postgresql(Lacking):
     # -- load and follow -----------------------------------------------------------------------------------------------
 
     def load(self, report: LoadTold | None = None, *, choose: Chooser | None = None) -> LoadReport:
+        from venus.adapters.targets.postgresql.load.full_sync import full_sync  # nothing else needs it
+
         return full_sync(self._settings, self.name, report, choose=choose)
 
     def follow(self, stop: threading.Event, report: FollowTold | None = None) -> None:
+        from venus.adapters.targets.postgresql.apply.loop import run_apply
+
         run_apply(self._settings, self.name, stop, report)
 
     @contextmanager
