@@ -58,6 +58,7 @@ class Precedence:
     rested_s: dict[str, float] = field(default_factory=dict)
     _senders: dict[Hashable, _Sender] = field(default_factory=dict)
     _small_at: float = float("-inf")
+    _small_one: Hashable = None
     _large_at: float = float("-inf")
 
     # -- small commits -------------------------------------------------------------------------------------------
@@ -71,7 +72,9 @@ class Precedence:
             del self._senders[next(iter(self._senders))]
         self._senders[business] = sender
         if sender.nbytes <= SMALL_BYTES:
-            self._small_at = now
+            self._small_at, self._small_one = now, business
+        elif self._small_one == business:  # it was small before: nobody rests for what is large itself by now
+            self._small_at, self._small_one = float("-inf"), None
 
     def is_small(self, business: Hashable, now: float) -> bool:
         """Whether a business has sent little lately."""
@@ -86,7 +89,7 @@ class Precedence:
         """
         if not self.is_small(business, asked_at):
             return
-        self._small_at = now
+        self._small_at, self._small_one = now, business
         if now - self._large_at >= SEEN_S:
             self.quiet_s = self.quiet_s * (_GROWS if took_s > self.quiet_s else _SHRINKS) if self.quiet_s else took_s
         elif took_s > self.goal_s:

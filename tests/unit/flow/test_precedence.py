@@ -198,6 +198,17 @@ def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for(
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
 
 
+def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
+    """A producer that begins with one row and goes on with a flood had its own frames cut for two seconds."""
+    scene = Scene()
+    scene.commit(GOAL_S / 100, business=LARGE)
+    scene.precedence.arrived(LARGE, 2 * SMALL_BYTES, scene.now)
+    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
+    scene.commit(GOAL_S / 100)
+    scene.precedence.arrived(LARGE, 2 * SMALL_BYTES, scene.now)
+    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "somebody else is small"
+
+
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 10))))
 def test_large_work_always_gets_its_part(events: list[tuple[float, float, float]]) -> None:
     scene = Scene()
