@@ -14,6 +14,7 @@ from venus.broker.service.intake import Intake
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.unsaved import Unsaved
 from venus.config import Broker
+from venus.flow.precedence import Precedence
 from venus.flow.sharing import Sharing
 from venus.flow.turns import Turns
 
@@ -99,7 +100,7 @@ def test_a_business_reads_on_when_its_own_is_saved() -> None:
 @pytest.mark.parametrize("window", [0.3, 1, 100])
 def test_a_frame_that_is_larger_than_the_window_is_cut_in_one_pass(window: float) -> None:
     async def test() -> None:
-        core: Any = SimpleNamespace(materialiser=SimpleNamespace(behind_bytes=0))
+        core: Any = SimpleNamespace(materialiser=SimpleNamespace(behind_bytes=0), precedence=Precedence(goal_s=0.05))
         traffic = Traffic(core, Broker(buffer_bytes_max=64 * MIB))
         traffic.admission.turns._size = window * MIB
         body = b"x" * (MIB // 10)
