@@ -16,7 +16,9 @@ from tests.support.consumers import (
 )
 from venus.broker.pipeline.subscriptions import Subscriptions
 from venus.broker.queue.reader import ReadResult
+from venus.broker.service import shared_frames
 from venus.broker.service.process import RunningBroker
+from venus.broker.service.turnstile import Turnstile
 from venus.errors import DigestMismatch, OffsetDiverged, ProtocolError
 from venus.rpc.channel import open_channel
 from venus.rpc.credit import cost
@@ -54,6 +56,31 @@ def test_a_commit_wakes_subscribers_of_its_business_only(broker: RunningBroker) 
         fill(broker.address, 2, 3)
         assert len(take(reader, 3)) == 2
         assert other.increments(0.1) == []
+
+
+def test_those_of_a_crowd_wait_for_their_turn_before_each_frame(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[Turnstile] = []
+    enter = Turnstile.enter
+
+    async def noted(self: Turnstile) -> None:
+        passed.append(self)
+        await enter(self)
+
+    monkeypatch.setattr(Turnstile, "enter", noted)
+    monkeypatch.setattr(shared_frames, "PACED_MIN", 2)
+    fill(broker.address, 1, 1)
+    with subscriber(broker) as one:
+        one.open(0, 0)
+        take(one, 1)
+        assert not passed, "one alone is no crowd"
+        with Subscriber(broker.address, BUSINESS, "other", credit_bytes=1 << 20) as other:
+            other.open(1, 0)
+            fill(broker.address, 2, 2)
+            take(one, 2)
+            take(other, 2)
+            assert len(passed) >= 2
 
 
 def test_the_broker_never_sends_more_than_the_credit(broker: RunningBroker) -> None:
