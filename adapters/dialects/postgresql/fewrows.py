@@ -21,8 +21,8 @@ PREPARED_COLUMNS_MAX = 16384
 _OVERHEAD_COLUMNS = 16
 #: What is read together is in memory as a whole: about so much, and one table more.
 TOGETHER_BYTES = 1 << 20
-#: A field of a row's text: in quotes, or as it is; nothing is NULL.
-_FIELD = re.compile(r'(?:"((?:[^"\\]|""|\\\\)*)"|([^,"]*)),')
+#: A field of a row's text: in quotes, or as it is; nothing is NULL. Whole runs at once: a value may have megabytes.
+_FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')
 
 
 @dataclass(slots=True)
