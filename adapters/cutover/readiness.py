@@ -13,7 +13,9 @@ from venus.adapters.dialects.contract import Source
 from venus.adapters.targets.cutting import Block, CutoverTarget
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.conditions import RESYNCING
+from venus.network.topology import PULLS_AS
 from venus.rpc.admin import Admin
+from venus.wire import broker_pb2
 
 #: A transaction at the source that is open for longer than this is told of.
 _OPEN_S = 2
@@ -81,8 +83,19 @@ def look(source: Source, admin: Admin, business: str, target: CutoverTarget) -> 
         committed={t.table_id: t.committed_changes for t in own.tables} if own else {},
         applied=any(c.connected for c in own.consumers if c.group == view.group) if own else False,
         at_target=view,
-        alarms=(*status.alarms, *(own.alarms if own else ())),
+        alarms=(*status.alarms, *(concerning(view.group, own) if own else ())),
     )
+
+
+def concerning(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
+    """Return the alarms of a business, but for those of other targets and sets, which lose nothing by a cut-over."""
+    prefix = f"{own.business}/"
+    others = [c.group for c in own.consumers if c.group != group]
+    marks = [
+        f"set {name.removeprefix(PULLS_AS)}:" if name.startswith(PULLS_AS) else f"target {name.removeprefix(prefix)}:"
+        for name in others
+    ] + [f"held tables of {name}," for name in others]
+    return [alarm for alarm in own.alarms if not any(mark in alarm for mark in marks)]
 
 
 def blocks(readiness: Readiness) -> list[Block]:

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg2
 import pytest
 
+from tests.support.brokers import wait_for
 from tests.support.feed import query
 from tests.support.postgres import libpq
 from tests.support.whole_way import WholeWay
@@ -23,8 +24,10 @@ from venus.adapters.targets.postgresql.control import resume
 from venus.adapters.targets.postgresql.cutover import references
 from venus.adapters.targets.postgresql.cutover.session import PostgresCutover
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.conditions import AdapterCondition, TableCondition
 from venus.errors import Refused
 from venus.rpc.admin import Admin
+from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
 
@@ -92,6 +95,20 @@ def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay
     assert query(way.target, ask) == [(False, "c")]
     with pytest.raises(psycopg2.errors.ForeignKeyViolation):
         query(way.target, "INSERT INTO child VALUES (5, 99)")
+
+
+def test_another_target_that_has_halted_forbids_nothing(way: WholeWay) -> None:
+    halted = TableCondition(table_id=1, name="main.parent", state="HALTED", reason="no")
+    with (
+        Subscriber(way.broker.address, "main", "main/b", credit_bytes=1 << 20) as other,
+        Admin(way.broker.address) as admin,
+    ):
+        other.open(0, 0)
+        other.report(AdapterCondition.of([halted]))
+        wait_for(lambda: any("target b:" in alarm for b in admin.status("main").businesses for alarm in b.alarms))
+
+        assert cutover(way.settings, "main", wish()).certificate
+    assert marked(way)
 
 
 def test_a_row_that_arrives_during_the_comparison_forbids_it(

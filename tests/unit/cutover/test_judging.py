@@ -11,7 +11,7 @@ import pytest
 
 from venus.adapters.cutover.certificate import Compared
 from venus.adapters.cutover.hashing import TableHash, laid_out
-from venus.adapters.cutover.readiness import Readiness, SourceTable, blocks, moved, pending
+from venus.adapters.cutover.readiness import Readiness, SourceTable, blocks, concerning, moved, pending
 from venus.adapters.targets.postgresql.cutover.counters import next_number
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.changes import TableChanges
@@ -19,6 +19,7 @@ from venus.codec.columns import from_columns, to_columns
 from venus.codec.layout import Layout
 from venus.codec.packed import Packed
 from venus.model import Column, Kind, LogicalType, TableSchema
+from venus.wire import broker_pb2
 
 TEXT = LogicalType(kind=Kind.TEXT)
 
@@ -70,6 +71,26 @@ def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readine
     (block,) = blocks(readiness)
     assert said in block.what
     assert remedy in block.remedy
+
+
+def test_what_other_targets_lack_forbids_nothing() -> None:
+    """The night of a cut-over is no night for a second target that is away."""
+    own = [
+        "half message 7 has been undecided for 60 s (1 of them)",
+        "broker -> target a: no under adapter is connected; is `venus sync` running?",
+        "source -> broker: nothing has been captured for 90 s",
+    ]
+    others = [
+        "broker -> target b: no under adapter is connected; is `venus sync` running?",
+        "target b: s.t is HALTED; `venus quarantine list --target b` shows the row",
+        "target b: 4 changes below its offset are unaccounted for; `venus resync --all --target b` makes it equal",
+        "the queue keeps 2.00 GiB for held tables of main/b, from offset 4 on: `venus resume` or `venus resync` them",
+        "broker -> set north: it does not pull; the queue is kept for it: is its broker running, and the line up?",
+    ]
+    consumers = [broker_pb2.ConsumerStatus(group=name) for name in ("main/a", "main/b", "mirror/north")]
+    status = broker_pb2.BusinessStatus(business="main", alarms=own + others, consumers=consumers)
+
+    assert concerning("main/a", status) == own
 
 
 @pytest.mark.parametrize(
