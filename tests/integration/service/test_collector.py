@@ -18,7 +18,7 @@ from venus.broker.service.process import serve
 from venus.config import Settings
 
 def announce(_):
-    print(gc.get_freeze_count(), len(gc.get_objects()), gc.get_threshold()[0], flush=True)
+    print(gc.get_freeze_count(), len(gc.get_objects()), flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 sys.exit(serve(Settings.model_validate_json(sys.argv[1]), announce))
@@ -30,6 +30,5 @@ def test_a_full_collection_does_not_look_at_what_the_start_has_made(tmp_path: Pa
     said = subprocess.run(
         [sys.executable, "-c", SERVING, options], stdout=subprocess.PIPE, text=True, timeout=120, check=True
     )
-    frozen, left, threshold = map(int, said.stdout.split())
+    frozen, left = map(int, said.stdout.split())
     assert frozen > 20 * left
-    assert threshold >= 20_000, "thousands of streams, which stay, are looked through all day long"

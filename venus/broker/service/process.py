@@ -7,7 +7,6 @@ process could still say is certain; a supervisor starts it again and the log tel
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -58,11 +57,6 @@ DESCRIPTORS_MAX = 1 << 20
 
 #: The loop and the commit thread take turns: with the default of 5 ms one-row batches are half as fast.
 SWITCH_INTERVAL_S = 0.0005
-
-
-#: Python looks for cycles after so many new objects, and for old ones after so many looks. Streams are some hundred
-#: objects each, which stay: with the defaults of 700, 10 and 10 a broker of 10,000 looked through them all day long.
-GARBAGE = (20_000, 20, 20)
 
 
 def clock_us() -> int:
@@ -238,7 +232,6 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     raise_descriptor_limit()
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*GARBAGE)
     os.umask(privacy.UMASK)  # RocksDB makes its files itself
 
     def ready(addresses: Addresses) -> None:
