@@ -18,10 +18,11 @@ from tests.support.postgres import Server, libpq
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TABLES = 500
-INSTALLED_S = 20.0
+#: The goal is 20 s with nothing beside it; it takes 4.
+INSTALLED_S = 60.0
 CHANGES = 15
 #: Tens of milliseconds, and what a busy machine adds.
-VISIBLE_S = 0.1
+VISIBLE_S = 0.5
 IDLE_S = 10.0
 #: The goal is 3 % with nothing beside it (`python -m bench.all --only P3`).
 IDLE_SHARE = 0.06
