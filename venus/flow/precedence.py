@@ -22,8 +22,8 @@ HALF_LIFE_S = 1.0
 SEEN_S = 2.0
 #: Rests, in turns: with the most, large work has a fifth of the time; at the least nothing rests.
 SHARE_LEAST, SHARE_MOST = 0.1, 4.0
-#: Small commits are to take no longer than so many times what 99 of 100 take without large work, for which it gives up
-#: half of its time at most; nor is less than this part of the goal worth a rest.
+#: Small commits should take at most this many times what 99 of 100 take without large work, which gives up at most half
+#: of its time for that. Below this part of the goal nothing rests.
 TIMES_QUIET, SHARE_FOR_QUIET, GOAL_PART = 2.0, 1.0, 0.2
 #: While small commits are there no turn is larger: they wait for the one that is under way.
 BESIDE_BYTES = 256 << 10

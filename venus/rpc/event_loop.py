@@ -34,7 +34,7 @@ class EventLoop(asyncio.SelectorEventLoop):
 
 
 def _once_for_all(pair: socket.socket, handle: Callable[..., object], *args: Any) -> None:
-    """Take all bytes but the one that the handler takes: what they tell of is in gRPC's queue already."""
+    """Read all waiting bytes but one, which the handler reads: their events are already in gRPC's queue."""
     with _one_loop, contextlib.suppress(BlockingIOError):  # another loop of this process has taken them, and the events
         waiting = len(pair.recv(_BYTES_MAX, socket.MSG_PEEK))
         if waiting > 1:

@@ -15,7 +15,7 @@ from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.adapters.dialects.postgresql.stream import FewRows
 
-#: A session keeps so many columns of statements: each costs its server process 2.4 KiB, all of them 40 MiB.
+#: A session's prepared statements have at most this many columns: each costs its server process 2.4 KiB, all 40 MiB.
 PREPARED_COLUMNS_MAX = 16384
 #: What a statement costs beside its columns, in columns.
 _OVERHEAD_COLUMNS = 16

@@ -29,7 +29,7 @@ ACKNOWLEDGE_EVERY_S = 0.2
 MAINTAIN_EVERY_S = 1.0
 #: The same while nothing happens; each time wakes an idle broker.
 QUIET_EVERY_S = 10.0
-#: So many positions of consumer groups are logged at once, those that wait longest first.
+#: At most this many positions of consumer groups are logged at once, the longest waiting first.
 ACKNOWLEDGED_MAX = 256
 #: Space of trimmed log entries is given back in pieces of this size.
 COMPACT_BYTES = 64 << 20

@@ -127,7 +127,7 @@ class SharedFrames:
         return self.streams[business] > 1
 
     def are_crowd(self, business: str) -> bool:
-        """Whether so many read a business that they go one after the other."""
+        """Whether a business has so many readers that they take turns."""
         return self.streams[business] >= PACED_MIN
 
     def pause_s(self, business: str, now: float) -> float:

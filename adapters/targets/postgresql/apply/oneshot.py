@@ -23,8 +23,8 @@ from venus.model import ChangeKind
 from venus.network.rows_identity import RowsIdentity
 from venus.predicates.words import PredicateRefused
 
-#: A string has so many changes at most, in tables each of which may have `keyed_rows_max`; and so many bytes of them.
-#: Where a transaction has changed many tables, every statement that goes alone costs three times as much.
+#: Limits of one string: changes, as a multiple of `keyed_rows_max`, and their bytes. With many tables in a transaction,
+#: statements that are sent one by one cost three times as much.
 ROWS_TIMES_KEYED = 40
 BYTES_MAX = 4 << 20
 

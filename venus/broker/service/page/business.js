@@ -5,7 +5,7 @@ import { age, ago, bytes, el, num, rate, sheet, span } from "./show.js";
 
 // States in which a table moves by itself; a state without an entry needs somebody.
 const MOVES = {ACTIVE: "follows", CATCHUP: "catches up", LOADING: "is loaded", RESYNCING: "is resynced"};
-// So many tables that follow are listed; more of them are folded, so that the rest of the page is not behind them.
+// With more tables than this that follow, their list is folded: the rest of the page would be far below it.
 const CALM_SHOWN = 30;
 const short = (group, business) => group.startsWith(business + "/") ? group.slice(business.length + 1) : group;
 
