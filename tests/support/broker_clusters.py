@@ -17,11 +17,13 @@ from tests.support.batches import half
 from tests.support.brokers import BUSINESS, BrokerProcess, settings, take
 from tests.support.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.etcd import EtcdCluster
+from venus.codec.chunk import Totals
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import VenusError
 from venus.model import Verdict
 from venus.replication.records import Leadership
 from venus.rpc.producer import Producer
+from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
@@ -217,3 +219,14 @@ class SteadyWriter:
         assert not self._thread.is_alive()
         if self.failure is not None:
             raise self.failure
+
+
+def bodies(last: int, rows: int) -> list[bytes]:
+    """Return the bodies that a writer's batches 1 to ``last`` have."""
+    return [half(n, rows=rows).body for n in range(1, last + 1)]
+
+
+def totals(address: str) -> dict[int, Totals]:
+    """Return the broker's own account of its full data."""
+    with Snapshots(address) as snapshots:
+        return snapshots.totals(snapshots.open(BUSINESS).snapshot_id)

@@ -11,7 +11,6 @@ from tests.integration.postgresql.conftest import Sql
 from tests.support.follower import Follower
 from tests.support.postgres import Server
 from venus.adapters.dialects.postgresql.source import PostgresSource
-from venus.model import ChangeKind
 
 Start = Callable[[], Follower]
 
@@ -21,98 +20,6 @@ def keys(follower: Follower, table: str) -> set[str]:
 
 
 # -- partitions and inheritance ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def parted(sql: Sql) -> None:
-    """Make a table of two partitions; in one of them the columns have another order."""
-    sql("CREATE TABLE parted (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region)")
-    sql("CREATE TABLE parted_n PARTITION OF parted FOR VALUES IN ('n')")
-    sql("CREATE TABLE parted_s (v text, gone int, region text NOT NULL, id int NOT NULL)")
-    sql("ALTER TABLE parted_s DROP COLUMN gone")
-    sql("ALTER TABLE parted ATTACH PARTITION parted_s FOR VALUES IN ('s')")
-
-
-@pytest.mark.usefixtures("parted")
-def test_writes_to_a_partition_itself_are_captured(sql: Sql, capture: Start) -> None:
-    follower = capture()
-    sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
-    sql("INSERT INTO parted_n VALUES (3, 'n', 'c')")
-    sql("INSERT INTO parted_s (id, region, v) VALUES (4, 's', 'd')")
-    follower.drain()
-    assert keys(follower, "parted") == {"1", "2", "3", "4"}
-    sql("UPDATE parted SET region = 's' WHERE id = 1")  # moves the row
-    sql("DELETE FROM parted_s WHERE id = 4")
-    sql("UPDATE parted_n SET v = 'C' WHERE id = 3")
-    follower.drain()
-    assert {(k[0], k[1], r["v"]) for k, r in follower.rows("parted").items()} == {
-        ("1", "s", "a"), ("2", "s", "b"), ("3", "n", "C"),
-    }  # fmt: skip
-    assert {s.qualified for s in follower.schemas.values()} == {"public.parted", "venus.heartbeat"}
-
-
-@pytest.mark.usefixtures("parted")
-def test_truncating_one_partition_removes_its_rows_and_no_others(sql: Sql, capture: Start) -> None:
-    follower = capture()
-    sql("INSERT INTO parted SELECT i, CASE WHEN i % 2 = 0 THEN 'n' ELSE 's' END, 'x' FROM generate_series(1, 10) i")
-    follower.drain()
-    sql("BEGIN; TRUNCATE parted_n; INSERT INTO parted VALUES (2, 'n', 'again'); COMMIT")
-    follower.drain()
-    assert keys(follower, "parted") == {"1", "2", "3", "5", "7", "9"}
-
-
-@pytest.mark.usefixtures("parted")
-def test_truncating_the_whole_partitioned_table_is_one_marker(sql: Sql, capture: Start) -> None:
-    follower = capture()
-    sql("INSERT INTO parted SELECT i, CASE WHEN i % 2 = 0 THEN 'n' ELSE 's' END, 'x' FROM generate_series(1, 10) i")
-    follower.drain()
-    sql("BEGIN; TRUNCATE parted; INSERT INTO parted VALUES (2, 'n', 'again'); TRUNCATE parted_n; COMMIT")
-    seen = follower.cut()
-    assert seen is not None
-    assert [(s.kind, s.count) for s in seen.sections] == [(ChangeKind.TRUNCATE, 1), (ChangeKind.CHANGES, 1)]
-    assert keys(follower, "parted") == set()
-
-
-@pytest.mark.usefixtures("parted")
-def test_a_partition_that_is_attached_with_rows_brings_them(sql: Sql, capture: Start) -> None:
-    follower = capture()
-    sql("CREATE TABLE parted_w (LIKE parted INCLUDING ALL)")
-    sql("INSERT INTO parted_w VALUES (50, 'w', 'x')")
-    sql("ALTER TABLE parted ATTACH PARTITION parted_w FOR VALUES IN ('w')")
-    follower.source.refresh_schemas()
-    follower.drain()
-    assert keys(follower, "parted") == {"50"}
-    sql("INSERT INTO parted_w VALUES (51, 'w', 'y')")
-    sql("TRUNCATE parted_w")
-    follower.drain()
-    assert keys(follower, "parted") == set()
-
-
-@pytest.mark.usefixtures("parted")
-def test_a_partition_that_is_dropped_takes_its_rows_along(sql: Sql, capture: Start) -> None:
-    follower = capture()
-    sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
-    follower.drain()
-    sql("DROP TABLE parted_n")
-    follower.source.refresh_schemas()
-    follower.drain()
-    assert keys(follower, "parted") == {"2"}
-
-
-def test_heirs_keep_their_rows_to_themselves(sql: Sql, capture: Start) -> None:
-    sql("CREATE TABLE parent (id int PRIMARY KEY, v text)")
-    sql("CREATE TABLE child (extra int, PRIMARY KEY (id)) INHERITS (parent)")
-    sql("INSERT INTO parent VALUES (1, 'p'); INSERT INTO child VALUES (2, 'c', 0)")
-    follower = capture()
-    assert (keys(follower, "parent"), keys(follower, "child")) == ({"1"}, {"2"})
-    sql("UPDATE parent SET v = 'both'")  # reaches the child's row as well
-    sql("INSERT INTO child VALUES (1, 'same key', 0)")
-    follower.drain()
-    assert follower.rows("parent") == {("1",): {"id": "1", "v": "both"}}
-    assert [r["v"] for r in follower.rows("child").values()] == ["same key", "both"]
-    sql("DELETE FROM parent WHERE id = 1")
-    follower.drain()
-    assert (keys(follower, "parent"), keys(follower, "child")) == (set(), {"2"})
 
 
 # -- keys that are equal without being the same --------------------------------------------------------------------

@@ -15,17 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.batches import half
-from tests.support.broker_clusters import BrokerCluster, SteadyWriter, Writer
+from tests.support.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies, totals
 from tests.support.brokers import BUSINESS, BrokerProcess, business_status, fill, settings, take, wait_for
 from tests.support.etcd import EtcdCluster
-from venus.codec.chunk import Totals
 from venus.errors import NotLeader, Refused, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.admin import Admin
 from venus.rpc.channel import open_channel
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
-from venus.rpc.snapshots import Snapshots
 from venus.rpc.squeeze import BODY_BYTES_MAX
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, replica_pb2
@@ -45,10 +43,6 @@ LONG_LEASE_S = 15.0
 FORGET_DONE = "the broker has forgotten business main"
 
 
-def bodies(last: int) -> list[bytes]:
-    return [half(n, rows=ROWS).body for n in range(1, last + 1)]
-
-
 def test_the_leader_is_killed_in_the_middle_of_writes(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
@@ -66,7 +60,7 @@ def test_the_leader_is_killed_in_the_middle_of_writes(tmp_path: Path, etcd_serve
         found = cluster.contents(last * ROWS)
         assert set(found) == set("abc")
         for name, contents in found.items():
-            assert contents == bodies(last), name
+            assert contents == bodies(last, ROWS), name
 
 
 def test_clients_leave_a_leader_that_says_nothing_any_more(tmp_path: Path, etcd_server: EtcdCluster) -> None:
@@ -200,12 +194,6 @@ def test_a_stranger_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None
         assert business_status(address).replication.term == 1
 
 
-def totals(address: str) -> dict[int, Totals]:
-    """Return the broker's own account of its full data."""
-    with Snapshots(address) as snapshots:
-        return snapshots.totals(snapshots.open("main").snapshot_id)
-
-
 def test_a_broker_whose_disk_is_lost_installs_itself(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     options = {"retain_bytes": 0}
     with BrokerCluster(tmp_path, etcd_server, broker=options, follower_backlog_bytes=0) as cluster:
@@ -231,62 +219,6 @@ def test_a_broker_whose_disk_is_lost_installs_itself(tmp_path: Path, etcd_server
 
 def gone(address: str) -> list[str]:
     return [replica.broker for replica in business_status(address).replication.replicas if not replica.alive]
-
-
-def test_one_broker_becomes_three_in_place(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    with BrokerProcess(settings(tmp_path / "a")) as alone:
-        fill(alone.address, 1, 5, rows=ROWS)
-        alone.stop()
-    with BrokerCluster(tmp_path, etcd_server) as cluster:
-        writer = Writer(cluster)
-        writer.go_on()
-        assert writer.acknowledged == 5
-        writer.write(5, ROWS)
-        found = cluster.contents(10 * ROWS)
-        assert [found[name] for name in "abc"] == [bodies(10)] * 3
-        cluster.brokers["a"].stop()
-        with pytest.raises(AssertionError, match=r"belongs to a cluster, and \[cluster\] is not set"):
-            BrokerProcess(settings(tmp_path / "a"))
-        (tmp_path / "a" / "cluster.json").unlink()
-        with pytest.raises(AssertionError, match=r"belongs to a cluster, and \[cluster\] is not set"):
-            BrokerProcess(settings(tmp_path / "a"))
-
-
-def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    with BrokerCluster(tmp_path, etcd_server) as cluster:
-        writer = Writer(cluster)
-        writer.write(5, ROWS)
-        wait_for(lambda: cluster.in_sync() == set("abc"))
-        stays = writer.leader
-        stale, other = (name for name in "abc" if name != stays)
-        cluster.brokers[stale].kill()
-        wait_for(lambda: stale not in cluster.in_sync())
-        writer.write(5, ROWS)
-        before = totals(cluster.brokers[stays].address)
-
-        _, err = cluster.venus("cluster", "dissolve", of=stays, code=2)
-        assert "is in use by another broker" in err
-        cluster.brokers[other].stop()
-        cluster.brokers[stays].stop()
-        _, err = cluster.venus("cluster", "dissolve", of=stale, code=3)
-        assert "this replica of main is not known to have everything; known to are: " in err
-        for _ in range(2):  # one that was interrupted at its end is repeated
-            out, _ = cluster.venus("cluster", "dissolve", of=stays)
-            assert "remove [cluster] from the configuration" in out
-
-        with BrokerProcess(settings(tmp_path / stays)) as alone:
-            assert totals(alone.address) == before
-            fill(alone.address, 11, 15, rows=ROWS)
-            alone.stop()
-        for name in (stays, stale, other):
-            cluster.start(name)
-        writer.go_on()
-        assert writer.acknowledged == 15
-        wait_for(lambda: cluster.in_sync() == set("abc"))
-        writer.write(1, ROWS)
-        found = cluster.contents(16 * ROWS)
-        assert [found[name] for name in "abc"] == [bodies(16)] * 3
-        assert len({str(totals(broker.address)) for broker in cluster.brokers.values()}) == 1
 
 
 def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: EtcdCluster) -> None:
@@ -315,7 +247,7 @@ def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: Et
         assert cluster.record().term > 1
         wait_for(lambda: cluster.in_sync() == set("abc"))
         found = cluster.contents(3 * ROWS)
-        assert [found[name] for name in "abc"] == [bodies(3)] * 3
+        assert [found[name] for name in "abc"] == [bodies(3, ROWS)] * 3
 
 
 def forgotten(cluster: BrokerCluster) -> bool:
@@ -343,7 +275,7 @@ def test_a_rolling_restart_refuses_no_write(tmp_path: Path, etcd_server: EtcdClu
         assert steady.refused == []
         assert sorted(steady.took_s)[-4] < RESTART_S, "three brokers were restarted"
         found = cluster.contents(writer.acknowledged * ROWS)
-        assert found["a"] == found["b"] == found["c"] == bodies(writer.acknowledged)
+        assert found["a"] == found["b"] == found["c"] == bodies(writer.acknowledged, ROWS)
 
 
 def test_a_store_with_a_history_of_its_own_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:

@@ -1,0 +1,90 @@
+"""What waits in RocksDB's memory: merged, seen when it is full, and waited for only so long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import WAIT_S, Producer
+from venus.broker.core import Core
+from venus.broker.machine.business import Business
+from venus.broker.snapshot import pacing
+from venus.broker.store import keys
+from venus.broker.store.options import DELAYING_MEMTABLES
+from venus.broker.store.rocks import Store
+
+
+def the_business(engine: Core) -> Business:
+    (business,) = engine.catalogue.present()
+    return business
+
+
+def caught_up(engine: Core) -> None:
+    business = the_business(engine)
+    engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
+
+
+def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
+    """Each time, all rows that they span are read and written again."""
+    store = Store(tmp_path / "db")
+
+    def one_more() -> int:
+        batch = store.batch()
+        batch.put_many(keys.ROW, [b"first", b"last"], [b"1", b"2"])
+        store.write(batch, durable=False)
+        store._views[keys.ROW].flush(True)
+        return len(store.files())
+
+    assert [one_more() for _ in range(7)] == list(range(1, 8))
+    time.sleep(0.2)
+    assert len(store.files()) == 7
+    one_more()
+    engines.wait_until(lambda: len(store.files()) == 1)
+    store.close()
+
+
+def test_full_memtables_are_seen_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB would delay the write, and rocksdict hold the interpreter's lock for as long."""
+    full = {"now": DELAYING_MEMTABLES - 1}
+    looks = threading.Semaphore(0)
+
+    def seen(_store: Store, family: str) -> int:
+        looks.release()
+        return full["now"] if family == keys.ROW else 0
+
+    monkeypatch.setattr(Store, "full_memtables", seen)
+    monkeypatch.setattr(pacing, "FLUSH_LOOKS_MAX", 10**9)
+    engine = engines.make(tmp_path)
+    Producer(engine).commit(engines.rows(0, 3))
+    for _ in range(5):
+        assert looks.acquire(timeout=WAIT_S)
+    assert the_business(engine).materialised.offset == 0
+    full["now"] -= 1
+    caught_up(engine)
+    engine.stop()
+
+
+def test_what_never_becomes_a_file_holds_nothing_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "full_memtables", lambda _store, _family: DELAYING_MEMTABLES)
+    monkeypatch.setattr(pacing, "FLUSH_LOOKS_MAX", 3)
+    engine = engines.make(tmp_path)
+    Producer(engine).commit(engines.rows(0, 3))
+    caught_up(engine)
+    engine.stop()
+
+
+def test_a_store_knows_its_full_memtables(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db", cache_bytes=8 << 20)
+    found = {store.full_memtables(keys.ROW)}
+    for n in range(60):
+        batch = store.batch()
+        batch.put_many(keys.ROW, [b"%08d" % (1000 * n + i) for i in range(1000)], [b"x" * 1000] * 1000)
+        store.write(batch, durable=False)
+        found.add(store.full_memtables(keys.ROW))
+    store.close()
+    assert 0 in found
+    assert max(found) >= 1
