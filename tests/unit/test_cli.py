@@ -77,7 +77,7 @@ def test_help_groups_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         (["status", "-c", "none.toml"], "none.toml: no such file"),
         (["status"], "venus.toml: no such file"),
         (["pause", "a", "b"], "unexpected extra argument"),
-        (["migrate"], "--target"),
+        (["half", "commit"], "BATCH"),
         (["half", "commit", "x"], "Invalid value for 'BATCH'"),
     ],
 )
@@ -122,6 +122,21 @@ def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
     assert says in written.err.splitlines()[-2 if written.err.splitlines()[-1].startswith("  ") else -1]
     assert "Traceback" not in written.err
     assert SECRET not in written.out + written.err
+
+
+@pytest.mark.parametrize("command", ["migrate", "cutover", "verify"])
+def test_the_only_target_needs_no_name_and_one_of_several_does(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(tmp_path)
+    run([command])
+    assert "cannot be reached" in capsys.readouterr().err, "it is chosen"
+
+    configured(tmp_path, f'[targets.second]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/e"\n')
+    assert run([command]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "venus: there are several targets: choose one with --target", "  There are main, second."
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["check", "install-triggers", "pause"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ REFUSED = 3
 
 def cutover(
     ctx: typer.Context,
-    target: TargetOption,
+    named: TargetOption = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Do everything but the last step, and list everything that blocks it.")
     ] = False,
@@ -54,6 +54,7 @@ def cutover(
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
+    target = only_target(settings, named)
     require(open_target(settings, target), "cuts_over")
     if rehearse and undo:
         raise ConfigError("--rehearse and --undo exclude each other")

@@ -25,7 +25,10 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration file; default ./venus.toml.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
-TargetOption = Annotated[str, typer.Option("--target", metavar="NAME", help="A [targets.NAME] of the configuration.")]
+TargetOption = Annotated[
+    str | None,
+    typer.Option("--target", metavar="NAME", help="A [targets.NAME]; needed only if there are several."),
+]
 
 
 @dataclass(slots=False, kw_only=True)
@@ -97,3 +100,19 @@ class Invocation:
             raise ConfigError(f"--log-format {log_format}: invalid format", hint="one of text, json")
         if log_format != logs.FORMATS[0]:
             self.log_format = log_format
+
+
+def only_target(settings: Settings, name: str | None) -> str:
+    """Return the target meant: the one there is, if none is named.
+
+    Raises ConfigError if there are several, none, or none of that name.
+    """
+    from venus.config import require_target
+
+    if name is None and len(settings.targets) > 1:
+        raise ConfigError(
+            "there are several targets: choose one with --target", hint=f"there are {', '.join(settings.targets)}"
+        )
+    chosen = name if name is not None else next(iter(settings.targets), "main")
+    require_target(settings, chosen)
+    return chosen

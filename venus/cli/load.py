@@ -15,7 +15,7 @@ import typer
 from venus.cli.ddl import show_ddl
 from venus.cli.engine import Choice, EngineOption, choosing, require_engine
 from venus.cli.grid import table
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.cli.output import Steps
 from venus.errors import ConfigError, VenusError
 
@@ -31,7 +31,7 @@ POLL_S = 0.5
 
 def migrate(
     ctx: typer.Context,
-    target: TargetOption,
+    target: TargetOption = None,
     ddl_only: Annotated[
         bool, typer.Option("--ddl-only", help="Print the target's CREATE statements; change nothing.")
     ] = False,
@@ -48,7 +48,7 @@ def migrate(
 
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
-    opened = open_target(settings, target)
+    opened = open_target(settings, only_target(settings, target))
     if ddl_only:
         return show_ddl(run, opened)
     engine = engine_for(opened, engine)

@@ -12,8 +12,8 @@ import typer
 
 from venus.cli.commands import Commands
 from venus.cli.grid import table
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.errors import ConfigError, VenusError
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
+from venus.errors import VenusError
 
 if TYPE_CHECKING:
     from venus.adapters.targets.contract import Quarantine, QuarantineRow, RetryReport
@@ -21,15 +21,11 @@ if TYPE_CHECKING:
 
 app = Commands(help="Rows that a target refused: list, retry, skip.")
 
-OneTarget = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="The target; required only if there are several.")
-]
-
 
 @app.command("list")
 def list_(
     ctx: typer.Context,
-    target: OneTarget = None,
+    target: Annotated[str | None, typer.Option("--target", metavar="NAME", help="Of this target only.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Include the decided ones.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -71,7 +67,7 @@ def retry(
     name: Annotated[
         list[str] | None, typer.Option("--table", metavar="TABLE", help="All changes of this table.")
     ] = None,
-    target: OneTarget = None,
+    target: TargetOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -86,7 +82,7 @@ def skip(
     ctx: typer.Context,
     ids: Annotated[list[int], typer.Argument(metavar="ID", help="The ids, as `venus quarantine list` shows them.")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the change.")],
-    target: OneTarget = None,
+    target: TargetOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -104,17 +100,6 @@ def quarantine_of(settings: Settings, name: str) -> Quarantine:
     target = open_target(settings, name)
     require(target, "quarantines")
     return target.quarantine()
-
-
-def only_target(settings: Settings, name: str | None) -> str:
-    """Return the target meant: the one there is, if none is named."""
-    from venus.config import require_target
-
-    if name is None and len(settings.targets) > 1:
-        raise ConfigError("there are several targets: choose one with --target", hint=", ".join(settings.targets))
-    chosen = name if name is not None else next(iter(settings.targets), "main")
-    require_target(settings, chosen)
-    return chosen
 
 
 def answer(run: Invocation, target: str, report: RetryReport) -> int:

@@ -15,8 +15,7 @@ import typer
 
 from venus.cli.engine import EngineOption, require_engine
 from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, tables_shown, verdict_line, verdict_word
-from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.quarantine import only_target
+from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.errors import ConfigError, Unavailable, VenusError
 from venus.figures import seconds_shown
 
@@ -61,9 +60,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="With --repair: list the
 
 def verify(
     ctx: typer.Context,
-    target: Annotated[
-        str | None, typer.Option("--target", metavar="NAME", help="The target; required only if there are several.")
-    ] = None,
+    target: TargetOption = None,
     tables: Tables = None,
     leg: Leg = "auto",
     where: Where = "",
