@@ -26,8 +26,6 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 logger = logging.getLogger(__name__)
 #: Of one cluster.
 RUNS = 10
-#: Of each kind one: a process ends, a line is cut, a process stands still, etcd is out of reach.
-FEW = (0, 1, 3, 5)
 WRITERS = 3
 
 
@@ -72,14 +70,10 @@ def runs(tmp_path: Path, etcd: EtcdCluster, server: Server, numbers: Sequence[in
                 raise
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "numbers", [pytest.param(FEW, id="few"), pytest.param(range(RUNS), id="ten", marks=pytest.mark.slow)]
-)
-def test_faults_one_after_the_other_lose_and_double_nothing(
-    tmp_path: Path, etcd: EtcdCluster, postgres_server: Server, numbers: Sequence[int]
-) -> None:
-    runs(tmp_path, etcd, postgres_server, numbers, QUICK)
+def test_ten_faults_lose_and_double_nothing(tmp_path: Path, etcd: EtcdCluster, postgres_server: Server) -> None:
+    runs(tmp_path, etcd, postgres_server, range(RUNS), QUICK)
 
 
 @pytest.mark.parametrize("numbers", chosen())

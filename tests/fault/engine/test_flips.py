@@ -103,7 +103,7 @@ def changed(store: Path, wanted: list[str], damages: list[tuple[Path, Damage]]) 
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_some_damage_to_each_file_changes_nothing_that_is_served(store: Path, wanted: list[str], step: int) -> None:
     damages = []
     for number, file in enumerate(files(store)):

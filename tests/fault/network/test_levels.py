@@ -41,6 +41,7 @@ def levels(tmp_path: Path, postgres_server: Server) -> Iterator[Levels]:
             postgres_server.drop_database(url)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_kill_and_a_cut_at_every_level(levels: Levels) -> None:
     with levels.writing():

@@ -65,6 +65,7 @@ def load(master: str, broker: FakeDelivery, url: str, folder: Path, *faults: str
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_whatever_happens_to_a_worker_every_row_is_loaded_once(
     spark_session: SparkSession, database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def context_with_a_java_that_fails(folder: Path, times: int) -> tuple[str, list[
     return done.stdout.strip(), done.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_a_jvm_that_ended_at_once_is_started_once_more(tmp_path: Path) -> None:
     said, logged = context_with_a_java_that_fails(tmp_path, 1)
 

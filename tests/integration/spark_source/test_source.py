@@ -269,6 +269,7 @@ def test_columns_that_come_and_go_under_a_running_stream(
     assert full(spark, broker).columns == ["id", "amount", "new"]
 
 
+@pytest.mark.slow
 def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
     spark: SparkSession, broker: KillableBroker, feed: Feed, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

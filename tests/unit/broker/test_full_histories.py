@@ -22,8 +22,8 @@ from venus.codec.packed import Packed
 from venus.codec.stored import StoredRows
 from venus.model import ChangeKind
 
-#: `make test-all` runs twenty times as many.
-HISTORIES = 100
+#: `make test-all` runs forty times as many.
+HISTORIES = 50
 TABLE = 1
 
 
@@ -167,7 +167,7 @@ def wrong(deliver: Deliver, n: int, *, markers: bool = True, **options: Any) -> 
     return found
 
 
-@pytest.mark.parametrize("histories", [HISTORIES, pytest.param(20 * HISTORIES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("histories", [HISTORIES, pytest.param(40 * HISTORIES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("deliver", [in_order, resent, reordered])
 @pytest.mark.parametrize("always_compare", [False, True], ids=["as it comes", "compare path only"])
 def test_the_full_data_is_what_the_source_has(deliver: Deliver, always_compare: bool, histories: int) -> None:

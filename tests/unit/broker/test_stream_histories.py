@@ -35,7 +35,7 @@ from venus.model import Verdict
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
-HISTORIES = 400
+HISTORIES = 250
 STEPS = 120
 CALM_STEPS = 400
 BATCHES = 14

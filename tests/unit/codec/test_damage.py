@@ -42,7 +42,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     return data
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(plain.tables_with_rows(), st.data())
 def test_damaged_copy_text_is_refused_or_read_as_plain_code_reads_it(
     case: tuple[TableSchema, list[plain.Row]], data: st.DataObject
@@ -66,7 +66,7 @@ def test_damaged_copy_text_is_refused_or_read_as_plain_code_reads_it(
     assert others.split() == [plain.encode_row(row[k:], layout.numbers[k:]) for row in expected]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(plain.tables_with_rows(), st.data())
 def test_damaged_rows_are_refused_or_read_as_plain_code_reads_them(
     case: tuple[TableSchema, list[plain.Row]], data: st.DataObject
@@ -100,7 +100,7 @@ def test_damaged_rows_are_refused_or_read_as_plain_code_reads_them(
     assert [list(r) for r in zip(*columns, strict=True)] == expected
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(st.binary(max_size=40), st.lists(st.integers(0, 12), max_size=5))
 def test_any_bytes_and_any_sizes_are_refused_in_good_order(data: bytes, sizes: list[int]) -> None:
     noise = Packed(data, np.array(sizes, dtype=np.uint32))

@@ -24,7 +24,7 @@ from venus.model import Kind, TableSchema
 
 Case = tuple[TableSchema, list[plain.Row]]
 
-many = settings(deadline=None, max_examples=60)
+many = settings(deadline=None, max_examples=40)
 
 
 @pytest.fixture(params=["few rows", "batches"], scope="module", autouse=True)

@@ -11,11 +11,11 @@ PARTS = 8
 
 
 def test_a_set_has_what_where_finds_at_every_level() -> None:
-    found = run_histories(range(1000), STEPS)
+    found = run_histories(range(400), STEPS)
 
-    assert found["leaves"] > 500
-    assert found["fills"] > 3000
-    assert min(found.values()) > 100, found
+    assert found["leaves"] > 200
+    assert found["fills"] > 1200
+    assert min(found.values()) > 40, found
 
 
 # one takes 27 ms of CPU: an eighth of them with `make test-all`, the others at night
