@@ -20,6 +20,9 @@ WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
 -- relation --
 SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%(table)s)
 
+-- encoding --
+SELECT current_setting('server_encoding'), current_database()::text
+
 -- present --
 -- Which of these tables are there, by any kind of relation.
 SELECT t FROM unnest(%(tables)s::text[]) t WHERE to_regclass(t) IS NOT NULL

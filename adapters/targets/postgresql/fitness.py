@@ -42,13 +42,23 @@ def check(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Findin
     try:
         with closing(target.connect("check")) as session:
             constraints = REPLICA if may_be_replica(session) else DEFERRED
-            found = [*names, Finding(where=where, message=f"reachable; {constraints}")]
+            found = [*names, Finding(where=where, message=f"reachable; {constraints}"), *_encoding(session, where)]
             if any(name.blocks for name in names):
                 return found
             more = obstacles(target, session, schemas)
     except VenusError as error:
         return [*names, Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
     return [*found, *(Finding(where=o.where, message=o.message, remedy=o.remedy, blocks=True) for o in more)]
+
+
+def _encoding(session: Session, where: str) -> Iterator[Finding]:
+    """Say that some characters have no place in this database: it refuses rows which have them."""
+    ((encoding, database),) = session.rows(statement("dictionary", "encoding"))
+    if encoding not in ("UTF8", "SQL_ASCII"):  # the latter takes whatever it gets
+        yield Finding(
+            where=where, message=f"encoding is {encoding}: rows with characters that it lacks are refused",
+            remedy=f"make {quoted(database)} with ENCODING 'UTF8', or carry on if the source has no such characters",
+        )  # fmt: skip
 
 
 def _predicates(target: PostgresTarget, schemas: Sequence[TableSchema]) -> list[Finding]:
