@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from venus.model import counted
 from venus.network.topology import PULLS_AS
 
 ACTIVE = "ACTIVE"  # every change is taken over at once
@@ -80,9 +81,13 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
             why = f" ({table.reason})" if table.reason else ""
             found.append(f"{where}: {table.name} is {table.state}{why}; {_way_out(table, at)}".rstrip("; "))
     if condition.left_out:
-        found.append(f"{where}: {condition.left_out:,} more tables do not follow; `venus status` lists them")
+        verb = "does" if condition.left_out == 1 else "do"
+        tables = counted(condition.left_out, "more table")
+        found.append(f"{where}: {tables} {verb} not follow; `venus status` lists them")
     if condition.quarantined:
-        found.append(f"{where}: {condition.quarantined:,} refused changes wait; see `venus quarantine list{at}`")
+        verb = "waits" if condition.quarantined == 1 else "wait"
+        changes = counted(condition.quarantined, "refused change")
+        found.append(f"{where}: {changes} {verb}; see `venus quarantine list{at}`")
     return found
 
 
@@ -112,4 +117,4 @@ def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: floa
     if not connected:
         yield f"{where}: it does not pull; the queue is kept for it: is its broker running, and the line up?"
     if backlog_rows and late_s > late_max_s:
-        yield f"{where}: {backlog_rows:,} changes behind, the oldest {late_s:,.0f} s"
+        yield f"{where}: {counted(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"

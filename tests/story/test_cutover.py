@@ -133,7 +133,7 @@ def done(pipeline: Pipeline, target: str) -> None:
 
 def back(pipeline: Pipeline, target: str) -> None:
     """See that late writes at the source are told of, and that the way back is open while nobody has written here."""
-    pipeline.until(lambda: any("1 changes" in p for p in pipeline.status()["problems"]), "the late write to be seen")
+    pipeline.until(lambda: any("1 change of" in p for p in pipeline.status()["problems"]), "the late write to be seen")
     assert query(target, "SELECT count(*) FROM orders") == [(2,)]
 
     said = pipeline.venus("cutover", "--target", "main", "--undo", code=3).err

@@ -148,5 +148,5 @@ def cut_over(pipeline: Pipeline, application: Any, target: str) -> None:
     with pytest.raises(psycopg2.errors.ForeignKeyViolation):
         query(target, "INSERT INTO app.enroll VALUES (9, 'Math')")
     application.execute("""DELETE FROM "ENROLL" WHERE "STUDENT_ID" = 3""")
-    pipeline.until(lambda: any("1 changes" in p for p in pipeline.status()["problems"]), "the late write to be seen")
+    pipeline.until(lambda: any("1 change of" in p for p in pipeline.status()["problems"]), "the late write to be seen")
     assert query(target, "SELECT count(*) FROM app.enroll") == [(3,)]

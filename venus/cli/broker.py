@@ -10,6 +10,7 @@ import typer
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.logs import LogFormatOption
 from venus.cli.output import plain
+from venus.model import counted
 
 if TYPE_CHECKING:
     from venus.broker.service.process import Addresses
@@ -73,6 +74,10 @@ def _check(run: Invocation) -> int:
         findings += bool(found.finding)
         word, text = ("WRONG", found.finding) if found.finding else ("ok", found.seen)
         run.out.event({"event": "checked", **plain(found)}, f"{word:5} {found.what}: {text}")
-    end = f"{findings} findings: nothing of it may be served" if findings else "everything is as it was written"
+    end = (
+        f"{counted(findings, 'finding')}: nothing of it may be served"
+        if findings
+        else "everything is as it was written"
+    )
     run.out.event({"event": "ended", "findings": findings}, f"{data_dir}: {end}")
     return 1 if findings else 0

@@ -8,6 +8,7 @@ import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Refused
+from venus.model import counted
 from venus.suggest import nearest
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def _business(admin: Admin, name: str, yes: bool) -> str:
     if not yes:
         rows = sum(table.rows_estimate for table in found.tables)
         raise Refused(
-            f"business {name} would be gone for good: {len(found.tables)} tables, about {rows} rows, "
-            f"{found.next_offset} changes; a source could only be filled again",
+            f"business {name} would be gone for good: {counted(len(found.tables), 'table')}, about "
+            f"{counted(rows, 'row')}, {counted(found.next_offset, 'change')}; a source could only be filled again",
             hint="stop its capture and its targets, then repeat with --yes if that is meant",
         )
     admin.forget_business(name)

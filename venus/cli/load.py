@@ -18,6 +18,7 @@ from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.cli.output import Steps
 from venus.errors import ConfigError, VenusError
+from venus.model import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -203,10 +204,13 @@ def answer(
     if only:
         shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
     if filled:
-        shown.append(f"first fill: {sum(filled.values()):,} rows read from the source in {read_s:.1f} s")
-    shown.append(f"target {report.target}: {rows:,} rows in {report.seconds:.1f} s, at offset {report.offset:,}")
+        shown.append(f"first fill: {counted(sum(filled.values()), 'row')} read from the source in {read_s:.1f} s")
+    shown.append(
+        f"target {report.target}: {counted(rows, 'row')} in {report.seconds:.1f} s, at offset {report.offset:,}"
+    )
     if report.parked:
         look = f"venus quarantine list --target {report.target}"
-        shown.append(f"! {report.parked:,} rows were refused by the target: `{look}`")
+        verb = "was" if report.parked == 1 else "were"
+        shown.append(f"! {counted(report.parked, 'row')} {verb} refused by the target: `{look}`")
     run.out.answer(document, *shown)
     return 1 if report.parked else 0

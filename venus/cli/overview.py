@@ -19,6 +19,7 @@ from venus.conditions import (
     set_problems,
     unaccounted_problem,
 )
+from venus.model import counted
 from venus.network.topology import PULLS_AS
 
 #: Beyond the heartbeat: what a busy machine may need for a poll, a flush and a transaction.
@@ -257,7 +258,8 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
             found.append(f"broker -> {where}: no under adapter is connected; is `venus sync` running?")
         if consumer.backlog_rows and consumer.oldest_s > APPLY_LAG_MAX_S:
             found.append(
-                f"broker -> {where}: {consumer.backlog_rows:,} changes behind, the oldest {consumer.oldest_s:.0f} s"
+                f"broker -> {where}: {counted(consumer.backlog_rows, 'change')} behind, "
+                f"the oldest {consumer.oldest_s:.0f} s"
             )
     return found
 
@@ -293,7 +295,7 @@ def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
         for number, name in known.items()
     }
     return [
-        f"{where}: {late[name]:,} changes of {name} at the source since the cut-over ({target.cut_over}); "
+        f"{where}: {counted(late[name], 'change')} of {name} at the source since the cut-over ({target.cut_over}); "
         "nobody carries them over"
         for name in late
         if late[name] > 0 and not broker.error

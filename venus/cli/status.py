@@ -12,6 +12,7 @@ from venus.cli.grid import table
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.traffic import traffic_shown
 from venus.figures import bytes_shown, seconds_shown
+from venus.model import counted
 from venus.network.drawing import away_shown
 from venus.network.topology import PULLS_AS
 
@@ -172,7 +173,9 @@ def mirror_shown(found: MirrorView) -> str:
 def below_shown(below: ConsumerView) -> str:
     """Say how far a broker set is that pulls from this one."""
     behind = (
-        f"{below.backlog_rows:,} changes behind, {seconds_shown(below.oldest_s)}" if below.backlog_rows else "level"
+        f"{counted(below.backlog_rows, 'change')} behind, {seconds_shown(below.oldest_s)}"
+        if below.backlog_rows
+        else "level"
     )
     away = "" if below.connected else "; it does not pull"
     return f"set {below.group.removeprefix(PULLS_AS)} below: offset {below.acknowledged:,}, {behind}{away}"
@@ -190,7 +193,7 @@ def path_table(found: Overview) -> RenderableType:
     waiting = sum(t.log_rows for t in found.source.tables)
     rows: list[tuple[object, ...]] = [
         ("source", source_position(found.source), None,
-         f"{waiting:,} rows in the log" if found.source.asked and not found.source.error else None),
+         f"{counted(waiting, 'row')} in the log" if found.source.asked and not found.source.error else None),
         ("broker", broker_position(found.broker), age(found.broker.captured_age_s), halves_shown(found.broker)),
     ]  # fmt: skip
     rows += [target_row(found, target) for target in found.targets]
@@ -216,7 +219,7 @@ def target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
         position += f", {target.unaccounted_rows:,} unaccounted for"
     waiting = None
     if consumer is not None:
-        waiting = f"{consumer.backlog_rows:,} changes, {bytes_shown(consumer.backlog_bytes)}"
+        waiting = f"{counted(consumer.backlog_rows, 'change')}, {bytes_shown(consumer.backlog_bytes)}"
         if consumer.backlog_rows:
             waiting += f", oldest {seconds_shown(consumer.oldest_s)}"
         if consumer.held_bytes:
@@ -240,7 +243,8 @@ def halves_shown(broker: BrokerView) -> str | None:
     if not broker.halves:
         return "no half message"
     oldest = broker.halves[0]
-    return f"{len(broker.halves)} half messages, oldest {seconds_shown(oldest.age_s)}, {oldest.reviews} reviews"
+    halves, reviews = counted(len(broker.halves), "half message"), counted(oldest.reviews, "review")
+    return f"{halves}, oldest {seconds_shown(oldest.age_s)}, {reviews}"
 
 
 def tables_table(found: Overview) -> RenderableType:

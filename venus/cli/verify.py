@@ -18,6 +18,7 @@ from venus.cli.findings import SHOWN_MAX, document, findings_shown, key_shown, t
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, only_target
 from venus.errors import ConfigError, Unavailable, VenusError
 from venus.figures import seconds_shown
+from venus.model import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -182,7 +183,8 @@ def mend(run: Invocation, settings: Settings, options: Options, result: Result) 
 
     count = len(result.differences)
     if count:
-        run.out.say(f"{count:,} rows are shipped again; waiting up to {seconds_shown(options.wait_s)} for them")
+        rows = f"{counted(count, 'row')} {'is' if count == 1 else 'are'}"
+        run.out.say(f"{rows} shipped again; waiting up to {seconds_shown(options.wait_s)}")
     return repair(settings, options.target, result, wait_s=options.wait_s)
 
 
@@ -236,7 +238,9 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: 
     if len(result.undecided) > SHOWN_MAX:
         shown.append(f"... and {len(result.undecided) - SHOWN_MAX:,} more undecided")
     if would:
-        shown.append(f"{len(result.differences):,} rows would be shipped again; nothing was changed (--dry-run)")
+        shown.append(
+            f"{counted(len(result.differences), 'row')} would be shipped again; nothing was changed (--dry-run)"
+        )
     code = int(result.verdict.value)
     if repaired is not None:
         shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]

@@ -10,7 +10,7 @@ from venus.adapters.dialects.postgresql.connection import Connection
 from venus.adapters.dialects.postgresql.dictionary import Table
 from venus.adapters.dialects.postgresql.names import qualified, quoted
 from venus.adapters.dialects.postgresql.statements import statement
-from venus.model import Finding
+from venus.model import Finding, counted
 
 #: pg_partition_tree, CREATE OR REPLACE TRIGGER.
 VERSION_MIN = 140_000
@@ -41,8 +41,8 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
         found.append(
             Finding(
                 where="tables",
-                message=f"{count} tables, about {estimate} rows; the largest is {largest.namespace}.{largest.name}"
-                f" with about {largest.rows_estimate}",
+                message=f"{counted(count, 'table')}, about {counted(estimate, 'row')}; the largest is {largest.namespace}.{largest.name}"
+                f" with about {largest.rows_estimate:,}",
             )
         )
     return found

@@ -40,7 +40,7 @@ def test_a_business_is_forgotten_after_a_yes(broker: RunningBroker, config: Path
     assert "--target NAME or --business NAME" in venus(config, "--target", "t", "--business", "b", code=2)[1]
     assert "did you mean typo?" in venus(config, "--business", "tipo", "--yes", code=2)[1]
     refused = venus(config, "--business", "typo", code=3)[1]
-    assert "1 tables, about 1 rows, 1 changes" in refused
+    assert "1 table, about 1 row, 1 change;" in refused
     assert "--yes" in refused
 
     out, _ = venus(config, "--business", "typo", "--yes", "--json")

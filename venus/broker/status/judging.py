@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from venus.conditions import set_problems
+from venus.model import counted
 from venus.network.topology import PULLS_AS
 from venus.wire import broker_pb2
 
@@ -65,4 +66,4 @@ def _targets(entry: broker_pb2.BusinessStatus, now_us: int, late_s: float) -> It
             yield f"{where}: no under adapter is connected; is `venus sync` running?"
         late = (now_us - consumer.oldest_unacknowledged_us) / 1e6 if consumer.oldest_unacknowledged_us else 0.0
         if consumer.backlog_rows and late > late_s:
-            yield f"{where}: {consumer.backlog_rows:,} changes behind, the oldest {late:,.0f} s"
+            yield f"{where}: {counted(consumer.backlog_rows, 'change')} behind, the oldest {late:,.0f} s"
