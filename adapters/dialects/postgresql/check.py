@@ -41,8 +41,8 @@ def check(connection: Connection, include: Seq[str], exclude: Seq[str]) -> list[
         found.append(
             Finding(
                 where="tables",
-                message=f"{counted(count, 'table')}, about {counted(estimate, 'row')}; the largest is {largest.namespace}.{largest.name}"
-                f" with about {largest.rows_estimate:,}",
+                message=f"{counted(count, 'table')}, about {counted(estimate, 'row')}; the largest is "
+                f"{largest.namespace}.{largest.name} with about {largest.rows_estimate:,}",
             )
         )
     return found
