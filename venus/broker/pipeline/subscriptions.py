@@ -41,11 +41,13 @@ class Subscriptions:
         self.rows = RowsHere(store)
 
     def read(
-        self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = (), only: Choice | None = None
-    ) -> ReadResult:
+        self, business: str, offset: int, max_bytes: int, table_ids: Sequence[int] = (), only: Choice | None = None,
+        there: Sequence[tuple[int, int]] = (),
+    ) -> ReadResult:  # fmt: skip
         """Return committed increments from `offset` on. Raises OffsetTrimmed, OffsetDiverged.
 
         `table_ids`: batches that concern one of these tables; `only`: nothing but these tables and rows of them.
+        `there`: what comes without its body, because it was sent ahead.
         """
         found = self._catalogue.known(business)
         with self._guard():
@@ -56,7 +58,7 @@ class Subscriptions:
                     return self._cut.body(found, place, whole, part)
 
                 return reader.read(self._store, self._buffer, found, offset, max_bytes, part.ids, cut)
-            result = reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids))
+            result = reader.read(self._store, self._buffer, found, offset, max_bytes, frozenset(table_ids), there=there)
             for increment in result.increments:
                 self.rows.after(found, increment)
             return result

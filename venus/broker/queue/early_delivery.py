@@ -8,6 +8,7 @@ commits on the decision. Nothing of a half that is not decided may be seen by an
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from venus.broker.machine.business import Ahead, Business
 from venus.broker.machine.records import read_body
@@ -44,6 +45,11 @@ class Sent:
         """Whether anything of it is not decided yet."""
         return bool(self._waiting)
 
+    @property
+    def waiting(self) -> tuple[tuple[int, int], ...]:
+        """What is not decided yet, in order: base offsets and digests. It needs no body when it is decided."""
+        return tuple(self._waiting)
+
     def went(self, word: broker_pb2.Increment) -> None:
         """Note what is on its way."""
         match word.state:
@@ -71,6 +77,20 @@ class Sent:
     def withdrawal(self) -> broker_pb2.Increment:
         """Return the word that takes back what was sent ahead."""
         return broker_pb2.Increment(base_offset=self.position, state=broker_pb2.WITHDRAWN)
+
+
+class There:
+    """What a consumer was sent ahead, compared with the queue in order: behind the first difference it has nothing."""
+
+    def __init__(self, waiting: Iterable[tuple[int, int]]) -> None:
+        self._left = iter(waiting)
+
+    def has(self, base_offset: int, digest: int) -> bool:
+        """Whether the batch that comes next in the queue is there."""
+        if next(self._left, None) == (base_offset, digest):
+            return True
+        self._left = iter(())
+        return False
 
 
 def published(business: Business) -> Ahead:

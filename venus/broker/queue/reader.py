@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from venus.broker.machine import home, loss
@@ -11,6 +11,7 @@ from venus.broker.machine.queue_index import Placed
 from venus.broker.machine.records import read_body
 from venus.broker.queue import filled, places
 from venus.broker.queue.buffer import Buffer
+from venus.broker.queue.early_delivery import There
 from venus.broker.store.rocks import Store
 from venus.errors import Corruption, OffsetDiverged, OffsetTrimmed, Unavailable
 from venus.wire import broker_pb2
@@ -106,23 +107,27 @@ def in_range(business: Business, offset: int) -> None:
 
 def read(
     store: Store, buffer: Buffer, business: Business, offset: int, max_bytes: int, table_ids: frozenset[int],
-    cut: Callable[[Placed, bytes], tuple[int, bytes]] | None = None,
+    cut: Callable[[Placed, bytes], tuple[int, bytes]] | None = None, there: Sequence[tuple[int, int]] = (),
 ) -> ReadResult:  # fmt: skip
     """Return at least one increment, if there is one, and no more than `max_bytes` of further ones.
 
-    `cut` makes digest and body of what the reader wants of each batch.
+    `cut` makes digest and body of what the reader wants of each batch. `there` = base offsets and digests of what it
+    was sent ahead: these come without their bodies, as far as they are what comes next.
     """
     in_range(business, offset)
     visible = business.visible_offset
     increments: list[broker_pb2.Increment] = []
     nbytes = passed = 0
     reached = offset
+    ahead = There(there)
     if offset < visible:
         for place in places.walk(store, business, offset):
             if place.base_offset >= visible or passed >= PASSED_MAX:
                 break
             if not place.concerns(table_ids):
                 passed += 1
+            elif ahead.has(place.base_offset, place.digest):
+                increments.append(_increment(place, place.digest, b""))
             elif increments and nbytes + place.nbytes > max_bytes:
                 break
             else:

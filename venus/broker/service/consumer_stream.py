@@ -208,7 +208,7 @@ class ConsumerStream:
             return self._frame_ahead(room) if self.ahead and room > 0 else None
         if (shared := await self._shared_frame(room)) is not None:
             return shared
-        wanted = (self.business, self._position, room, self._tables, self._only)
+        wanted = (self.business, self._position, room, self._tables, self._only, self._sent.waiting)
         if self._reads_here:
             result = self._core.subscriptions.read(*wanted)
         else:
