@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ from venus.adapters.targets.postgresql.control import pause, resume, table_state
 from venus.adapters.targets.postgresql.database import PostgresTarget
 from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.session import Superseded
+from venus.adapters.targets.postgresql.session import Session, Superseded
 from venus.adapters.under.cuts import piece_of
 from venus.model import Kind, LogicalType, TableSchema
 
@@ -121,6 +122,27 @@ def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: 
         broker.release()
         caught_up(database, broker)
     equal(database, feed)
+
+
+def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
+    monkeypatch: pytest.MonkeyPatch, database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    """A DELETE may be a pass over the whole table: one for all keys, but before the rows that come behind them."""
+    settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": 0, "cut_group_rows_max": 10})
+    ran: list[str] = []
+    run = Session.run
+
+    def noting(session: Session, text: str, params: Any = None) -> int:
+        ran.append(text)
+        return run(session, text, params)
+
+    monkeypatch.setattr(Session, "run", noting)
+    with following(settings, "a"):
+        back = [put(i, "back", i) for i in range(1, 21)]
+        feed.cut(*(gone(i) for i in range(1, 41)), *back, *(gone(i) for i in range(51, 91)), batch_rows=10)
+        caught_up(database, broker)
+    equal(database, feed)
+    assert sum('DELETE FROM "shop"."items" t USING' in text for text in ran) == 2
 
 
 def _busy(database: str) -> bool:

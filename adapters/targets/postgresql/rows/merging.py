@@ -104,7 +104,8 @@ class Merging:
                 return
             pending.inserts_only = False
         self._stage(pending, rows)
-        if self._in_pieces(pending.table_id):
+        # Keys that are only to be deleted wait in their staging table: each DELETE may be a pass over the whole table.
+        if pending.live_staged and self._in_pieces(pending.table_id):
             self._merged.add(pending.table_id)
             self._unstage(pending)
             pending.live_staged = pending.gone_staged = False
