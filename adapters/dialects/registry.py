@@ -1,14 +1,14 @@
 """Which databases can be a source, by the scheme of their URL.
 
-Adding one = a folder with a module `source` that has `open_source(settings)` and a module `survey` (surveying.py), one
-line here, and a pass through the conformance suite. A driver is imported only when its database is asked for.
+Adding one = a folder with a module `source` that has `open_source(settings)` and a module `survey` (surveying.py), a
+line in `folders.py`, and a pass through the conformance suite. A driver is imported only when its database is asked
+for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -16,18 +16,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from venus.adapters.dialects.contract import InstallStep, Option, Source
+from venus.adapters.dialects.folders import DIALECTS
 from venus.adapters.dialects.surveying import Asked, Survey, Surveyor
 from venus.config import Settings
 from venus.errors import ConfigError
 
-#: Folder of the dialect, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
-DIALECTS = {
-    "oracle": "oracle",
-    "mariadb": "mysql",
-    "mysql": "mysql",
-    "postgresql": "postgresql",
-    "sqlite": "sqlite",
-}
+__all__ = ["DIALECTS", "adopt", "dialect_of", "open_source", "options_of", "survey"]
 
 
 class _SourceModule(Protocol):
@@ -91,14 +85,6 @@ def options_of(dialect: str) -> frozenset[Option]:
     """Return what may be asked of a dialect beyond the usual; asked before its driver is imported."""
     package = import_module(f"venus.adapters.dialects.{dialect}")
     return cast(frozenset[Option], getattr(package, "OPTIONS", frozenset()))
-
-
-@cache
-def upper_case_names(dialect: str) -> bool:
-    """Whether a dialect's dictionary has unquoted names in upper case; False for a dialect that is not here."""
-    if dialect not in DIALECTS.values():
-        return False
-    return bool(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "UPPER_CASE_NAMES", False))
 
 
 def _with(option: Option) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from venus.config import Settings
+if TYPE_CHECKING:
+    from venus.config import Settings
 
 NO_SECRET = SecretStr("")
 TOKEN_VARIABLE = "VENUS_SECURITY__CLIENT_TOKEN"

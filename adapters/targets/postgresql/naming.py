@@ -12,11 +12,14 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from venus.adapters.dialects.registry import upper_case_names
-from venus.config import Settings
+from venus.adapters.dialects.folders import upper_case_names
 from venus.errors import Refused
 from venus.model import OwnType, TableSchema
+
+if TYPE_CHECKING:
+    from venus.config import Settings
 
 NAME_BYTES_MAX = 63
 #: What SQLite calls its only schema.

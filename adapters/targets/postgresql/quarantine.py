@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
-from venus.adapters.targets.postgresql.apply.parking import PARKED
 from venus.adapters.targets.postgresql.command import command, matching, one_session
 from venus.adapters.targets.postgresql.database import CATCHUP, HALTED, PostgresTarget
 from venus.adapters.targets.postgresql.replica import may_be_replica
 from venus.adapters.targets.postgresql.rows.keyed import keyed_text
+from venus.adapters.targets.postgresql.rows.parked import PARKED
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import Refusal, Session
 from venus.adapters.under.fold import Rows

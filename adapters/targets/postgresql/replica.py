@@ -6,11 +6,15 @@ more at the target they would do harm: deleting a parent and inserting it again 
 
 from __future__ import annotations
 
-from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
+from typing import TYPE_CHECKING
+
 from venus.adapters.targets.postgresql.naming import quoted
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.targets.postgresql.statements import statement
 from venus.errors import DatabaseUnavailable, Refused, VenusError
+
+if TYPE_CHECKING:
+    from venus.adapters.targets.postgresql.database import PostgresTarget, TableState
 
 REPLICA = "foreign keys and triggers are off while VENUS applies (session_replication_role = replica)"
 DEFERRED = "foreign keys are checked at the end of each transaction (this role may not set session_replication_role)"

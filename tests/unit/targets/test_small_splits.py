@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 from hypothesis import given
@@ -37,3 +39,9 @@ def test_each_split_is_in_one_group_in_order_and_no_group_is_too_large(estimates
 
 def test_empty_tables_share_connections_also_where_they_come_first() -> None:
     assert [len(group) for group in small_together(tasks(*[0] * 40, 5))] == [GROUP_SPLITS, 41 - GROUP_SPLITS]
+
+
+def test_a_process_that_loads_splits_imports_no_configuration() -> None:
+    """Each of them is started afresh, and what it imports is a part of every load."""
+    text = "import sys, venus.adapters.targets.postgresql.load.task as t; print('venus.config' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", text], capture_output=True, check=True).stdout.split() == [b"False"]

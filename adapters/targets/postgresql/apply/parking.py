@@ -6,26 +6,21 @@ table is kept as well, to be seen, but is applied again from the stream.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from venus.adapters.targets.postgresql.apply.counts import Counts
 from venus.adapters.targets.postgresql.catalogue import Catalogue
 from venus.adapters.targets.postgresql.database import HALTED, PostgresTarget
+from venus.adapters.targets.postgresql.rows.parked import LOADED, PARKED, key_texts
 from venus.adapters.targets.postgresql.rows.refused import positions_of
 from venus.adapters.targets.postgresql.rows.verdicts import Suspect, Verdicts
 from venus.adapters.targets.postgresql.session import Session
 from venus.adapters.under.cuts import Piece
 from venus.adapters.under.fold import Rows, rows_of
 from venus.codec.changes import TableChanges
-from venus.codec.columns import keys_to_columns
 from venus.codec.layout import Layout
 from venus.model import ChangeKind, TableSchema
 
-PARKED = "PARKED"
-#: Offset of rows that the target refused during the full load: before every increment.
-LOADED = -1
 #: What is said of a change that waits because an earlier one of its key does.
 BEHIND = "behind an earlier change of its key"
 
@@ -123,15 +118,3 @@ class Parking:
             return None
         self._explained.add((table_id, record_id))
         return suspects.get(record_id)
-
-
-def key_texts(rows: Rows, layout: Layout) -> list[str]:
-    """Return the keys as people read them: a JSON object each."""
-    names = layout.schema.key
-    columns = keys_to_columns(rows.record_ids, layout)
-    found = []
-    for key in zip(*columns, strict=True):
-        shown = {n: v.hex() if isinstance(v, bytes) else v for n, v in zip(names, key, strict=True)}
-        # PostgreSQL's text has no NUL; JSON writes it as an escape.
-        found.append(json.dumps(shown, ensure_ascii=False))
-    return found

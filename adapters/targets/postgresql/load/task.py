@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from venus.adapters.targets.postgresql.apply.parking import LOADED, PARKED, key_texts
 from venus.adapters.targets.postgresql.load.lines import Lines
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, Placed
 from venus.adapters.targets.postgresql.replica import may_be_replica
+from venus.adapters.targets.postgresql.rows.parked import LOADED, PARKED, key_texts
 from venus.adapters.targets.postgresql.rows.refused import Search, positions_of
 from venus.adapters.targets.postgresql.rows.rowcopy import copy_full, copy_rows
 from venus.adapters.targets.postgresql.rows.verdicts import SUSPECTS_MAX, Suspect
