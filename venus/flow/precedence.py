@@ -57,8 +57,8 @@ class Precedence:
     #: For how long each kind of large work has rested.
     rested_s: dict[str, float] = field(default_factory=dict)
     _senders: dict[Hashable, _Sender] = field(default_factory=dict)
-    _small_at: float = float("-inf")
-    _small_one: Hashable = None
+    _small: dict[Hashable, float] = field(default_factory=dict)  # when each was small, the newest last
+    _small_at: float = float("-inf")  # the newest of them, for the other threads
     _large_at: float = float("-inf")
 
     # -- small commits -------------------------------------------------------------------------------------------
@@ -72,9 +72,15 @@ class Precedence:
             del self._senders[next(iter(self._senders))]
         self._senders[business] = sender
         if sender.nbytes <= SMALL_BYTES:
-            self._small_at, self._small_one = now, business
-        elif self._small_one == business:  # it was small before: nobody rests for what is large itself by now
-            self._small_at, self._small_one = float("-inf"), None
+            self._is_there(business, now)
+        elif self._small.pop(business, None) is not None:  # nobody rests for what is large itself by now
+            self._small_at = next(reversed(self._small.values()), float("-inf"))
+
+    def _is_there(self, business: Hashable, now: float) -> None:
+        self._small.pop(business, None)
+        if len(self._small) >= SENDERS_MAX:
+            del self._small[next(iter(self._small))]
+        self._small[business] = self._small_at = now
 
     def is_small(self, business: Hashable, now: float) -> bool:
         """Whether a business has sent little lately."""
@@ -89,7 +95,7 @@ class Precedence:
         """
         if not self.is_small(business, asked_at):
             return
-        self._small_at, self._small_one = now, business
+        self._is_there(business, now)
         if now - self._large_at >= SEEN_S:
             self.quiet_s = self.quiet_s * (_GROWS if took_s > self.quiet_s else _SHRINKS) if self.quiet_s else took_s
         elif took_s > self.goal_s:

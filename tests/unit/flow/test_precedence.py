@@ -209,6 +209,17 @@ def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "somebody else is small"
 
 
+def test_who_becomes_large_takes_the_precedence_of_nobody_else() -> None:
+    """Only the last small one was remembered: when that was a flood at its start, the others had none for a while."""
+    scene = Scene()
+    scene.commits(50, 1.0)
+    scene.commit(1.0, business=LARGE)
+    scene.precedence.arrived(LARGE, 2 * SMALL_BYTES, scene.now)
+    assert scene.turn() > 0.0
+    scene.now += SEEN_S - 0.005
+    assert scene.turn() == 0.0, "and that of the others ends with their own last commit"
+
+
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 10))))
 def test_large_work_always_gets_its_part(events: list[tuple[float, float, float]]) -> None:
     scene = Scene()
@@ -230,3 +241,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         found.arrived(n, 2 * SMALL_BYTES, 1.0)
     assert len(found._senders) == 3
     assert not found.is_small(9, 1.0), "the newest are remembered"
+    for n in range(10):
+        found.arrived(100 + n, 1, 1.0)
+    assert len(found._senders) == 3
+    assert list(found._small) == [107, 108, 109], "the newest are remembered"
