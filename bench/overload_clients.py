@@ -20,32 +20,88 @@ from venus.rpc.producer import Producer
 from venus.rpc.snapshots import Snapshots
 
 BATCH_ROWS = 1000
+#: How often a flood that has sent what is due looks what has come to the disk.
+LOOK_S = 0.002
 spawn = multiprocessing.get_context("spawn")
 
 
-def flood(address: str, business: str, stop: Event, said: Queue[float]) -> None:
-    """Commit batches as fast as the broker takes them; say how many times as many there would have been."""
+class Source:
+    """What a flood sends: batch after batch, each committed once it is on the broker's disk."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._digests: dict[int, int] = {}
+        self._sent = self._decided = 0
+        #: For how long it waited until the window of the producer had room.
+        self.waited_s = 0.0
+
+    def send(self) -> None:
+        """Send the next batch; wait while the broker takes none."""
+        self._sent += 1
+        half = make_half(self._sent, (self._sent - 1) * BATCH_ROWS + 1, BATCH_ROWS)
+        self._digests[self._sent] = half.digest
+        asked = time.monotonic()
+        self._producer.send_half(half)
+        self.waited_s += time.monotonic() - asked
+        self.decide()
+
+    def decide(self) -> None:
+        """Commit what has come to the disk."""
+        through = self._producer.persisted_through
+        if through > self._decided:
+            self._decided = through
+            self._producer.decide(through, self._digests[through], Verdict.COMMIT)
+
+    @property
+    def taken(self) -> int:
+        """How many batches are committed."""
+        return self._producer.decided_through
+
+    def finish(self) -> None:
+        """Commit everything that was sent."""
+        self._producer.wait_persisted(self._sent)
+        self._producer.decide(self._sent, self._digests[self._sent], Verdict.COMMIT)
+        self._producer.wait_decided(self._sent, 120)
+
+
+def flood(address: str, business: str, pace: float, stop: Event, said: Queue[float]) -> None:
+    """Commit batches; say how many times as much as was taken it offered.
+
+    `pace` is in rows a second; 0 = as fast as the broker takes them.
+    """
     with Producer(address, business, business, window_bytes_max=32 << 20) as producer:
         producer.connect(0, 0)
-        number = decided = 0
-        digests: dict[int, int] = {}
-        began, waited_s = time.monotonic(), 0.0
-        while not stop.is_set():
-            number += 1
-            half = make_half(number, (number - 1) * BATCH_ROWS + 1, BATCH_ROWS)
-            digests[number] = half.digest
-            asked = time.monotonic()
-            producer.send_half(half)
-            waited_s += time.monotonic() - asked
-            through = producer.persisted_through
-            if through > decided:
-                decided = through
-                producer.decide(decided, digests[decided], Verdict.COMMIT)
-        took_s = time.monotonic() - began
-        producer.wait_persisted(number)
-        producer.decide(number, digests[number], Verdict.COMMIT)
-        producer.wait_decided(number, 120)
-    said.put(took_s / max(0.001, took_s - waited_s))
+        source = Source(producer)
+        offered = keep_pace(source, pace, stop) if pace else send_all(source, stop)
+        source.finish()
+    said.put(offered)
+
+
+def send_all(source: Source, stop: Event) -> float:
+    """Send as fast as the broker takes it; return how many times as much there would have been."""
+    began = time.monotonic()
+    while not stop.is_set():
+        source.send()
+    took_s = time.monotonic() - began
+    return took_s / max(0.001, took_s - source.waited_s)
+
+
+def keep_pace(source: Source, rows_per_s: float, stop: Event) -> float:
+    """Offer so much, whatever is taken of it; return how many times as much that was.
+
+    What the broker has no room for stays at the source, as changes stay in a log table, and goes when there is room.
+    """
+    began, taken = time.monotonic(), source.taken
+    due, sent = 0.0, 0
+    while not stop.is_set():
+        due = (time.monotonic() - began) * rows_per_s / BATCH_ROWS
+        if sent < due:
+            source.send()
+            sent += 1
+        else:
+            time.sleep(LOOK_S)
+            source.decide()
+    return due / max(1, source.taken - taken)
 
 
 def read(address: str, business: str, stop: Event) -> None:

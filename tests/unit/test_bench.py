@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench import trickle, venus_cluster
+from bench import overload_clients, trickle, venus_cluster
 from bench.figures import page
 from bench.figures.figure import Figure, Finding, times_peer
 from bench.overload import Seen, count, details_first, findings_of_latencies
-from bench.overload_clients import BATCH_ROWS, Latencies, halves_of_the_machine, on_cores
+from bench.overload_clients import BATCH_ROWS, Latencies, halves_of_the_machine, keep_pace, on_cores
 from bench.peers import jars
 from bench.trickle import NOBODY, PARTS, TRIGGERS, VENUS, Spell
 from bench.usage import Usage
@@ -48,6 +49,40 @@ def test_every_lane_is_held_against_itself_and_the_echo_is_no_goal() -> None:
         ("9 x", True),
         ("10.1 ms", True),
     ]
+
+
+class SlowSource:
+    """A source whose broker takes a batch in so many seconds, and the event that ends it after ten."""
+
+    def __init__(self, batch_s: float) -> None:
+        self._batch_s = batch_s
+        self.now = 0.0
+        self.taken = 0
+
+    def send(self) -> None:
+        self.taken += 1
+        self.now += self._batch_s
+
+    def decide(self) -> None:
+        pass
+
+    def is_set(self) -> bool:
+        return self.now >= 10.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("batch_s", "times"), [(0.1, 2.0), (0.01, 1.0)])
+def test_a_flood_offers_what_its_pace_says_whatever_is_taken(
+    batch_s: float, times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source: Any = SlowSource(batch_s)
+    monkeypatch.setattr(overload_clients, "time", source)
+    assert keep_pace(source, 20.0 * BATCH_ROWS, source) == pytest.approx(times, rel=0.02)
 
 
 def test_rows_are_lost_if_a_batch_is_undecided_or_not_whole() -> None:
