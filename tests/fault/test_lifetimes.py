@@ -78,7 +78,9 @@ def test_nothing_is_left_over_by_a_kill(
     suite: Path, test: str, options: tuple[str, ...], killed: str, servers: set[str]
 ) -> None:
     sign = f"TEST_OF_LIFETIMES={suite}"  # a mark of this test's own: the mechanism must not be asked about itself
-    environ = os.environ | {"PYTHONPATH": str(ROOT), "TEST_OF_LIFETIMES": str(suite)}
+    # A temporary folder of its own: pytest closes the common one to the user of root's servers.
+    own = {"PYTHONPATH": str(ROOT), "TEST_OF_LIFETIMES": str(suite), "PYTEST_DEBUG_TEMPROOT": str(suite)}
+    environ = os.environ | own
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, f"test_it.py::{test}"]
     with (suite / "said").open("wb") as said:
         run = subprocess.Popen(
