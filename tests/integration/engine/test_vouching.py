@@ -184,7 +184,7 @@ def test_a_damaged_block_is_a_finding_also_where_the_layout_is_read(
     assert run(["broker", "--check"]) == 1
     shown = capsys.readouterr().out
     assert "WRONG" in shown
-    assert "findings: nothing of it" in " ".join(shown.split())
+    assert "1 finding: nothing of it" in " ".join(shown.split())
 
 
 def test_a_store_without_a_witness_is_not_said_to_be_as_its_witness_has_it(data: Path) -> None:
