@@ -33,7 +33,7 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 	$(BIN)/python -m tests.support.protos --check
 	$(BIN)/python -m tests.support.advisories
 
-test: $(VENV)/.dev ## the suite: 15 to 30 minutes on 2 cores
+test: $(VENV)/.dev ## the suite: 14 to 20 minutes on 2 cores
 	$(PYTEST) -m "not slow and not oracle"
 
 # What is slow is in few files: its tests are spread one by one.
