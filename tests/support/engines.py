@@ -288,6 +288,18 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+def the_business(engine: Core) -> Business:
+    """Return the only business of an engine."""
+    (business,) = engine.catalogue.present()
+    return business
+
+
+def caught_up(engine: Core) -> None:
+    """Wait until the full data has everything that is visible."""
+    business = the_business(engine)
+    wait_until(lambda: business.materialised.offset == business.visible_offset)
+
+
 def status(engine: Core) -> broker_pb2.BusinessStatus:
     """Return what the engine says of the one business."""
     return engine.status(BUSINESS).businesses[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import engines
-from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.engines import BUSINESS, WAIT_S, Clock, Producer, caught_up, the_business
 from tests.support.stored import HEAD
 from venus.broker.core import Core
 from venus.broker.machine import records
@@ -30,16 +30,6 @@ from venus.flow.small import SMALL_BYTES
 from venus.model import ChangeKind
 
 DAY_S = 86_400.0
-
-
-def the_business(engine: Core) -> Business:
-    (business,) = engine.catalogue.present()
-    return business
-
-
-def caught_up(engine: Core) -> None:
-    business = the_business(engine)
-    engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
 
 
 def stored(engine: Core, table_id: int = 1) -> dict[bytes, bytes]:

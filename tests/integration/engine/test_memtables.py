@@ -9,23 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import engines
-from tests.support.engines import WAIT_S, Producer
-from venus.broker.core import Core
-from venus.broker.machine.business import Business
+from tests.support.engines import WAIT_S, Producer, caught_up, the_business
 from venus.broker.snapshot import pacing
 from venus.broker.store import keys
 from venus.broker.store.options import DELAYING_MEMTABLES
 from venus.broker.store.rocks import Store
-
-
-def the_business(engine: Core) -> Business:
-    (business,) = engine.catalogue.present()
-    return business
-
-
-def caught_up(engine: Core) -> None:
-    business = the_business(engine)
-    engines.wait_until(lambda: business.materialised.offset == business.visible_offset)
 
 
 def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:

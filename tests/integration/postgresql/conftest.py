@@ -15,6 +15,9 @@ from tests.support.postgres import libpq
 from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql.source import PostgresSource
 
+#: Opens the source and follows it.
+Start = Callable[[], Follower]
+
 
 class Sql:
     """A session that commits every statement by itself."""
@@ -36,6 +39,11 @@ class Sql:
         deadline = time.monotonic() + 60
         while not self("SELECT 1 FROM pg_locks WHERE NOT granted"):
             assert time.monotonic() < deadline, "nobody waits"
+
+
+def keys(follower: Follower, table: str) -> set[str]:
+    """Return the keys of a table's rows, by their first column."""
+    return {str(key[0]) for key in follower.rows(table)}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.integration.postgresql.conftest import Sql
+from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.follower import Follower
 from venus.adapters.dialects.fillplace import Place
 from venus.adapters.dialects.halting import Halts
@@ -25,9 +25,6 @@ from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.statements import statement
 from venus.errors import DatabaseUnavailable, VenusError
 from venus.model import BatchNo, ChangeKind
-
-Start = Callable[[], Follower]
-
 
 # -- plans -----------------------------------------------------------------------------------------------------------
 

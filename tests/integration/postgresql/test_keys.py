@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
-from tests.integration.postgresql.conftest import Sql
+from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.follower import Follower
 from tests.support.postgres import Server, libpq
 from venus.adapters.dialects.postgresql.source import PostgresSource
@@ -17,7 +16,6 @@ from venus.model import Finding
 
 pytestmark = pytest.mark.integration
 
-Start = Callable[[], Follower]
 
 #: Tables without a key, with two rows each that cannot be told apart.
 KINDS = {

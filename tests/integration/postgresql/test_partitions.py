@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.integration.postgresql.conftest import Sql
-from tests.support.follower import Follower
+from tests.integration.postgresql.conftest import Sql, Start, keys
 from venus.model import ChangeKind
-
-Start = Callable[[], Follower]
-
-
-def keys(follower: Follower, table: str) -> set[str]:
-    return {str(key[0]) for key in follower.rows(table)}
 
 
 @pytest.fixture

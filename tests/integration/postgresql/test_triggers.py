@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import psycopg2
 import pytest
 
-from tests.integration.postgresql.conftest import Sql
+from tests.integration.postgresql.conftest import Sql, Start, keys
 from tests.support.follower import Follower
 from tests.support.postgres import Server
 from venus.adapters.dialects.postgresql.source import PostgresSource
-
-Start = Callable[[], Follower]
-
-
-def keys(follower: Follower, table: str) -> set[str]:
-    return {str(key[0]) for key in follower.rows(table)}
-
 
 # -- partitions and inheritance ------------------------------------------------------------------------------------
 

@@ -10,8 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.integration.postgresql.conftest import Sql
-from tests.support.follower import Follower
+from tests.integration.postgresql.conftest import Sql, Start
 from venus.adapters.dialects.postgresql import connection as connections
 from venus.adapters.dialects.postgresql import source as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
@@ -19,7 +18,6 @@ from venus.errors import SourceError
 
 pytestmark = pytest.mark.integration
 
-Start = Callable[[], Follower]
 _WAIT = re.compile(r"EXECUTE venus_wait \('\{.*\}', [0-9.]+, (\d+)\); EXECUTE venus_dirty")
 
 

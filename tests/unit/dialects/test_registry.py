@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from venus.adapters.dialects.registry import DIALECTS, dialect_of, open_source
+from venus.adapters.dialects.folders import DIALECTS
+from venus.adapters.dialects.registry import dialect_of, open_source
 from venus.adapters.dialects.sqlite.connection import file_of
 from venus.config import Settings
 from venus.errors import ConfigError, NoSuchDatabase

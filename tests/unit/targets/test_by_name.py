@@ -9,7 +9,8 @@ from pathlib import Path
 
 from venus.adapters.dialects.contract import Capabilities as DialectCapabilities
 from venus.adapters.dialects.contract import Option
-from venus.adapters.dialects.registry import DIALECTS, options_of
+from venus.adapters.dialects.folders import DIALECTS
+from venus.adapters.dialects.registry import options_of
 from venus.adapters.targets.contract import WITHOUT, Capabilities
 from venus.adapters.targets.registry import KINDS
 
