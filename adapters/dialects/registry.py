@@ -21,8 +21,6 @@ from venus.adapters.dialects.surveying import Asked, Survey, Surveyor
 from venus.config import Settings
 from venus.errors import ConfigError
 
-__all__ = ["DIALECTS", "adopt", "dialect_of", "open_source", "options_of", "survey"]
-
 
 class _SourceModule(Protocol):
     def open_source(self, settings: Settings) -> Source: ...

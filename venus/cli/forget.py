@@ -50,9 +50,8 @@ def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
     groups = [c.group for b in admin.status(business).businesses if b.business == business for c in b.consumers]
     if group not in groups:
         known = [g.removeprefix(f"{business}/") for g in groups]
-        raise ConfigError(
-            f"the broker knows no target {target!r}{nearest(target, known)}", hint="known: " + ", ".join(known)
-        )
+        hint = f"it has {', '.join(known)}" if known else "it has none"
+        raise ConfigError(f"the broker knows no target {target!r}{nearest(target, known)}", hint=hint)
     if not yes:
         raise Refused(
             f"target {target} would have to be loaded again after this", hint="repeat with --yes if that is meant"

@@ -28,6 +28,7 @@ from venus.adapters.targets.postgresql.session import Session
 from venus.codec.chunk import Totals
 from venus.config import Settings
 from venus.errors import Diverged, SnapshotExpired, TargetError, VenusError
+from venus.model import counted
 from venus.rpc import rows_wire
 from venus.rpc.snapshots import Snapshots
 from venus.rpc.subscriber import Subscriber
@@ -264,7 +265,7 @@ class _Load:
         target.own(session, "set_loaded", offset=snapshot.offset)
         for table_id, count in parked.items():
             if count and target.config.on_error != "quarantine":
-                reason = f"the target refused {count} rows of the full load; see the quarantine"
+                reason = f"the target refused {counted(count, 'row')} of the full load; see the quarantine"
                 target.set_state(session, table_id, HALTED, held_from=snapshot.offset, reason=reason)
         target.own(session, "set_job", state="done")
 
