@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ class Poller:
         self.reads.recv(1)
         self.turns.append(len(self._queue))
         self._queue.clear()
+        time.sleep(0.002)  # a turn takes time, in which gRPC's thread goes on: else it may be one event a turn anyhow
 
     def close(self) -> None:
         self._thread.join(10)
