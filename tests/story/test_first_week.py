@@ -90,7 +90,7 @@ def test_the_week_goes_as_it_is_written(
     assert query(target, "SELECT count(*) FROM app.enroll") == [(400,)]
     for report in ("assessment.html", "verification.html"):
         assert (pipeline.folder / report).read_text().startswith("<!doctype html>")
-    assert (pipeline.folder / "way-out.sql").read_text() == "-- nothing blocks\n"
+    assert (pipeline.folder / "fixes.sql").read_text() == "-- nothing blocks\n"
     assert (pipeline.folder / "cutover-main.txt").exists()
 
 
