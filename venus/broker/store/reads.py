@@ -6,10 +6,10 @@ one made by `items()`, `keys()` or `values()`, which ends silently at a damaged 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from venus.broker.store import keys
 from venus.broker.store.failures import wrapped
 from venus.errors import StorageError
 
-#: How many rows are taken from an iterator at once while rows are small: so many may go beyond a limit of bytes.
+#: How many rows are taken from an iterator at once while rows are small.
 _RUN_ROWS_MAX = 64
 _SMALL_BYTES = 4 << 10
+#: So much may go beyond a limit of bytes: a run of small rows. What is larger is left for the next call.
+BEYOND_BYTES = _RUN_ROWS_MAX * _SMALL_BYTES
 #: Keys that are walked in one call of C: the interpreter's lock is held meanwhile.
 _AT_ONCE = 512
 
@@ -68,7 +70,10 @@ class Reads:
     def range(
         self, family: str, start: bytes, stop: bytes, *, rows_max: int, bytes_max: int
     ) -> tuple[list[bytes], list[bytes], bool]:
-        """Read a run of keys and values at once; the last item says whether `stop` was reached."""
+        """Read a run of keys and values at once; the last item says whether `stop` was reached.
+
+        At least one pair if there is one; further values come to `bytes_max` and BEYOND_BYTES at most.
+        """
         pairs = self._views[family].items(from_key=start, read_opt=self._no_cache)
         found_keys: list[bytes] = []
         found_values: list[bytes] = []
@@ -77,11 +82,14 @@ class Reads:
             run = list(islice(pairs, min(step, rows_max - len(found_keys))))
             if not run:
                 break
-            found_keys += [key for key, _ in run]
-            found_values += [value for _, value in run]
+            fits = _fitting([value for _, value in run], left, alone=not found_keys)
+            found_keys += [key for key, _ in run[:fits]]
+            found_values += [value for _, value in run[:fits]]
             if stop and found_keys[-1] >= stop:
                 inside = bisect_left(found_keys, stop)
                 return found_keys[:inside], found_values[:inside], True
+            if fits < len(run):
+                return found_keys, found_values, stop != b"" and run[fits][0] >= stop
             nbytes = sum(map(len, found_values[-len(run) :]))
             left -= nbytes
             step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
@@ -95,7 +103,8 @@ class Reads:
     ) -> tuple[list[bytes], bool]:
         """Read a run of values alone, half the price of keys and values; the last item says whether `last` was reached.
 
-        `last` is the key and value at which to end; `before` finds them. No earlier value may equal it.
+        `last` is the key and value at which to end; `before` finds them. No earlier value may equal it. At least one;
+        further ones come to `bytes_max` and BEYOND_BYTES at most.
         """
         walk = self._views[family].values(from_key=start, read_opt=self._no_cache)
         found: list[bytes] = []
@@ -105,9 +114,12 @@ class Reads:
             if not run:
                 deque(self.scan(family, start, last[0]), maxlen=0)  # says what is damaged
                 raise StorageError(f"cannot read {self.path}: a walk by value missed its end", hint=_AGAIN)
-            if last[1] in run:
+            fits = _fitting(run, left, alone=not found)
+            if last[1] in run[:fits]:
                 return found + run[: run.index(last[1]) + 1], True
-            found += run
+            found += run[:fits]
+            if fits < len(run):
+                return found, False
             nbytes = sum(map(len, run))
             left -= nbytes
             step = min(2 * step, _RUN_ROWS_MAX) if nbytes <= step * _SMALL_BYTES else 1
@@ -185,3 +197,15 @@ class Reads:
             cursor.status()
         except Exception as error:
             raise wrapped(self.path, error, "read") from error
+
+
+def _fitting(values: Sequence[bytes], left: int, *, alone: bool) -> int:
+    """Return how many of a run may be taken while so many bytes are left; the first one always if it is `alone`.
+
+    That rows were small says nothing of the next ones: 64 large ones would fit into no message.
+    """
+    most = left + BEYOND_BYTES
+    if sum(map(len, values)) <= most:
+        return len(values)
+    fits = bisect_right(list(accumulate(map(len, values))), most)
+    return max(fits, 1) if alone else fits
