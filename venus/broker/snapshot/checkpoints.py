@@ -7,17 +7,16 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from venus.broker.store import rocks as stores
 from venus.broker.store.rocks import Store
+from venus.errors import SnapshotExpired
 
 
 @dataclass(slots=True, eq=False)
 class _Reader:
     store: Store
     users: int = 0
-    closing: bool = False
 
 
 class Checkpoints:
@@ -27,6 +26,7 @@ class Checkpoints:
         self._directory = directory
         self._lock = threading.Lock()
         self._readers: dict[str, _Reader] = {}
+        self._going: set[str] = set()  # dropped, and not removed yet
 
     def path(self, name: str) -> Path:
         """Return where a checkpoint lies, or will."""
@@ -34,9 +34,14 @@ class Checkpoints:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Store]:
-        """Open a checkpoint; it stays open for the next one who reads it."""
+        """Open a checkpoint; it stays open for the next one who reads it.
+
+        Raises SnapshotExpired if it was dropped: whoever asked for it did not know yet that its last lease has ended.
+        """
         with self._lock:
             reader = self._readers.get(name)
+            if name in self._going or (reader is None and not self.path(name).is_dir()):
+                raise SnapshotExpired("the snapshot was closed meanwhile", hint="open a new one and load again")
             if reader is None:
                 reader = self._readers[name] = _Reader(Store(self.path(name), read_only=True))
             reader.users += 1
@@ -45,18 +50,17 @@ class Checkpoints:
         finally:
             with self._lock:
                 reader.users -= 1
-                last = reader.closing and reader.users == 0
+                last = name in self._going and reader.users == 0
             if last:
                 self._remove(name, reader)
 
     def drop(self, name: str) -> None:
         """Remove a checkpoint as soon as nobody reads it."""
         with self._lock:
-            reader: Any = self._readers.get(name)
-            if reader is not None:
-                reader.closing = True
-                if reader.users:
-                    return  # the one who reads closes it
+            self._going.add(name)
+            reader = self._readers.get(name)
+            if reader is not None and reader.users:
+                return  # the one who reads closes it
         self._remove(name, reader)
 
     def drop_others(self, names: Set[str]) -> None:
@@ -79,3 +83,5 @@ class Checkpoints:
         if reader is not None:
             reader.store.close()
         stores.remove(self.path(name))
+        with self._lock:
+            self._going.discard(name)
