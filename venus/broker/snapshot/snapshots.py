@@ -151,13 +151,8 @@ class Snapshots:
             )
         with self._lock:
             self._provisional[business.number] = business.materialised.offset
-        name = uuid.uuid4().hex
-        path = self._holding.checkpoints.path(name)
         try:
-            self._checkpoint(business, path).result(_CHECKPOINT_WAIT_S)
-            now, until = self._clock_us(), self._holding.until(lease_s)
-            with self._holding.checkpoints.reading(name) as store:
-                pin = inside.look(store, business, name, now=now, until=until, lease_s=lease_s, holder=request.holder)
+            pin = self._cut(business, lease_s, request.holder)
             self._holding.add(pin)
         except FutureTimeout:
             raise Unavailable("the full data is too far behind to cut a snapshot", hint="try again later") from None
@@ -165,6 +160,19 @@ class Snapshots:
             with self._lock:
                 self._provisional.pop(business.number, None)
         return pin
+
+    def _cut(self, business: Business, lease_s: int, holder: str) -> Pin:
+        """Make a checkpoint and return a lease on it. One that is of no use, or comes too late, is removed again."""
+        checkpoints, name = self._holding.checkpoints, uuid.uuid4().hex
+        made = self._checkpoint(business, checkpoints.path(name))
+        try:
+            made.result(_CHECKPOINT_WAIT_S)
+            now, until = self._clock_us(), self._holding.until(lease_s)
+            with checkpoints.reading(name) as store:
+                return inside.look(store, business, name, now=now, until=until, lease_s=lease_s, holder=holder)
+        except BaseException:
+            made.add_done_callback(lambda _: checkpoints.drop(name))
+            raise
 
     def _describe(self, pin: Pin, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
         with self._holding.checkpoints.reading(pin.directory) as store:
