@@ -86,7 +86,9 @@ class Publisher:
             with business.lock:
                 business.reviews.settle(applied.settled)
                 for batch_no in applied.expected:
-                    business.reviews.expect(batch_no, now)
+                    # a replica that catches up has a half message and its decision in one group
+                    if business.applying.undecided(batch_no) is not None:
+                        business.reviews.expect(batch_no, now)
 
     def _tell(self, business: Business) -> None:
         for listener in self._listeners:

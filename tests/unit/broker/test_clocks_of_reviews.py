@@ -1,0 +1,40 @@
+"""Which half messages a broker means to ask about, after a group was applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from venus.broker.machine.business import Business
+from venus.broker.machine.half import Half, State
+from venus.broker.machine.machine import Applied
+from venus.broker.machine.review_schedule import Reviews
+from venus.broker.machine.sharing import Shared
+from venus.broker.pipeline.publisher import Publisher
+
+
+@pytest.mark.parametrize(
+    ("expected", "settled", "undecided"),
+    [
+        ([3], [], [3]),
+        (list(range(1, 100)), list(range(1, 99)), [99]),  # a replica that catches up applies all of it at once
+        ([3, 3], [3], [3]),  # rolled back, and its number used again
+        ([3], [3], []),
+    ],
+)
+def test_a_half_message_that_is_decided_in_the_same_group_is_not_asked_about(
+    expected: list[int], settled: list[int], undecided: list[int]
+) -> None:
+    """Such clocks were never stopped: 64 of them, and whoever led next asked about nothing else."""
+    nothing: Any = SimpleNamespace()
+    business = Business(1, "main", Reviews(first_s=1.0))
+    halves = [Half(batch_no=n, digest=n, first_sequence=n, count=1) for n in undecided]
+    last = undecided[0] - 1 if undecided else max(expected)
+    business.applying = replace(State(), last_batch=last, halves=Shared(halves))
+    publisher = Publisher(nothing, nothing, notice=nothing, monotonic=lambda: 0.0)
+    group: Any = SimpleNamespace(applied={business: Applied(expected=expected, settled=settled)})
+    publisher._clock_reviews(group)
+    assert sorted(business.reviews.asked) == undecided
