@@ -75,7 +75,7 @@ class AdapterCondition:
 def problems(condition: AdapterCondition, target: str = "") -> list[str]:
     """Return a sentence for each thing that needs somebody, with the way out; `target` empty = at the source."""
     where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
-    found = [f"{where}: paused; `venus resume{at}` goes on"] if condition.paused else []
+    found = [f"{where}: paused; `venus resume{at}` resumes it"] if condition.paused else []
     for table in condition.tables:
         if table.state not in MOVING_STATES:
             why = f" ({table.reason})" if table.reason else ""
@@ -93,8 +93,9 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
 
 def unaccounted_problem(rows: int, target: str) -> str:
     """Say that changes are not at the target although its offset has passed them."""
+    verb = "is" if rows == 1 else "are"
     return (
-        f"target {target}: {rows:,} changes below its offset are unaccounted for; "
+        f"target {target}: {counted(rows, 'change')} below its offset {verb} unaccounted for; "
         f"`venus resync --all --target {target}` makes it equal to the full data"
     )
 
@@ -107,7 +108,7 @@ def _way_out(table: TableCondition, at: str) -> str:
         at_source = "correct the row, or exclude the table; it is retried automatically"
         return f"`venus quarantine list{at}` shows the row" if at else at_source
     if table.state == "PAUSED":
-        return f"`venus resume {table.name}{at}` goes on"
+        return f"`venus resume {table.name}{at}` resumes it"
     return f"`venus resync {table.name}{at}` reads it again" if table.state == "RESYNC" else ""
 
 

@@ -247,6 +247,6 @@ def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
     return 0 < len(text) <= chars_max and text.isprintable() and text == text.strip()
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: "1 table", "2 tables"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 table", "2 tables"; `plural` where an s at the end does not make one."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"

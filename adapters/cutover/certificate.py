@@ -11,6 +11,7 @@ from typing import Any
 
 from venus.adapters.cutover.hashing import TableHash
 from venus.adapters.targets.cutting import Counter, Reference
+from venus.model import counted
 
 HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
@@ -97,7 +98,7 @@ def text(found: dict[str, Any]) -> str:
     lines += [_table_line(t) for t in found["tables"]]
     lines += ["", f"foreign keys: {len(found['foreign_keys'])} checked row by row"]
     lines += [
-        f"  ! {f['name']} {f['reference']}: {f['orphans']:,} rows refer to nothing, for example {f['example']}"
+        f"  ! {f['name']} {f['reference']}: {dangling(f['orphans'])}, for example {f['example']}"
         for f in found["foreign_keys"]
         if f["orphans"]
     ]
@@ -114,3 +115,8 @@ def _table_line(table: dict[str, Any]) -> str:
         return f"{table['table']:<40} {table['rows']['target']:>14,}  {table['hash']['target']}"
     sides = ", ".join(f"{side} {table['rows'][side]:,} {table['hash'][side]}" for side in table["rows"])
     return f"{table['table']:<40} DIFFERENT: {sides}"
+
+
+def dangling(rows: int) -> str:
+    """Say how many rows violate a foreign key."""
+    return f"{counted(rows, 'row')} {'refers' if rows == 1 else 'refer'} to nothing"

@@ -13,6 +13,7 @@ from venus.adapters.dialects.contract import Source
 from venus.adapters.targets.cutting import Block, CutoverTarget
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.conditions import RESYNCING
+from venus.model import counted
 from venus.network.topology import PULLS_AS
 from venus.rpc.admin import Admin
 from venus.wire import broker_pb2
@@ -122,11 +123,12 @@ def blocks(readiness: Readiness) -> list[Block]:
         if t.predicate or t.predicate_before
     ]
     if view.open_quarantine:
-        what = f"{view.open_quarantine:,} refused changes wait in quarantine"
+        verb = "waits" if view.open_quarantine == 1 else "wait"
+        what = f"{counted(view.open_quarantine, 'refused change')} {verb} in quarantine"
         remedy = f"venus quarantine list {at}, then venus quarantine retry, or skip --reason"
         found.append(Block(what=what, remedy=remedy))
     if view.unaccounted_rows:
-        what = f"{view.unaccounted_rows:,} changes are unaccounted for"
+        what = f"{counted(view.unaccounted_rows, 'change')} unaccounted for"
         found.append(Block(what=what, remedy=f"venus resync --all {at}"))
     return found + _missing_processes(readiness)
 
@@ -145,7 +147,7 @@ def _table_block(table: TargetTable, at: str) -> Block | None:
     remedies = {
         "HALTED": f"venus quarantine list {at} shows the row; fix it, then venus quarantine retry",
         "PAUSED": f"venus resume {table.name} {at}",
-        "LOADING": f"venus migrate {at} goes on with the load",
+        "LOADING": f"venus migrate {at} continues the load",
     }
     if table.state not in remedies:
         return None
@@ -171,15 +173,17 @@ def pending(readiness: Readiness) -> list[Block]:
         if not t.fill_done:
             found.append(Block(what=f"{t.name} is being read for the first time, or again"))
         elif t.log_rows:
-            found.append(Block(what=f"{t.name}: {t.log_rows:,} changes wait at the source"))
+            found.append(Block(what=f"{t.name}: {counted(t.log_rows, 'change')} waiting at the source"))
         elif t.blocked_s > _OPEN_S:
             found.append(Block(what=f"{t.name}: a transaction is open at the source for {t.blocked_s} s"))
     if readiness.halves:
-        what = f"{readiness.halves} batches are undecided at the broker"
-        found.append(Block(what=what, remedy="venus half list, if that stays"))
+        what = f"{counted(readiness.halves, 'undecided batch', 'undecided batches')} at the broker"
+        found.append(Block(what=what, remedy="venus half list, if that does not change"))
     view = readiness.at_target
     if view.loaded and view.offset < readiness.next_offset:
-        found.append(Block(what=f"the target is {readiness.next_offset - view.offset:,} changes behind the broker"))
+        found.append(
+            Block(what=f"the target is {counted(readiness.next_offset - view.offset, 'change')} behind the broker")
+        )
     found += [Block(what=f"{t.name} catches up at the target") for t in view.tables if t.state in _CATCHING_UP]
     return found
 
@@ -187,7 +191,7 @@ def pending(readiness: Readiness) -> list[Block]:
 def moved(before: dict[str, int], after: dict[str, int]) -> list[Block]:
     """Return the tables that changed between two looks: the application still writes. Pure."""
     return [
-        Block(what=f"{name}: {after[name] - before.get(name, 0):,} changes arrived meanwhile")
+        Block(what=f"{name}: {counted(after[name] - before.get(name, 0), 'change')} arrived meanwhile")
         for name in after
         if after[name] != before.get(name, 0)
     ]

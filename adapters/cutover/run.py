@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from venus.adapters.cutover import certificate
-from venus.adapters.cutover.certificate import Compared
+from venus.adapters.cutover.certificate import Compared, dangling
 from venus.adapters.cutover.comparing import Comparing
 from venus.adapters.cutover.legs import NotAtRest, Table, target_hash
 from venus.adapters.cutover.readiness import Readiness, blocks, counters_of, look, moved, pending
@@ -204,8 +204,8 @@ class _Cutover:
         orphans = [f for f in found if f.orphans]
         if not self._wish.leave_invalid:
             self._add(
-                [Block(what=f"foreign key {f.name} {f.shown}: {f.orphans:,} rows refer to nothing, for example "
-                       f"{f.example}") for f in orphans],
+                [Block(what=f"foreign key {f.name} {f.shown}: {dangling(f.orphans)}, for example {f.example}")
+                 for f in orphans],
                 "fix the rows at the source, or let these keys hold for new rows only: --leave-invalid",
             )  # fmt: skip
         return found

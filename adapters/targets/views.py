@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from venus.conditions import AdapterCondition, TableCondition
+from venus.model import counted
 
 
 def age_s(moment_us: int, now_us: int) -> float | None:
@@ -20,9 +21,11 @@ def rows_where(predicate: str) -> str:
 def rows_shown(predicate: str, before: str | None, brought: int, removed: int) -> str:
     """Say which rows a table gets, and how a change of that goes or went; empty = every row, and always has."""
     if before is not None:
-        return f"{rows_where(predicate)}; until now {rows_where(before)}, what differs is being brought and removed"
+        return f"{rows_where(predicate)}; until now {rows_where(before)}, what differs is being added and removed"
     if brought or removed:
-        return f"{rows_where(predicate)}; the last change of that brought {brought:,} rows and removed {removed:,}"
+        return (
+            f"{rows_where(predicate)}; the last change of that added {counted(brought, 'row')} and removed {removed:,}"
+        )
     return rows_where(predicate) if predicate else ""
 
 

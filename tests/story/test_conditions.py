@@ -152,11 +152,11 @@ def test_a_table_halted_at_the_target(running: Watched) -> None:
 @pytest.mark.parametrize(
     ("what", "sentence", "gauge"),
     [
-        (["steady"], "source: main.steady is PAUSED (paused by an operator); `venus resume main.steady` goes on",
+        (["steady"], "source: main.steady is PAUSED (paused by an operator); `venus resume main.steady` resumes it",
          'venus_tables_not_following{business="main",place="source",state="PAUSED"}'),
         (["steady", "--target", "main"], "target main: main.steady is PAUSED (paused by an operator)",
          'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}'),
-        (["--target", "main"], "target main: paused; `venus resume --target main` goes on",
+        (["--target", "main"], "target main: paused; `venus resume --target main` resumes it",
          'venus_paused{business="main",place="main/main"}'),
     ],
 )  # fmt: skip

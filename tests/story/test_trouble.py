@@ -162,7 +162,8 @@ def test_a_paused_table_waits_and_goes_on_in_order(running: Running) -> None:
     assert running.at("main", "SELECT * FROM paused") == [(1, "one")]
     found = running.pipeline.ask("status", code=1)
     assert found["problems"] == [
-        "target main: main.paused is PAUSED (paused by an operator); `venus resume main.paused --target main` goes on"
+        "target main: main.paused is PAUSED (paused by an operator); "
+        "`venus resume main.paused --target main` resumes it"
     ]
 
     running.pipeline.venus("resume", "paused", "--target", "main")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from venus.cli.grid import table
 from venus.figures import seconds_shown
+from venus.model import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,7 +79,7 @@ def verdict_word(result: Result, repaired: Repaired | None, code: int) -> str:
 
 def verdict_line(result: Result, word: str) -> str:
     """Return the last line, the only one that many will read."""
-    compared = f"{result.rows:,} rows compared in {seconds_shown(result.seconds)}, {result.moved:,} moved"
+    compared = f"{counted(result.rows, 'row')} compared in {seconds_shown(result.seconds)}, {result.moved:,} moved"
     part = f" (a sample of {result.sample:.1%})" if result.sample < 1 else ""
     faults = sorted({d.fault.value for d in result.differences})
     blame = f", fault of {' and '.join(faults)}" if faults else ""

@@ -156,8 +156,8 @@ class Overview:
             self.source.last_batch or any(t.loaded and not t.cut_over for t in self.targets)
         ):
             found.append(
-                f"broker: it knows nothing of business {self.business}, which it had batches of: "
-                "its data are lost, or another broker answers at this address"
+                f"broker: it does not know business {self.business}, although it had batches of it: "
+                "its data is lost, or another broker answers at this address"
             )
         found += [problem for below in self.sets_below for problem in below_problems(below)]
         for target in self.targets:
@@ -211,7 +211,7 @@ def broker_problems(broker: BrokerView) -> list[str]:
         return [said("broker", broker.error)]
     found = [f"broker: {alarm}" for alarm in broker.alarms]
     found += [
-        f"broker: batch {half.batch_no} is undecided for {half.age_s:.0f} s after {half.reviews} reviews; "
+        f"broker: batch {half.batch_no} is undecided for {half.age_s:.0f} s after {counted(half.reviews, 'review')}; "
         "start `venus sync`, or decide with `venus half`"
         for half in broker.halves[:1]
         if half.age_s > HALF_AGE_MAX_S
@@ -278,7 +278,7 @@ def stranger_problems(target: TargetView, consumer: ConsumerView | None, broker:
         ]
     if consumer is None:
         return [
-            f"{where}: the broker does not know this target and keeps nothing for it; `venus sync` goes on if its "
+            f"{where}: the broker does not know this target and keeps nothing for it; `venus sync` continues if its "
             f"increments are still there, else {way_out}"
         ]
     return []
@@ -296,7 +296,7 @@ def late_writes(target: TargetView, broker: BrokerView) -> list[str]:
     }
     return [
         f"{where}: {counted(late[name], 'change')} of {name} at the source since the cut-over ({target.cut_over}); "
-        "nobody carries them over"
+        "they are not carried over"
         for name in late
         if late[name] > 0 and not broker.error
     ]

@@ -184,7 +184,7 @@ def below_shown(below: ConsumerView) -> str:
 def replica_shown(replica: ReplicaView) -> str:
     """Return one replica in words."""
     state = "gone" if not replica.alive else "in sync" if replica.in_sync else "not in sync"
-    behind = f", {replica.behind:,} entries behind" if replica.behind else ""
+    behind = f", {counted(replica.behind, 'entry', 'entries')} behind" if replica.behind else ""
     return f"{replica.broker} ({replica.address or 'address not known'}): {state}{behind}"
 
 

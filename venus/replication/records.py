@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from venus.model import counted
 from venus.network.scheduling import Load
 
 
@@ -81,7 +82,7 @@ class LossWindow:
         if not self.measured:
             return f"offsets from {self.first_offset} on, up to where the producer says, once it is back"
         batches = f"batches {self.first_batch} to {self.last_batch}"
-        return f"offsets {self.first_offset} to {self.end_offset - 1} ({self.rows:,} changes in {batches})"
+        return f"offsets {self.first_offset} to {self.end_offset - 1} ({counted(self.rows, 'change')} in {batches})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

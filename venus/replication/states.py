@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from venus.model import counted
 from venus.replication.in_sync import Progress
 from venus.replication.records import Leadership, Member
 
@@ -29,5 +30,9 @@ def mode(known: Leadership, followers: Mapping[Member, Progress], end: int) -> t
         return Mode.SINGLE, "no other replica follows"
     behind = min(end - progress.end for progress in followers.values())
     if behind <= NEAR_ENTRIES:
-        return Mode.SEMI_SYNC, f"the nearest follower is {max(behind, 0)} entries behind"
-    return Mode.ASYNC, f"the nearest follower is {behind} entries behind"
+        return Mode.SEMI_SYNC, f"the nearest follower is {_entries(max(behind, 0))} behind"
+    return Mode.ASYNC, f"the nearest follower is {_entries(behind)} behind"
+
+
+def _entries(count: int) -> str:
+    return counted(count, "entry", "entries")

@@ -175,7 +175,7 @@ class Postgresql(Lacking):
 def obstacle_of(state: TableState) -> str:
     """Return what keeps a table from being compared; empty = nothing."""
     if state.predicate_before is not None:
-        return "its predicate has changed, and the rows that are in or out now are still being brought and removed"
+        return "its predicate has changed, and the rows that are in or out now are still being added and removed"
     return "it is being loaded" if state.state == LOADING else ""
 
 

@@ -86,7 +86,7 @@ def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay
     ask = "SELECT convalidated, confdeltype::text FROM pg_constraint WHERE contype = 'f'"
     assert query(way.target, ask) == [(True, "a")]  # VALID, and yet not true
 
-    with pytest.raises(Refused, match=r"public.child \(parent\) -> public.parent: 1 rows refer to nothing"):
+    with pytest.raises(Refused, match=r"public.child \(parent\) -> public.parent: 1 row refers to nothing"):
         cutover(way.settings, "main", wish())
     assert not marked(way)
     found = cutover(way.settings, "main", wish(leave_invalid=True)).certificate
@@ -121,7 +121,7 @@ def test_a_row_that_arrives_during_the_comparison_forbids_it(
         return set_counters(self, *arguments)
 
     monkeypatch.setattr(PostgresCutover, "set_counters", late)
-    with pytest.raises(Refused, match=r"main\.parent: 1 changes arrived meanwhile"):
+    with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
         cutover(way.settings, "main", wish())
     assert not marked(way)
 
@@ -137,7 +137,7 @@ def test_a_row_that_arrives_right_before_the_mark_forbids_it(
         put_mark(self, *arguments)
 
     monkeypatch.setattr(PostgresCutover, "put_mark", late)
-    with pytest.raises(Refused, match=r"main\.parent: 1 changes arrived meanwhile"):
+    with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
         cutover(way.settings, "main", wish())
     assert not marked(way)
     monkeypatch.undo()
@@ -180,7 +180,7 @@ def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
     monkeypatch.setattr("venus.adapters.cutover.run.look", unlucky)
     with pytest.raises(Refused, match=r"main\.parent: \d+ changes arrived meanwhile") as refused:
         cutover(way.settings, "main", wish(wait_s=1.0))
-    assert "1 batches are undecided at the broker" in str(refused.value)
+    assert "1 undecided batch at the broker" in str(refused.value)
 
 
 def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:

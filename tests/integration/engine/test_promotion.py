@@ -164,7 +164,7 @@ def test_a_part_is_not_promoted(home: Core, mirror: Core, more: dict[str, object
 
 def test_a_home_is_not_promoted(home: Core) -> None:
     Producer(home).commit(rows(0, 5))
-    with pytest.raises(Refused, match="main is no mirror at this set, which is its home"):
+    with pytest.raises(Refused, match="main is not a mirror at this set, which is its home"):
         promote(home)
 
 

@@ -141,7 +141,7 @@ def test_a_set_goes_on_at_the_next_set_and_back_to_the_nearest_and_its_consumers
         (said,) = wait_for(places.away_alarms)
         assert said.startswith("set north is the nearest above, and is not used for ")
         assert f"{BUSINESS} comes from set south; it does not answer: " in said
-        assert said.endswith("start its brokers, or mend the line")
+        assert said.endswith("start its brokers, or repair the line")
         assert places.away_metric() == "1.0"
         taken += take(target, target.position + 4 * ROWS)
         file = tmp_path / "venus.toml"
@@ -179,7 +179,7 @@ def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: Places) -
         mirror = places.pulls_from("south")
         assert mirror.not_back == "it is cut off itself above set north"
         (said,) = places.away_alarms()
-        assert said.endswith("; mend the line above it")
+        assert said.endswith("; repair the line above it")
         reached = business_status(places.lyon.address).next_offset
         wait_for(lambda: business_status(places.lyon.address).next_offset > reached)
         assert networks.says(places.tandems["north"].address, "cut off").cut_off == "north"

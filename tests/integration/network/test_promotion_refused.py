@@ -123,7 +123,7 @@ def test_not_a_home_and_not_an_unknown_business(start: Start, console: Console) 
     said = console.at(home.address, *PROMOTE, "--yes", code=3)
     assert "set hq mirrors nothing: it is the home of main" in said
     said = console.at(home.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
-    assert "main is no mirror at this set, which is its home" in said
+    assert "main is not a mirror at this set, which is its home" in said
     said = console.at(second.address, *PROMOTE, "--business", "mian", "--yes", code=2)
     assert "set second has no business 'mian' (did you mean main?)" in said
 

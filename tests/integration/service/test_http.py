@@ -132,7 +132,7 @@ def test_a_reader_of_somebody_elses_does_not_speak_for_the_group(broker: Running
         guest.report(AdapterCondition())
         guest.acknowledge(1)
         guest.close()
-        assert "target g: paused; `venus resume --target g` goes on\n" in get(broker, "/health")
+        assert "target g: paused; `venus resume --target g` resumes it\n" in get(broker, "/health")
 
 
 def test_a_report_that_breaks_the_rules_ends_the_stream(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_ye
 
     with opened(browser, place.url) as seen:
         seen.page.route("**/status.json", answer)
-        row = seen.page.locator("table[aria-label='Replicas that are installed again'] tbody tr")
+        row = seen.page.locator("table[aria-label='Replicas being installed'] tbody tr")
         row.wait_for()
         assert row.inner_text().split("\t") == [
             "main",
@@ -283,7 +283,7 @@ def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: Place, b
         page.wait_for_selector(".verdict")
         place.broker.stop()
         page.wait_for_selector("#state.bad", timeout=30_000)
-        assert re.match(r"no answer for [\d.]+ m?s, what you see is that old", page.locator("#state").inner_text())
+        assert re.match(r"no answer for [\d.]+ m?s, this page is that old", page.locator("#state").inner_text())
         assert page.title() == "(!) VENUS broker"
         assert page.locator(".hop").count() >= 3
         assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"

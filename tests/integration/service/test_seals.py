@@ -59,7 +59,7 @@ def _close_losses(ends: Ends) -> object:
 
 
 def _promote(ends: Ends) -> object:
-    with pytest.raises(Refused, match="is no mirror at this set"):
+    with pytest.raises(Refused, match="is not a mirror at this set"):
         ends[0].promote(BUSINESS, only_look=True, force=False)
     return "refused"
 

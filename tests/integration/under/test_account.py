@@ -251,7 +251,7 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
         assert progress(settings, "a").unaccounted == 1
         wait_for(lambda: metric(feed) == 1, "the metric")
         (problem,) = target_problems(open_target(settings, "a").look(), None)
-        assert "1 changes below its offset are unaccounted for" in problem
+        assert "1 change below its offset is unaccounted for" in problem
         assert rows_at(database, items())["1",] == ("label 1", "1")
         resync(settings, "a", "*")
         wait_for(lambda: not progress(settings, "a").resyncing, "the end of the resync")

@@ -234,7 +234,7 @@ def test_a_column_that_is_dropped_stops_its_table_alone(real: RealBroker, start:
     assert found[2].keys() == {("1",), ("2",), ("3",)}
     (alarm,) = business_status(access.address).alarms
     assert alarm.startswith(
-        "table shop.items is mirrored no further: its predicate (label = 'EU' and amount >= 10) does not fit version "
+        "table shop.items is no longer mirrored: its predicate (label = 'EU' and amount >= 10) does not fit version "
         "2: character 1: shop.items has no column label"
     )
     assert alarm.endswith("; correct [cluster.where.main] and start this broker again")

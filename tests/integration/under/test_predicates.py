@@ -36,6 +36,7 @@ from venus.adapters.targets.registry import open_target
 from venus.config import Settings, Spark, Target
 from venus.errors import ConfigError
 from venus.migrations.names import VERSION_TABLE
+from venus.model import counted
 
 pytestmark = pytest.mark.integration
 
@@ -165,7 +166,7 @@ def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, mo
     pending = next(t for t in open_target(changed, "a").look().tables if t.name == "shop.items")
     assert pending.predicate == "label = 'US'"
     assert pending.predicate_before == "label = 'EU' and amount >= 100"
-    assert "what differs is being brought and removed" in pending.rows_shown
+    assert "what differs is being added and removed" in pending.rows_shown
     assert rows_at(database, items()) == before
 
     feed.cut(put(9000, "US", None), put(9001, "EU", 100))
@@ -176,7 +177,7 @@ def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, mo
     assert rows_at(database, items()) == {k: r for k, r in feed.model[1].items() if r[0] == "US"}
     assert (found.rows_removed, found.predicate_before) == (len(before), None)
     assert found.rows_brought >= len(feed.model[1]) // 8
-    assert f"brought {found.rows_brought:,} rows and removed {len(before):,}" in found.rows_shown
+    assert f"added {counted(found.rows_brought, 'row')} and removed {len(before):,}" in found.rows_shown
 
 
 def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> None:

@@ -52,6 +52,8 @@ def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
         (problems(AdapterCondition(left_out=1200)), "tables_many", "source", "source"),
         (problems(AdapterCondition(quarantined=1200), "eu"), "quarantine", "target eu", "target"),
         ([unaccounted_problem(1200, "eu")], "unaccounted", "target eu", "target"),
+        ([unaccounted_problem(1, "eu")], "unaccounted", "target eu", "target"),
+        ([unaccounted_problem(-3, "eu")], "unaccounted", "target eu", "target"),
     ],
 )  # fmt: skip
 def test_what_adapters_report_has_a_rule(said: list[str], rule: str, subject: str, hop: str) -> None:
@@ -82,7 +84,7 @@ def test_what_replicas_say_has_a_rule() -> None:
         (["the set above does not answer for 7 s: no"], "mirror_cut_off", ""),
         ([alarm(AWAY, "main, stock", 75.0)], "mirror_away", "north"),
         (
-            ["the promotion of this set to the home (home term 2) may have lost offsets 3 to 5 (1 changes in batches)"],
+            ["the promotion of this set to the home (home term 2) may have lost offsets 3 to 5 (1 change in batches)"],
             "changes_lost",
             "2",
         ),
@@ -105,7 +107,7 @@ def test_what_replicas_say_has_a_rule() -> None:
         (without_rows({"shop": EU}, {"shop": {"items"}}, "hq"), "predicate_absent", "shop"),
         (beyond((), EU, [ORDERS], "lyon", "hq"), "predicate_short", "lyon"),
         (
-            ["table shop.orders is mirrored no further: its predicate (a = 1) does not fit version 2: character 1"],
+            ["table shop.orders is no longer mirrored: its predicate (a = 1) does not fit version 2: character 1"],
             "mirror_table_refused",
             "shop.orders",
         ),

@@ -65,8 +65,8 @@ def test_who_has_nothing_yet_asks_for_nothing_in_particular() -> None:
     ("kind", "left_s", "why", "do"),
     [
         (Kind.FIT, 41.0, "it serves again; 41 s more without a break are waited for", "it goes back by itself"),
-        (Kind.SILENT, None, "it does not answer: no", "start its brokers, or mend the line"),
-        (Kind.CUT_OFF, None, "no", "mend the line above it"),
+        (Kind.SILENT, None, "it does not answer: no", "start its brokers, or repair the line"),
+        (Kind.CUT_OFF, None, "no", "repair the line above it"),
         (Kind.LATE, None, "no", "nothing has to be done if it catches up"),
         (Kind.APART, None, "no", "see its `venus status`, and [cluster] upstream here"),
         (Kind.UNKNOWN, None, "it has not been looked at yet", "it goes back by itself"),

@@ -96,10 +96,10 @@ def test_what_other_targets_lack_forbids_nothing() -> None:
 @pytest.mark.parametrize(
     ("readiness", "said"),
     [
-        (replace(READY, source=(replace(AT_SOURCE, log_rows=4),)), "4 changes wait at the source"),
+        (replace(READY, source=(replace(AT_SOURCE, log_rows=4),)), "4 changes waiting at the source"),
         (replace(READY, source=(replace(AT_SOURCE, fill_done=False),)), "is being read"),
         (replace(READY, source=(replace(AT_SOURCE, blocked_s=60),)), "a transaction is open at the source for 60 s"),
-        (replace(READY, halves=1), "1 batches are undecided"),
+        (replace(READY, halves=1), "1 undecided batch at the broker"),
         (BEHIND, "2 changes behind the broker"),
         (table(state="CATCHUP"), "catches up"),
         (table(state="RESYNCING"), "catches up"),

@@ -115,7 +115,7 @@ def test_reports_become_alarms_behind_the_brokers_own() -> None:
     assert list(entry.alarms) == [
         "its own",
         "source: t is RESYNC (why); `venus resync t` reads it again",
-        "target eu: paused; `venus resume --target eu` goes on",
+        "target eu: paused; `venus resume --target eu` resumes it",
         "target eu: 3 refused changes wait; see `venus quarantine list --target eu`",
     ]
     assert entry.reported_alarms == 3
@@ -182,7 +182,7 @@ def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> No
     )
 
     assert found == [
-        "source: a is PAUSED (paused by an operator); `venus resume a` goes on",
+        "source: a is PAUSED (paused by an operator); `venus resume a` resumes it",
         "source: b is HALTED (cannot be carried: row 5); "
         "correct the row, or exclude the table; it is retried automatically",
     ]

@@ -42,7 +42,7 @@ class Rows:
             return []
         schemas = self._versions(found)
         said = [
-            f"table {one.name} is mirrored no further: {one.refused}; correct [cluster.where.{business}] and start "
+            f"table {one.name} is no longer mirrored: {one.refused}; correct [cluster.where.{business}] and start "
             "this broker again"
             for one in fitted(own, schemas).values()
             if one.refused

@@ -18,8 +18,8 @@ NEWS_S = 1.5
 NOT_YET = "the set above has not answered yet"
 #: What to do about the nearest set, by what it is good for.
 _DO = {
-    Kind.SILENT: "start its brokers, or mend the line",
-    Kind.CUT_OFF: "mend the line above it",
+    Kind.SILENT: "start its brokers, or repair the line",
+    Kind.CUT_OFF: "repair the line above it",
     Kind.LATE: "nothing has to be done if it catches up",
     Kind.APART: "see its `venus status`, and [cluster] upstream here",
 }

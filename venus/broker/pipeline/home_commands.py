@@ -66,7 +66,7 @@ def check_promotable(business: Business) -> None:
     """Raise Refused where a promotion would make a home that lacks something."""
     state = business.proposed
     if not state.is_mirror:
-        raise Refused(f"{business.name} is no mirror at this set, which is its home: producers ship to it")
+        raise Refused(f"{business.name} is not a mirror at this set, which is its home: producers ship to it")
     assert state.mirror is not None
     if state.mirror.only or state.mirror.where:
         part = [*state.mirror.only, *(f"{one.table} where {one.predicate}" for one in state.mirror.where)]

@@ -92,7 +92,7 @@ class Effects:
         self._logs.append(business, effect, sender)
 
     def _truncate(self, business: str, effect: m.Truncate) -> None:
-        logger.warning("%s: entries from %d on are taken back: the leader does not have them", business, effect.end)
+        logger.warning("%s: entries from %d on are reverted: the leader does not have them", business, effect.end)
         self._logs.truncate(business, effect)
 
     def _advance(self, business: str, _: m.Advance) -> None:

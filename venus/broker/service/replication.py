@@ -123,7 +123,7 @@ class Replication:
         """Register under an address, and take part. Raises Refused if another broker has this one's id."""
         if address.rpartition(":")[0] in EVERYWHERE:
             raise ConfigError(
-                f"broker.listen {address} is no address that other brokers could use",
+                f"broker.listen {address} is not an address that other brokers can use",
                 hint="set broker.address to HOST:PORT, as the others reach this broker",
             )
         self._clients = ingest, delivery

@@ -38,7 +38,7 @@ class ReplicationStatus:
             f"a record of the coordinator cannot be used: {line}" for line in self._coordination.invalid
         )
         if self._host.me.unhealthy:
-            status.alarms.append(f"another broker should rather lead: {self._host.me.unhealthy}")
+            status.alarms.append(f"another broker should lead instead: {self._host.me.unhealthy}")
         for found in self._installing():  # its business is not among the others until its copy is whole
             why = self._host.troubles.get(found.business, "it was interrupted")
             status.alarms.append(f"{found.business} is being installed again: {why}; {how_far(found)}")

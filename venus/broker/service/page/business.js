@@ -45,7 +45,7 @@ export class Business {
     return hop("Source", ...this.judged(alarm => alarm.hop === "source", state, b.producer && !paused ? "good" : "warn"), [
       ["Rows in", rate(last(this.values("in_per_s")))],
       ["Captured", Number(b.last_captured_at_us) ? ago(b.last_captured_at_us) + " ago" : "never"],
-      b.halves.length ? ["Undecided", num(b.halves.length) + " half messages", "warn"] : null,
+      b.halves.length ? ["Undecided", num(b.halves.length) + (b.halves.length === 1 ? " half message" : " half messages"), "warn"] : null,
       ["Producer", b.producer || "not connected", b.producer ? "" : "warn"],
     ]);
   }
@@ -82,7 +82,7 @@ export class Business {
       r ? ["Writes here", r.refusal ? "refused: " + r.refusal : "taken", r.refusal && r.mode ? "bad" : ""] : null,
       r && r.trouble ? ["Cannot follow", r.trouble, "bad"] : null,
       Number(b.held_bytes) ? ["Held", bytes(b.held_bytes), "warn"] : null,
-      ["Read as a whole", Number(b.last_scrub_at_us) ? ago(b.last_scrub_at_us) + " ago" : "not yet"],
+      ["Last scrub", Number(b.last_scrub_at_us) ? ago(b.last_scrub_at_us) + " ago" : "not yet"],
     ]);
   }
   target(c) {

@@ -30,11 +30,11 @@ function verdict(s, raised) {
   const led = s.businesses.filter(ledElsewhere);
   if (away.length) {
     return el("div", {class: "verdict is-warn"}, el("span", {role: "status"}, (away.length === 1 ? "Broker " : "Brokers ") + away.join(", ") + " gone"),
-      el("small", null, "alarms stand at the page of who leads: " + leaders(s.businesses)));
+      el("small", null, "see the alarms on the page of the leader: " + leaders(s.businesses)));
   }
   if (led.length) {
     return el("div", {class: "verdict is-good"}, el("span", {role: "status"}, "Nothing needs you at this broker"),
-      el("small", null, "alarms of what it follows stand at the page of who leads: " + leaders(led)));
+      el("small", null, "alarms of the businesses it follows are on the page of their leader: " + leaders(led)));
   }
   const behind = s.businesses.flatMap(b => b.consumers.filter(c => !isSet(c)).map(c => Number(c.backlog_rows) ? Number(c.oldest_unacknowledged_us) : 0)).filter(us => us);
   const most = behind.length ? ", the targets at most " + ago(Math.min(...behind)) + " behind" : "";
@@ -63,13 +63,13 @@ function machine(s) {
     el("div", {class: "charts"},
       chart("Memory", history.times, [["resident", own("resident_bytes")]], bytes),
       chart("Free space", history.times, [["data directory", own("free_bytes")]], bytes)),
-    history.left_out ? el("p", {class: "none"}, num(history.left_out) + " figures have no chart: there are too many") : null);
+    history.left_out ? el("p", {class: "none"}, num(history.left_out) + " figures have no chart, because there are too many") : null);
 }
 
 // A replica that starts over is not among the businesses until it is whole.
 function installations(found) {
   if (!found.length) return null;
-  return el("section", {"aria-label": "Installations"}, sheet("Replicas that are installed again",
+  return el("section", {"aria-label": "Installations"}, sheet("Replicas being installed",
     ["Business", "From", "Because", ">Records", ">Rate", ">Left"], found.map(x => [x.business, x.leader, x.reason || "–",
       num(x.records) + (Number(x.records_expected) ? " of about " + num(x.records_expected) : ""), bytes(x.bytes_per_s) + "/s",
       Number(x.seconds_left) >= 0 ? span(Number(x.seconds_left)) : "–"]), ""));
@@ -103,7 +103,7 @@ async function refresh() {
   } catch (error) {
     document.body.classList.add("is-old");
     state.className = "bad";
-    const since = answeredAt ? "no answer for " + span((Date.now() - answeredAt) / 1000) + ", what you see is that old" : "no answer";
+    const since = answeredAt ? "no answer for " + span((Date.now() - answeredAt) / 1000) + ", this page is that old" : "no answer";
     state.textContent = since + ": " + error.message;
     document.title = "(!) VENUS broker";
   } finally {
