@@ -28,7 +28,7 @@ def table_named(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{name!r} means more than one table: write {' or '.join(found)}")
+        raise ConfigError(f"{name!r} matches more than one table: write {' or '.join(found)}")
     known = [names[0] for names in tables]
     hint = "its tables: " + ", ".join(sorted(known)[:12]) if known else f"run `venus migrate --target {target}`"
     raise ConfigError(f"target {target} has no table {name!r}{nearest(name, known)}", hint=hint)

@@ -116,8 +116,8 @@ def _blocking(found: Assessment, blocking: list[Finding]) -> str:
     scripts = f"<h3>As a script for the DBA (--script FILE)</h3><pre>{escape(found.script)}</pre>"
     if found.exclusion:
         scripts += f"<h3>Or without these tables: venus.toml</h3><pre>{escape(found.exclusion)}</pre>"
-    grid = _grid(("where", "what", "way out"), [], rows)
-    return f'<section><h2>What stands in the way</h2><div class="scroll">{grid}</div>{scripts}</section>'
+    grid = _grid(("where", "what", "what to do"), [], rows)
+    return f'<section><h2>What blocks</h2><div class="scroll">{grid}</div>{scripts}</section>'
 
 
 def _not_carried(found: Assessment) -> str:

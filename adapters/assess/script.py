@@ -19,7 +19,7 @@ def script(findings: Seq[Finding], *, transactional: bool) -> str:
     blocking = [finding for finding in findings if finding.blocks]
     if not blocking:
         return ""
-    head = "-- VENUS assessment: what stands in the way, and the way out. Read it before you run it."
+    head = "-- VENUS assessment: what blocks, and how to fix it. Read it before you run it."
     return "\n\n".join([head, *_paragraphs(blocking, transactional=transactional)]) + "\n"
 
 
@@ -34,7 +34,7 @@ def _paragraphs(findings: Iterable[Finding], *, transactional: bool) -> Iterator
         elif is_statement(finding.remedy):
             yield f"{said}\n{finding.remedy}"
         else:
-            yield f"{said}\n-- way out: {_line(finding.remedy or 'exclude the table')}"
+            yield f"{said}\n-- fix: {_line(finding.remedy or 'exclude the table')}"
 
 
 def _offers_more(finding: Finding) -> bool:

@@ -39,12 +39,12 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
     dialect = dialect_of(settings.source.url.get_secret_value())
     if settings.source.mode == "inline" and Option.INLINE not in options_of(dialect):
         hint = f"it is there for {_with(Option.INLINE)}; elsewhere leave out --mode and [source] mode"
-        raise ConfigError(f"[source] mode: inline is not there for {dialect}", hint=hint)
+        raise ConfigError(f"[source] mode: inline is not available for {dialect}", hint=hint)
     for option, given in (("[source.type_map]", settings.source.type_map), ("--type-map", type_map)):
         if given and Option.TYPE_MAP not in options_of(dialect):
-            raise ConfigError(f"{option} is not there for {dialect}", hint=f"it is for {_with(Option.TYPE_MAP)}")
+            raise ConfigError(f"{option} is not available for {dialect}", hint=f"it is for {_with(Option.TYPE_MAP)}")
     if settings.source.columns != type(settings.source.columns)() and Option.COLUMNS not in options_of(dialect):
-        raise ConfigError(f"[source.columns] is not there for {dialect}", hint=f"it is for {_with(Option.COLUMNS)}")
+        raise ConfigError(f"[source.columns] is not available for {dialect}", hint=f"it is for {_with(Option.COLUMNS)}")
     source = cast(_SourceModule, _module(dialect, "source")).open_source(settings)
     if type_map:
         try:
@@ -75,7 +75,7 @@ def _module(dialect: str, name: str) -> object:
 def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
     """Go on after an installation by hand. Raises ConfigError where the dialect installs by itself only."""
     if Option.ADOPT not in options_of(source.name):
-        raise ConfigError(f"--adopt is not there for {source.name}", hint=f"it is for {_with(Option.ADOPT)}")
+        raise ConfigError(f"--adopt is not available for {source.name}", hint=f"it is for {_with(Option.ADOPT)}")
     return cast(_Adopts, source).adopt(include, exclude)
 
 

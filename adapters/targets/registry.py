@@ -46,7 +46,7 @@ def kind_of(url: str, place: str) -> str:
     scheme, colon, _ = url.partition(":")
     known = ", ".join(f"{known}:" for known in sorted(KINDS))
     if not colon:
-        raise ConfigError(f"{place} is no URL of a target", hint=f"it must start with one of {known}")
+        raise ConfigError(f"{place} is not the URL of a target", hint=f"it must start with one of {known}")
     scheme = scheme.partition("+")[0]
     if scheme not in KINDS:
         raise ConfigError(f"{place}: {scheme} is not a target that VENUS knows", hint=f"known are {known}")

@@ -37,7 +37,7 @@ def test_an_operator_commits_and_rolls_back_in_the_producers_place(pipeline: Pip
     assert "batch" in pipeline.venus("half", "list", code=(0, 1)).out
 
     refused = pipeline.venus("half", "commit", "1", code=3)
-    assert "cannot be taken back" in refused.err
+    assert "cannot be undone" in refused.err
     assert "--yes" in refused.err
     assert "Undecided: 1, 2, 3." in pipeline.venus("half", "commit", "9", "--yes", code=2).err
 

@@ -99,7 +99,7 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     assert "travels as boolean" in printed
     assert len(read(printed).statements) > 30
     assert "have not been run" in pipeline.venus("install-triggers", "--adopt", code=3).err
-    assert "exclude each other" in pipeline.venus("install-triggers", "--adopt", "--dry-run", code=2).err
+    assert "cannot be combined" in pipeline.venus("install-triggers", "--adopt", "--dry-run", code=2).err
     assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
     created = pipeline.ask("install-triggers", *asked)["created"]
     assert {"table": "APP.STUDENT", "what": "column ACTIVE travels as boolean"} in created

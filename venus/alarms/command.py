@@ -22,14 +22,14 @@ class Command:
         except ValueError as error:
             raise ConfigError(f"command cannot be read: {error}", hint="quote as in a shell") from None
         if not self._arguments:
-            raise ConfigError("command is blank", hint="write a program with its arguments")
+            raise ConfigError("command is empty", hint="write a program with its arguments")
         self._timeout_s = timeout_s
         self.where = self._arguments[0]
 
     def send(self, message: Message) -> None:
         """Run it. Raises OSError with what was wrong. What it writes goes where our own log goes: it may be endless."""
         if shutil.which(self.where) is None:
-            raise OSError(f"{self.where} is no program that can be run")
+            raise OSError(f"{self.where} is not an executable program")
         environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
         process = subprocess.Popen(
             self._arguments, stdin=subprocess.PIPE, stdout=2,

@@ -32,7 +32,7 @@ class Mail:
         """Raise ConfigError for what cannot be an address: a line break would begin a header."""
         for address in (*self.to, self.sender):
             if "@" not in address or not address.isprintable() or any(c in address for c in " ,;<>"):
-                raise ConfigError(f"{address!r} is no address of e-mail", hint="write NAME@DOMAIN")
+                raise ConfigError(f"{address!r} is not an e-mail address", hint="write NAME@DOMAIN")
         if self.user and self.security == "none":
             raise ConfigError("smtp_user is set, and smtp_security is none", hint="a password needs starttls or tls")
 

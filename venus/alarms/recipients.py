@@ -66,7 +66,7 @@ def addressees(alarms: Alarms) -> list[Addressee]:
 def _way(name: str, found: Recipient) -> Way:
     section = f"alarms.to.{name}"
     if any(c.isspace() for c in name) or not name.isprintable():
-        raise ConfigError(f"[{section}]: its name has blanks", hint="name a recipient with one word")
+        raise ConfigError(f"[{section}]: its name has spaces", hint="name a recipient with one word")
     try:
         if found.way == "webhook":
             url = found.webhook.get_secret_value() or _secret(found.webhook_file, f"{section}.webhook_file")

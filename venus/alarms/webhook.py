@@ -27,7 +27,7 @@ class Webhook:
             or not url.isprintable()
             or " " in url
         ):
-            raise ConfigError("webhook is no URL", hint="write https://HOST/PATH")
+            raise ConfigError("webhook is not a URL", hint="write https://HOST/PATH")
         if parts.username is not None:
             raise ConfigError("webhook has a user in its URL, which is not sent", hint="put a token into its path")
         self._tls, self._host, self._port = parts.scheme == "https", host, port

@@ -17,12 +17,12 @@ from venus.suggest import nearest
 if TYPE_CHECKING:
     from venus.alarms.recipients import Addressee
 
-app = Commands(help="Alarms: the kinds that there are, and a test message to whoever is told.")
+app = Commands(help="List the kinds of alarms; send a test message to their recipients.")
 
 
 @app.command("rules")
 def rules(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
-    """List the kinds of alarms: when somebody is told, and who."""
+    """List the kinds of alarms, when each is sent and to whom."""
     from venus.alarm_rules import RULES, UNKNOWN
     from venus.alarms.recipients import addressees
 
@@ -63,7 +63,7 @@ def send_test(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Send a test message to whoever is told of alarms, from this machine. Exit code 1 if one does not arrive."""
+    """Send a test message to every recipient of alarms, from this machine. Exit code 1 if one does not arrive."""
     from venus.alarms.recipients import addressees
 
     run = Invocation.of(ctx, config, as_json)
@@ -71,7 +71,7 @@ def send_test(
     everybody = addressees(run.settings.alarms)
     if not everybody:
         raise ConfigError(
-            "nobody is told of alarms: there is no [alarms.to.NAME] section",
+            "there is no recipient of alarms: no [alarms.to.NAME] section",
             hint="add one with a webhook, mail or command: venus.example.toml has them all",
         )
     names = [each.name for each in everybody]

@@ -32,10 +32,10 @@ def assess(
     ] = None,
     script: Annotated[
         Path | None,
-        typer.Option("--script", metavar="FILE", help="Also write the statements that settle what blocks, for a DBA."),
+        typer.Option("--script", metavar="FILE", help="Also write the SQL that fixes what blocks, for a DBA."),
     ] = None,
     count_rows: Annotated[
-        bool, typer.Option("--count-rows", help="Count the rows of every table instead of believing statistics.")
+        bool, typer.Option("--count-rows", help="Count the rows of every table instead of relying on statistics.")
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -90,7 +90,7 @@ def shown(found: Assessment) -> list[RenderableType]:
     )
     lines += ["", verdict(found)]
     if any(finding.blocks for finding in found.findings):
-        lines.append("`venus check` lists the findings, `venus assess --script FILE` writes the way out for a DBA")
+        lines.append("`venus check` lists the findings, `venus assess --script FILE` writes the fixes for a DBA")
     return lines
 
 

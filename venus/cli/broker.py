@@ -20,8 +20,8 @@ CheckOption = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Read everything in data_dir while no broker runs on it, say what was checked, and end: "
-        "0 if it is sound, 1 if it is not.",
+        help="Read everything in data_dir, report what was checked, and exit with 0 if it is sound, 1 if not. "
+        "No broker may run on it.",
     ),
 ]
 
@@ -74,10 +74,6 @@ def _check(run: Invocation) -> int:
         findings += bool(found.finding)
         word, text = ("WRONG", found.finding) if found.finding else ("ok", found.seen)
         run.out.event({"event": "checked", **plain(found)}, f"{word:5} {found.what}: {text}")
-    end = (
-        f"{counted(findings, 'finding')}: nothing of it may be served"
-        if findings
-        else "everything is as it was written"
-    )
+    end = f"{counted(findings, 'finding')}: none of this may be served" if findings else "no damage found"
     run.out.event({"event": "ended", "findings": findings}, f"{data_dir}: {end}")
     return 1 if findings else 0

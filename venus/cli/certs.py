@@ -41,7 +41,7 @@ def init(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make a private authority: ca.crt, which everybody gets, and ca.key, which nobody gets."""
+    """Create a private authority: ca.crt, which every process gets, and ca.key, which none gets."""
     from venus.security.authority import CA_KEY, begin
 
     run = Invocation.of(ctx, config, as_json)
@@ -63,9 +63,9 @@ def issue(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make a certificate and its key: --host for a broker, --role for whoever connects to one.
+    """Issue a certificate and its key: --host for a broker, --role for a client.
 
-    --renew without --role and --host keeps those of the certificate that is there.
+    --renew without --role and --host keeps those of the existing certificate.
     """
     from venus.security.authority import described, issue
 
@@ -74,7 +74,7 @@ def issue(
     if renew and not roles and not hosts:
         roles, hosts = described(folder / f"{name}.crt")
     if not roles and not hosts:
-        raise ConfigError("a certificate without role and host is good for nothing", hint="add --role or --host")
+        raise ConfigError("a certificate needs a role or a host", hint="add --role or --host")
     made, key = issue(folder, name, datetime.now(UTC), roles=roles, hosts=hosts, days=days, replace=renew)
     run.out.answer(
         {"certificate": made, "key": key, "roles": roles, "hosts": hosts},
@@ -90,7 +90,7 @@ def show(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show whom certificates are for, what they allow, and until when. Exit code 1 if one may not be used now."""
+    """Show whom certificates are for, their roles, and when they expire. Exit code 1 if one is not valid now."""
     from venus.security import pem
     from venus.security.identify import roles_in
 
@@ -125,12 +125,12 @@ def token(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make a token, for whoever cannot have a certificate. It is shown once; the broker's file keeps only its hash."""
+    """Create a token for a client without a certificate. It is shown once; the broker's file keeps only its hash."""
     from venus.security.tokens import made
 
     run = Invocation.of(ctx, config, as_json)
     if not role:
-        raise ConfigError("a token without a role is good for nothing", hint="add --role")
+        raise ConfigError("a token needs a role", hint="add --role")
     secret, line = made(name, "; ".join(role))
     run.out.answer(
         {"token": secret, "line": line},

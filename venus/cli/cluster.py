@@ -58,12 +58,13 @@ def coordinator_of(settings: Settings) -> Iterator[EtcdCoordinator]:
 def status(
     ctx: typer.Context,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until nothing needs a person.")
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until nothing needs attention."),
     ] = 0.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show who leads each business, in which term, and who is in sync. Exit code 1 if something needs a person."""
+    """Show which broker leads each business, and which are in sync. Exit code 1 if something needs attention."""
     from venus.coordination.changes import waits_for
     from venus.coordination.standing import problems
 
@@ -103,14 +104,16 @@ def status(
 def policy(
     ctx: typer.Context,
     business: Annotated[str, typer.Argument(metavar="BUSINESS", help="As `venus cluster status` lists it.")],
-    wanted: Annotated[str, typer.Argument(metavar="consistency|availability", help="What it does from now on.")],
+    wanted: Annotated[
+        str, typer.Argument(metavar="consistency|availability", help="The new policy: consistency or availability.")
+    ],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what a business does when too few of its replicas are there; its brokers obey within a second.
+    """Set what a business does when too few of its replicas are alive; takes effect within a second.
 
-    Under `consistency` writes are refused until enough replicas are in sync. Under `availability` whoever lives goes
-    on; what may be lost by that is named until `venus verify --repair` closes it.
+    Under `consistency` writes are refused until enough replicas are in sync. Under `availability` the brokers that
+    are alive go on; what that may have lost is shown until `venus verify --repair` closes it.
     """
     from venus.coordination.policies import switch
     from venus.replication.records import Policy

@@ -33,20 +33,23 @@ def cutover(
     leave_invalid: Annotated[
         bool, typer.Option("--leave-invalid", help="Enforce foreign keys that rows violate for new rows only.")
     ] = False,
-    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to drain.")] = 60.0,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until everything has arrived.")
+    ] = 60.0,
     quiet: Annotated[
-        float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long the source must be quiet.")
+        float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long nobody may have written to the source.")
     ] = 5.0,
     certificate: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="Where to write it; .json and .txt are added.")
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="Where to write the certificate; .json and .txt are added."),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Make a target the application's own: drain, compare every row, set counters, enforce foreign keys.
 
-    Stop the application's writes at the source first; `venus sync` goes on meanwhile. Whatever forbids the cut-over is
-    listed with the command that mends it, and nothing has happened then. From the last step on VENUS writes no row at
+    Stop the application's writes at the source first; `venus sync` continues meanwhile. Whatever blocks the cut-over is
+    listed with the command that fixes it, and nothing has changed then. From the last step on VENUS writes no row at
     this target any more.
     """
     from venus.adapters.targets.contract import require
@@ -57,7 +60,7 @@ def cutover(
     target = only_target(settings, named)
     require(open_target(settings, target), "cuts_over")
     if rehearse and undo:
-        raise ConfigError("--rehearse and --undo exclude each other")
+        raise ConfigError("--rehearse and --undo cannot be combined")
     if undo:
         return take_back(run, settings, target)
     base = writable(certificate or Path(f"cutover-{target}{'-rehearsal' if rehearse else ''}"))
@@ -118,7 +121,7 @@ def answer(run: Invocation, settings: Settings, target: str, outcome: Outcome, b
     }
     lines = [shown, f"written to {files[0]} and {files[1]}"]
     if found["kind"] == "rehearsal":
-        lines += [f"! forbids the cut-over: {line}" for line in blocked]
+        lines += [f"! blocks the cut-over: {line}" for line in blocked]
         lines.append("not ready" if blocked else f"ready: `venus cutover --target {target}` would go through")
     else:
         lines += next_steps(settings, target, already=outcome.already)
@@ -131,11 +134,11 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
     from venus.masking import masked
 
     url = masked(settings.targets[target].url.get_secret_value())
-    done = "was cut over before; nothing was done" if already else "is cut over: VENUS writes no row there any more"
+    done = "was already cut over; nothing was done" if already else "is cut over: VENUS writes no row there any more"
     return [
         f"target {target} {done}. Next:",
         f"  1. point the application at {url} and let it write",
-        "  2. watch `venus status`: it names late writes at the source, which nobody carries over any more",
+        "  2. watch `venus status`: it names late writes at the source, which are no longer carried over",
         f"  3. back, as long as nobody has written to the target: `venus cutover --target {target} --undo`",
         "  4. for good: stop `venus sync`, `venus uninstall-triggers`, "
         f"`venus forget --target {target} --yes`, stop the broker",

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def forget(
     ctx: typer.Context,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="NAME", help="What the broker keeps for this target.")
+        str | None, typer.Option("--target", metavar="NAME", help="Drop what the broker keeps for this target.")
     ] = None,
     business: Annotated[
-        str | None, typer.Option("--business", metavar="NAME", help="A whole business: its queue and its full data.")
+        str | None,
+        typer.Option("--business", metavar="NAME", help="Drop a whole business: its queue and its full data."),
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Confirm that it will not come back, or will be loaded again.")
@@ -53,11 +54,9 @@ def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
         hint = f"it has {', '.join(known)}" if known else "it has none"
         raise ConfigError(f"the broker knows no target {target!r}{nearest(target, known)}", hint=hint)
     if not yes:
-        raise Refused(
-            f"target {target} would have to be loaded again after this", hint="repeat with --yes if that is meant"
-        )
+        raise Refused(f"target {target} would have to be loaded again", hint="repeat with --yes to confirm")
     admin.forget(business, group)
-    return f"the broker keeps nothing for target {target} any more"
+    return f"the broker no longer keeps anything for target {target}"
 
 
 def _business(admin: Admin, name: str, yes: bool) -> str:
@@ -71,7 +70,7 @@ def _business(admin: Admin, name: str, yes: bool) -> str:
         raise Refused(
             f"business {name} would be gone for good: {counted(len(found.tables), 'table')}, about "
             f"{counted(rows, 'row')}, {counted(found.next_offset, 'change')}; a source could only be filled again",
-            hint="stop its capture and its targets, then repeat with --yes if that is meant",
+            hint="stop its capture and its targets, then repeat with --yes to confirm",
         )
     admin.forget_business(name)
     return f"the broker has forgotten business {name} and all it had"

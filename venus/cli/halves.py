@@ -108,7 +108,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
     if not yes:
         where = f"SELECT * FROM venus.batch WHERE batch_no = {batch}"
         raise Refused(
-            f"{verdict.name} of batch {batch} cannot be taken back",
+            f"{verdict.name} of batch {batch} cannot be undone",
             hint=f"look at the source first ({where}: a row = COMMIT, none = ROLLBACK), then repeat with --yes",
         )
     with Admin(broker_of(run.settings)) as admin:

@@ -100,7 +100,7 @@ def check(
     rows: list[tuple[object, ...]] = [
         ("blocks" if f.blocks else "note", f.where, "\n".join((f.message, *f.details)), f.remedy) for f in findings
     ]
-    run.out.answer(document, *([table("", "where", "what", "way out", rows=rows)] if rows else []), verdict)
+    run.out.answer(document, *([table("", "where", "what", "what to do", rows=rows)] if rows else []), verdict)
     return Refused.exit_code if blocked else 0
 
 
@@ -132,7 +132,7 @@ def install_triggers(
     run = Invocation.of(ctx, config, as_json)
     settings = run.settings
     if adopt and dry_run:
-        raise ConfigError("--adopt and --dry-run exclude each other", hint="print the script, run it, then adopt it")
+        raise ConfigError("--adopt and --dry-run cannot be combined", hint="print the script, run it, then adopt it")
     if mode is not None:
         settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
     include, exclude = settings.source.tables, settings.source.exclude

@@ -20,7 +20,7 @@ def key_script(findings: Sequence[Finding], *, transactional: bool) -> str:
     others = [f for f in findings if f.blocks and not f.script]
     if others:
         told = (f"--   {_line(f.where)}: {_line(f.message)}; {_line(f.remedy)}" for f in others)
-        parts.append("\n".join(["-- what else blocks, and no statement here cures:", *told]))
+        parts.append("\n".join(["-- what else blocks, and nothing here fixes:", *told]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -96,7 +96,7 @@ def complete_first_fill(run: Invocation, settings: Settings, target: Target, ste
     except ConfigError:
         raise
     except VenusError as error:
-        run.out.say(f"the source is not asked ({error}): loading the broker's full data as it is")
+        run.out.say(f"the source cannot be asked ({error}): loading the broker's full data as it is")
         return None
     if all(t.fill.done for t in tables):
         return {}
@@ -193,14 +193,16 @@ def answer(
         "first_fill_seconds": read_s,
     }
     if report.already:
-        line = f"target {report.target} is loaded already, at offset {report.offset:,}; `venus sync` goes on"
+        line = f"target {report.target} is loaded already, at offset {report.offset:,}; `venus sync` continues"
         run.out.answer(document, line)
         return 0
     shown: list[RenderableType] = [table("table", "rows", rows=list(report.rows.items()))]
     shown += [f"! not created: {warning}" for warning in report.warnings]
     if report.left_out:
         look = f"venus migrate --target {report.target} --ddl-only"
-        shown.append(f"{len(report.left_out)} things of the source are not carried over: `{look}` lists them")
+        verb = "is" if len(report.left_out) == 1 else "are"
+        objects = counted(len(report.left_out), "object")
+        shown.append(f"{objects} of the source {verb} not carried over: `{look}` lists them")
     if only:
         shown.append(f"the broker set here mirrors {', '.join(only)} only: the target gets no other table")
     if filled:

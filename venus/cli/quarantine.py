@@ -106,7 +106,7 @@ def answer(run: Invocation, target: str, report: RetryReport) -> int:
     """Say what became of it."""
     line = f"target {target}: {report.applied:,} applied, {report.still_refused:,} refused again"
     if report.resumed:
-        line += f"; goes on with {', '.join(report.resumed)}"
+        line += f"; resumed: {', '.join(report.resumed)}"
     run.out.answer({"target": target, "report": report}, *(f"! {message}" for message in report.messages), line)
     return 1 if report.still_refused else 0
 

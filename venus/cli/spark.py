@@ -28,7 +28,7 @@ PROBE_PAUSE_S = 0.3
 
 @app.command("check")
 def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> int:
-    """Start Spark as the configuration says, run a few tasks and say which Java, which workers, and how long it took.
+    """Start Spark as configured, run a few tasks, and report which Java, which workers, and how long it took.
 
     Exit code 1 if workers lack what a load needs, or have another version of VENUS or Python.
     """

@@ -48,7 +48,7 @@ def sync(
     target: TargetsOption = None,
     engine: SyncEngineOption = "local",
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Capture even if another instance does; that one stops for good.")
+        bool, typer.Option("--take-over", help="Capture even if another instance captures; that one stops for good.")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     log_format: LogFormatOption = "text",
@@ -58,7 +58,7 @@ def sync(
     """Capture changes and apply them to the targets until SIGTERM; continues where it stopped.
 
     Without options: the source and every target. With --json one object per line. Only one instance captures: a second
-    one is refused (exit code 3) while the first lives. Ends with an error when capture has ended for good.
+    one is refused (exit code 3) while the first is alive. Exits with an error when capture has ended for good.
     """
     run = Invocation.of(ctx, config, as_json)
     run.choose_log_format(log_format)

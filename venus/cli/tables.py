@@ -19,7 +19,7 @@ TableArgument = Annotated[
 ]
 AtTarget = Annotated[str | None, typer.Option("--target", metavar="NAME", help="At this target, not at the source.")]
 
-DONE = {"pause": "paused", "resume": "goes on", "resync": "will be made equal to the broker's full data"}
+DONE = {"pause": "paused", "resume": "resumed", "resync": "will be made equal to the broker's full data"}
 
 
 def pause(
@@ -84,7 +84,7 @@ def at_source(run: Invocation, name: str | None, state: str, reason: str) -> int
         for table in chosen:
             source.set_table_state(table.schema.table_id, state, reason)
     names = [table.schema.qualified for table in chosen]
-    left = f"; left alone, run `venus resync`: {', '.join(missed)}" if missed else ""
+    left = f"; not resumed, run `venus resync`: {', '.join(missed)}" if missed else ""
     document = {"state": state, "tables": names, "left": missed}
     run.out.answer(document, f"{state.lower()} at the source: {', '.join(names) or 'nothing'}{left}")
     return 0
@@ -104,7 +104,7 @@ def choose(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTa
         raise ConfigError(f"no captured table is named {name!r}{nearest(name, known)}", hint=hint)
     if len(found) > 1:
         named = " or ".join(t.schema.qualified for t in found)
-        raise ConfigError(f"{name!r} means more than one table: write {named}")
+        raise ConfigError(f"{name!r} matches more than one table: write {named}")
     return found
 
 

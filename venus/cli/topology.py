@@ -17,14 +17,14 @@ def topology(
     ctx: typer.Context,
     addresses: Annotated[
         list[str] | None,
-        typer.Argument(metavar="HOST:PORT", help="More brokers to ask, one of each set; separated by blanks."),
+        typer.Argument(metavar="HOST:PORT", help="More brokers to ask, one of each set; separated by spaces."),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Draw the broker sets, who pulls from whom, offsets and lag. Exit code 1 if something needs a person.
+    """Draw the broker sets, who pulls from whom, offsets and lag. Exit code 1 if something needs attention.
 
-    Asked are the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
+    It asks the brokers of `[broker] addresses` and `further`, and all sets above them. A set below that is not asked
     is shown as the set above sees it.
     """
     from venus.cli.topology_seen import look
@@ -37,7 +37,7 @@ def topology(
         if not is_address(address):
             raise ConfigError(
                 f"{address} should be HOST:PORT, with a port up to {PORT_MAX}",
-                hint="name brokers of more sets, separated by blanks",
+                hint="name brokers of more sets, separated by spaces",
             )
     reach = broker_of(run.settings)
     starts = [tuple(one.split(",")) for one in reach.split(";")] + [(address,) for address in addresses or ()]

@@ -83,7 +83,7 @@ def verify(
     """Compare source and target row by row while both are in use, and say which side is at fault.
 
     Legs: `ends` source and target (few rows move), `target` the broker's full data and the target (the source may be
-    off), `source` source and full data, `all` both halves; `auto` is `ends` while the source can be reached, else
+    off), `source` source and full data, `all` the last two; `auto` is `ends` while the source can be reached, else
     `target`. Exit codes: 0 same, 1 different, 3 undecided, 2 could not be compared.
     """
     from venus.adapters.verify.run import Options

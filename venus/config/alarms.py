@@ -15,7 +15,7 @@ from venus.suggest import nearest
 
 def _rule_name(name: str) -> str:
     if name not in NAMES:
-        raise ValueError(f"is no kind of alarm{nearest(name, NAMES)}; `venus alarms rules` lists them")
+        raise ValueError(f"is not a kind of alarm{nearest(name, NAMES)}; `venus alarms rules` lists them")
     return name
 
 
@@ -55,7 +55,7 @@ class Recipient(Section):
     def _known(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in NAMES):
-                raise ValueError(f"has {pattern!r}, which is no kind of alarm{nearest(pattern, NAMES)}")
+                raise ValueError(f"has {pattern!r}, which is not a kind of alarm{nearest(pattern, NAMES)}")
         return patterns
 
     @model_validator(mode="after")

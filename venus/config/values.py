@@ -49,7 +49,7 @@ def _filled(values: tuple[str, ...]) -> tuple[str, ...]:
 def _mirrored(values: tuple[str, ...]) -> tuple[str, ...]:
     """Check what a label stands for: tables and businesses, each by its name."""
     if not values:
-        raise ValueError('names nothing: list tables ("orders", "app.orders") or "business:NAME"')
+        raise ValueError('is empty: list tables ("orders", "app.orders") or "business:NAME"')
     for value in values:
         kind, colon, name = value.partition(":")
         if colon and (not is_name(name) if kind == BUSINESS else nearest(kind.strip().lower(), [BUSINESS])):

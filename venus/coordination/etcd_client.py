@@ -260,7 +260,7 @@ class EtcdClient:
             if error.code() not in _REFUSED:
                 raise
             raise Refused(
-                f"etcd at {address} does not believe user {self._login.user}: {error.details()}",
+                f"etcd at {address} does not accept user {self._login.user}: {error.details()}",
                 hint="correct [cluster] etcd_user and etcd_password; unset them if etcd has authentication off",
             ) from error
         self._token = answer.token

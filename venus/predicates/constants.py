@@ -125,7 +125,7 @@ def _key(constant: Constant, text: str, schema: TableSchema, column: Column, sor
             try:
                 return str(UUID(text))
             except ValueError:
-                raise _refused(constant, f"{text!r} is no UUID") from None
+                raise _refused(constant, f"{text!r} is not a UUID") from None
         case Sort.TIME:
             return _time(constant, text)
     return _moment(constant, text, sort)
@@ -155,21 +155,21 @@ def _label(constant: Constant, text: str, schema: TableSchema, column: Column) -
     found = own_type(schema, column)
     assert found is not None
     if text not in found.labels:
-        raise _refused(constant, f"{text!r} is no label of {found.name}{nearest(text, found.labels)}")
+        raise _refused(constant, f"{text!r} is not a label of {found.name}{nearest(text, found.labels)}")
     return text
 
 
 def _time(constant: Constant, text: str) -> str:
     found = _TIME.fullmatch(text)
     if found is None:
-        raise _refused(constant, f"{text!r} is no time of day, like '17:30:00'")
+        raise _refused(constant, f"{text!r} is not a time of day, like '17:30:00'")
     return _checked(constant, "2000-01-01", found)[11:]
 
 
 def _moment(constant: Constant, text: str, sort: Sort) -> str:
     found = _MOMENT.fullmatch(text)
     if found is None:
-        raise _refused(constant, f"{text!r} is no date of the years 0001 to 9999, like '2026-01-31'")
+        raise _refused(constant, f"{text!r} is not a date of the years 0001 to 9999, like '2026-01-31'")
     if sort is Sort.DATE:
         if found["time"]:
             raise _refused(constant, f"{text!r} has a time of day, which a date is not compared with")
@@ -191,6 +191,6 @@ def _checked(constant: Constant, day: str, found: re.Match[str], zone: str = "")
         moment = datetime.fromisoformat(f"{day}T{time}{zone}")
         moment = moment.astimezone(UTC) if zone else moment
     except (ValueError, OverflowError):
-        raise _refused(constant, f"{constant.value!r} is no date or time that there is") from None
+        raise _refused(constant, f"{constant.value!r} is not an existing date or time") from None
     fraction = (found["fraction"] or "").rstrip("0")
     return f"{moment:%H:%M:%S}".join((f"{moment.year:04}-{moment:%m-%d} ", "")) + (f".{fraction}" if fraction else "")

@@ -82,7 +82,7 @@ class _Parser:
         if self._word.key == "or":
             self.end()
         if not self._took(")"):
-            raise self._refused(opened, "a parenthesis that is not closed")
+            raise self._refused(opened, "an unclosed parenthesis")
         return terms
 
     def _term(self) -> tuple[Term, ...]:
@@ -110,7 +110,7 @@ class _Parser:
     def _null(self, column: Word) -> Term:
         sign = "not null" if self._took("not") else "null"
         if not self._took("null"):
-            raise self._refused(self._word, "behind IS only NULL or NOT NULL is possible")
+            raise self._refused(self._word, "IS can be followed by NULL or NOT NULL only")
         return self._made(column, sign, ())
 
     def _strange(self, column: Word, sign: Word) -> PredicateRefused:
@@ -121,10 +121,10 @@ class _Parser:
         if sign.key in ("like", "ilike", "similar", "regexp", "~"):
             return self._refused(sign, f"{sign.text.upper()} is a pattern, not a range")
         if sign.key == ".":
-            return self._refused(column, f"{column.text} is no column; write columns without their table")
+            return self._refused(column, f"{column.text} is not a column; write columns without their table")
         if sign.sort == "end" or sign.key in ("and", "or", ")"):
             return self._refused(column, f"{column.text} stands alone; compare it with a constant, as in = true")
-        return self._refused(sign, f"{sign.text!r} is no comparison of a column with a constant")
+        return self._refused(sign, f"{sign.text!r} is not a comparison of a column with a constant")
 
     def _mirrored(self) -> Term:
         constant = self._constant()
@@ -172,7 +172,7 @@ class _Parser:
             word = self._take()
         constant = _constant_of(word)
         if self._word.key in ("::", "||", "+", "-", "*", "/", "%") or self._word.sort == "number":
-            raise self._refused(self._word, f"{self._word.text!r} computes; constants are written out")
+            raise self._refused(self._word, f"{self._word.text!r} computes; write out the constant")
         return constant
 
     def _no_constant(self, word: Word) -> PredicateRefused:

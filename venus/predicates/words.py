@@ -46,7 +46,7 @@ def words_of(text: str) -> list[Word]:
         assert match.lastgroup is not None
         word = Word(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup) + 1)
         if word.sort == "odd":
-            what = "a quotation mark without its end" if word.text in "'\"" else "no part of SQL"
+            what = "an unclosed quotation mark" if word.text in "'\"" else "not part of SQL"
             raise PredicateRefused(f"character {word.at}: {word.text!r} is {what}")
         found.append(word)
         at = match.end()

@@ -127,7 +127,7 @@ def _not_believed(address: str, host: str, error: ssl.SSLCertVerificationError, 
         hint = f"use a host that it names as broker.address, or issue one for it: venus certs issue NAME --host {host}"
         return Untrusted(f"the certificate of the broker at {address} is not for {host}", hint=hint)
     if "self" in said and "signed" in said:
-        text = f"the certificate of the broker at {address} is signed by itself or by an unknown authority"
+        text = f"the certificate of the broker at {address} is self-signed or signed by an unknown authority"
     else:
         text = f"the certificate of the broker at {address} is not signed by security.ca {proof.ca}"
     return Untrusted(text, hint="set security.ca to the file of the authority that has signed it")
@@ -137,7 +137,7 @@ def _not_admitted(address: str, proof: Proof) -> VenusError:
     if not proof.certificate:
         hint = "set certificate and key in [security]: venus certs issue NAME --role ROLE makes them"
         return Untrusted(f"the broker at {address} asks for a certificate, and this process has none", hint=hint)
-    text = f"the broker at {address} does not believe our certificate {proof.certificate}"
+    text = f"the broker at {address} does not accept our certificate {proof.certificate}"
     return Untrusted(text, hint="it must be signed by the broker's security.ca, and not have expired")
 
 

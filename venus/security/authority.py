@@ -121,7 +121,7 @@ def _host(text: str) -> x509.GeneralName:
     try:
         return x509.DNSName(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no host name", hint="a name in ASCII, or an IP address") from None
+        raise ConfigError(f"{text!r} is not a host name", hint="a name in ASCII, or an IP address") from None
 
 
 def _builder(

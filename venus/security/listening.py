@@ -10,8 +10,8 @@ from venus.errors import ConfigError
 from venus.security.roles import roles_of
 
 HINT = (
-    "the two ways out: TLS (venus certs init makes a first set of certificates; docs/SECURITY.md), "
-    "or insecure = true in [security] if whoever reaches this address may read and change every row"
+    "either use TLS (venus certs init makes a first set of certificates; docs/SECURITY.md), "
+    "or set insecure = true in [security], if everybody who reaches this address may read and change every row"
 )
 
 
@@ -24,7 +24,7 @@ def check(settings: Settings) -> None:
         _check_whole(own)
         if settings.cluster.name and not own.ca:
             raise ConfigError(
-                "this broker has a cluster and TLS, and security.ca is not set: it would believe no other broker",
+                "this broker has a cluster and TLS, and security.ca is not set: it would trust no other broker",
                 hint="name the authority of the brokers' certificates, which need the role broker",
             )
         return

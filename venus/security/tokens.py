@@ -25,7 +25,7 @@ def made(name: str, roles: str) -> tuple[str, str]:
     """Return a new token, and the line that makes a broker take it. Raises ConfigError."""
     roles_of(roles.split(";"))
     if not re.fullmatch(r"[^\s#]+", name):
-        raise ConfigError(f"name {name!r} has blanks or #", hint="name a token with one word")
+        raise ConfigError(f"name {name!r} has spaces or #", hint="name a token with one word")
     token = secrets.token_urlsafe(TOKEN_BYTES)
     return token, f"{name} sha256:{hashed(token)} {roles}"
 

@@ -39,7 +39,7 @@ def rows_findings(session: Session, table: Table, user: str) -> Iterator[Finding
     for (column, block), number in zip(looked.items(), found, strict=True):
         if number:
             message = f"column {column}: {int(number)} of {int(count)} rows looked at have {_SAID[block]}"
-            yield Finding(where=where, message=message, remedy="mend these values, or exclude the table")
+            yield Finding(where=where, message=message, remedy="correct these values, or exclude the table")
 
 
 def _looked_at(table: Table) -> dict[str, str]:

@@ -74,7 +74,7 @@ class OracleReader(ReadsRows):
         if table_id not in self._accesses:
             self._accesses = self._read_dictionary()
         if reason := self._refused.get(table_id):
-            raise Refused(f"{subject.schema.qualified}: {reason}", hint="`venus check` names the way out")
+            raise Refused(f"{subject.schema.qualified}: {reason}", hint="`venus check` says what to do")
         access = self._accesses.get(table_id)
         if access is None or access.layout.schema.version != subject.schema.version:
             self._accesses.clear()

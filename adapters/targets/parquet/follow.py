@@ -89,7 +89,7 @@ def _follow(target: LakeTarget, circuit: TargetCircuit, stop: threading.Event, t
             raise target.not_loaded
         return _Following(target, manifest, circuit, stop, tell).run()
     except OSError as error:  # a full disk, a file system that is away: nothing of the commit is seen
-        raise DatabaseUnavailable(f"target {target.name}: {error}", hint="look at the disk") from error
+        raise DatabaseUnavailable(f"target {target.name}: {error}", hint="check the disk") from error
 
 
 class Refreshes:

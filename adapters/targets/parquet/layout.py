@@ -31,7 +31,8 @@ def root_of(url: str, place: str = "url") -> Path:
     parts = urlsplit(url)
     if parts.scheme != SCHEME or parts.netloc or not parts.path.strip("/"):
         raise ConfigError(
-            f"{place}: {url} is no folder for Parquet files", hint="write parquet:///absolute/path or parquet:path"
+            f"{place}: {url} is not the URL of a folder for Parquet files",
+            hint="write parquet:///absolute/path or parquet:path",
         )
     return Path(unquote(parts.path))
 

@@ -40,7 +40,7 @@ def load_lake(target: LakeTarget, report: Report) -> LoadReport:
     try:
         return _loaded(target, report)
     except OSError as error:
-        raise TargetError(f"target {target.name}: {error}", hint="look at the disk, and start again") from error
+        raise TargetError(f"target {target.name}: {error}", hint="check the disk, then try again") from error
 
 
 def _loaded(target: LakeTarget, report: Report) -> LoadReport:

@@ -96,7 +96,7 @@ class PostgresTarget(Configured):
             sa.make_url(self.url)
         except sa.exc.ArgumentError:
             # from None: SQLAlchemy's message repeats the URL
-            raise ConfigError(f"targets.{name}.url is no database URL") from None
+            raise ConfigError(f"targets.{name}.url is not a database URL") from None
 
     def connect(self, purpose: str = "apply") -> Session:
         """Open a session."""

@@ -78,7 +78,7 @@ class Session:
         except psycopg2.Error as error:
             text = f"target {self.place} cannot be reached: {_first_line(error)}"
             kind = ConfigError if _WRONG.search(text) else DatabaseUnavailable
-            raise kind(text, hint="look at url in [targets]") from error
+            raise kind(text, hint="check url in [targets.NAME]") from error
         self._connection.autocommit = True
         self._cursor = self._connection.cursor()
         #: The names of what is prepared here.

@@ -249,8 +249,8 @@ def test_the_kind_of_a_target_is_its_scheme() -> None:
     ("url", "says"),
     [
         ("mysql://root:secret@host/db", "targets.a.url: mysql is not a target that VENUS knows"),
-        ("nothing", "targets.a.url is no URL of a target"),
-        ("postgresql:secret", "targets.a.url is no database URL"),
+        ("nothing", "targets.a.url is not the URL of a target"),
+        ("postgresql:secret", "targets.a.url is not a database URL"),
     ],
 )
 def test_a_url_that_means_no_target_is_refused_and_not_repeated(url: str, says: str) -> None:

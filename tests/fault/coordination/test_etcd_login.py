@@ -77,7 +77,7 @@ def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> No
         administer(etcd, login, "auth", "enable")
 
         user = replace(login, user="venus", password=SecretStr(PASSWORD))
-        with pytest.raises(Refused, match="does not believe user venus") as caught:
+        with pytest.raises(Refused, match="does not accept user venus") as caught:
             identity(etcd, replace(user, password=SecretStr("wrong")))
         assert "etcd_password" in caught.value.hint
         assert "wrong" not in str(caught.value)

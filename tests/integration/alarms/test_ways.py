@@ -123,7 +123,7 @@ def test_what_goes_wrong_is_said_in_one_line() -> None:
         listener.status = 503
         assert failure(way(webhook=f"{listener.url}/secret")) == f"{listener.url} answers 503"
     assert failure(way(webhook=f"{listener.url}/secret")) == f"{listener.url}: Connection refused"
-    assert failure(way(command="/nowhere/page me")) == "/nowhere/page is no program that can be run"
+    assert failure(way(command="/nowhere/page me")) == "/nowhere/page is not an executable program"
     assert failure(way(command="sh -c 'exit 3'")) == "sh ended with exit code 3"
     with MailListener() as mails:
         plain = way(mail=["a@b.c"], mail_from="v@b.c", smtp=mails.address)
@@ -153,13 +153,13 @@ def test_a_webhook_whose_certificate_nobody_vouches_for(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"webhook": "ftp://host/"}, "alarms.to.oncall: webhook is no URL"),
-        ({"webhook": "https://host:x/"}, "alarms.to.oncall: webhook is no URL"),
+        ({"webhook": "ftp://host/"}, "alarms.to.oncall: webhook is not a URL"),
+        ({"webhook": "https://host:x/"}, "alarms.to.oncall: webhook is not a URL"),
         ({"webhook": "https://me:it@host/"}, "alarms.to.oncall: webhook has a user in its URL"),
         ({"webhook_file": "/nowhere"}, "alarms.to.oncall.webhook_file /nowhere: no such file"),
         ({"command": "'"}, "alarms.to.oncall: command cannot be read"),
-        ({"mail": ["a"], "mail_from": "v@b.c", "smtp": "h:25"}, "'a' is no address of e-mail"),
-        ({"mail": ["a@b.c\nBcc: x@y.z"], "mail_from": "v@b.c", "smtp": "h:25"}, "is no address of e-mail"),
+        ({"mail": ["a"], "mail_from": "v@b.c", "smtp": "h:25"}, "'a' is not an e-mail address"),
+        ({"mail": ["a@b.c\nBcc: x@y.z"], "mail_from": "v@b.c", "smtp": "h:25"}, "is not an e-mail address"),
         ({"mail": ["a@b.c"], "mail_from": "v@b.c", "smtp": "h:25", "smtp_user": "u", "smtp_security": "none"},
          "smtp_user is set, and smtp_security is none"),
     ],

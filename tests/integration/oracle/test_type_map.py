@@ -86,7 +86,7 @@ def test_what_means_nothing_is_refused_by_name(
 
 def test_another_source_has_no_such_option() -> None:
     settings = Settings(source=Source.model_validate({"url": "sqlite:///shop.db"}))
-    with pytest.raises(ConfigError, match="--type-map is not there for sqlite"):
+    with pytest.raises(ConfigError, match="--type-map is not available for sqlite"):
         open_source(settings, {"T.C": "boolean"})
 
 

@@ -53,7 +53,7 @@ def test_a_cluster_with_tls_needs_an_authority() -> None:
     cluster = Cluster(name="c", broker_id="a", etcd=("127.0.0.1:2379",))
     security = Security(certificate="b.crt", key="b.key", client_auth="token", token_file="tokens")
 
-    with pytest.raises(ConfigError, match="it would believe no other broker"):
+    with pytest.raises(ConfigError, match="it would trust no other broker"):
         listening.check(Settings(cluster=cluster, security=security))
 
 

@@ -143,7 +143,7 @@ def test_a_self_signed_broker_is_not_believed(tmp_path: Path, authority: Authori
 
     told = refusal(authority.address(broker.address, "all", *EVERYTHING))
 
-    assert "is signed by itself or by an unknown authority" in str(told)
+    assert "is self-signed or signed by an unknown authority" in str(told)
 
 
 def test_a_client_of_an_unknown_authority_is_told(tmp_path: Path, secure: RunningBroker, authority: Authority) -> None:
@@ -151,7 +151,7 @@ def test_a_client_of_an_unknown_authority_is_told(tmp_path: Path, secure: Runnin
 
     told = refusal(Address(secure.address, Proof(ca=authority.ca, certificate=stranger.certificate, key=stranger.key)))
 
-    assert "does not believe our certificate" in str(told)
+    assert "does not accept our certificate" in str(told)
     assert "security.ca" in told.hint
 
 
@@ -196,7 +196,7 @@ def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroke
     both = authority.folder / "both.crt"
     both.write_bytes(kept + Path(renewed.ca).read_bytes())
     told = refusal(Address(secure.address, Proof(ca=str(both), certificate=old.certificate, key=old.key)))
-    assert "does not believe our certificate" in str(told)
+    assert "does not accept our certificate" in str(told)
 
 
 def again(authority: Authority) -> Authority:

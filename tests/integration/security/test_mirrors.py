@@ -130,7 +130,7 @@ def test_a_certificate_of_a_strange_authority_is_not_believed_above(
         wait_for(lambda: any("this set mirrors nothing new" in alarm for alarm in admin.status().alarms))
         (said,) = [alarm for alarm in admin.status().alarms if "mirrors nothing" in alarm]
     certificate = other.folder / "eu.crt"
-    assert said.endswith(f"the broker at {home.address} does not believe our certificate {certificate}")
+    assert said.endswith(f"the broker at {home.address} does not accept our certificate {certificate}")
 
 
 def test_a_role_that_is_taken_away_stops_what_comes_and_what_is_there_is_served(

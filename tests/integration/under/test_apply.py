@@ -250,7 +250,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table(database: str, bro
         caught_up(database, broker)
     first, second = table_states(settings, "a")
     assert (first.state, second.state) == ("HALTED", "ACTIVE")
-    assert "no widening" in first.reason
+    assert "does not widen" in first.reason
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
 
 

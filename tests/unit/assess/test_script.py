@@ -46,7 +46,7 @@ def test_statements_are_statements_and_the_rest_is_remarks() -> None:
     )
 
     assert statements(found) == ["GRANT A TO B;", "ALTER TABLE t ADD k int;"]
-    assert "-- way out: exclude the table" in found
+    assert "-- fix: exclude the table" in found
     assert "-- or: or another key" in found
 
 

@@ -95,5 +95,5 @@ def test_names_that_a_path_would_take_amiss() -> None:
     assert root_of("parquet:///srv/my%20lake").as_posix() == "/srv/my lake"
     assert root_of("parquet:lake").as_posix() == "lake"
     for wrong in ("parquet://host/x", "parquet:///", "parquet:"):
-        with pytest.raises(Exception, match="no folder for Parquet files"):
+        with pytest.raises(Exception, match="not the URL of a folder for Parquet files"):
             root_of(wrong)

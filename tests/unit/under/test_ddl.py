@@ -194,7 +194,7 @@ def test_an_equal_table_has_no_differences(settings: Settings) -> None:
     other = replace(there, unique_keys=(frozenset({"label"}),))
     assert differences(placed(items(), settings), other) == ["shop.items has no primary key or unique index on (id)"]
     assert differences(placed(items(), settings), replace(there, kind="v")) == [
-        "shop.items is there already and is no table"
+        "shop.items exists already and is not a table"
     ]
 
 

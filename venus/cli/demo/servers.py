@@ -172,7 +172,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = START_T
         if found := condition():
             return found
         time.sleep(every_s)
-    raise DemoFailed(f"waited {timeout_s:.0f} s in vain for {what}")
+    raise DemoFailed(f"waited {timeout_s:.0f} s for {what}")
 
 
 def listening(port: int) -> bool:

@@ -32,8 +32,8 @@ def accept_loss(
 ) -> int:
     """Give up what unclean elections and promotions may have lost, when the source is gone for good.
 
-    Without --confirm it only says what that is. While the source is there, `venus verify --repair` finds what is
-    missing, ships it again and closes it. Nothing is brought back by this command, and the targets stay as they are.
+    Without --confirm it only lists what would be given up. As long as the source exists, use `venus verify --repair`:
+    it finds what is missing and ships it again. This command brings nothing back and does not change the targets.
     """
     from venus.coordination import changes
 

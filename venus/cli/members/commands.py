@@ -36,17 +36,23 @@ WAIT_S = 600.0
 def move(
     ctx: typer.Context,
     business: Annotated[str, typer.Argument(metavar="BUSINESS", help="As `venus cluster status` shows it.")],
-    leader: Annotated[str | None, typer.Option("--leader", metavar="BROKER", help="Who leads from now on.")] = None,
-    source: Annotated[str | None, typer.Option("--from", metavar="BROKER", help="Whose replica moves.")] = None,
-    target: Annotated[str | None, typer.Option("--to", metavar="BROKER", help="Who gets it.")] = None,
+    leader: Annotated[
+        str | None, typer.Option("--leader", metavar="BROKER", help="The broker that leads from now on.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="BROKER", help="The broker whose replica moves.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", metavar="BROKER", help="The broker that gets the replica.")
+    ] = None,
     wait: WaitOption = WAIT_S,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let another broker lead a business (--leader), or give its replica to another broker (--from, --to).
+    """Make another broker lead a business (--leader), or move a replica to another broker (--from, --to).
 
-    A new leader is one that is in sync; no write is lost, writers wait for less than a second. A replica that moves is
-    copied first, and taken away once the new one has everything.
+    The new leader must be in sync; no write is lost, writers wait for less than a second. A replica that moves is
+    copied first, and removed once the new one has everything.
     """
     run = Invocation.of(ctx, config, as_json)
     if (leader is None) == (source is None and target is None) or (source is None) != (target is None):
@@ -111,10 +117,10 @@ def drain(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Prepare a broker for being stopped: others lead what it leads, and have what it has.
+    """Take a broker out of service: others lead what it leads, and get copies of what it has.
 
     Its replicas are copied to brokers that are free, if there are any; else they stay, and follow again when it is
-    back. Nothing new is placed on it until --undo. A restart of minutes needs none of this: stop it and start it again.
+    back. Nothing new is placed on it until --undo. A short restart does not need this: stop it and start it again.
     """
     from venus.coordination import changes
 
@@ -164,9 +170,9 @@ def add(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let a broker that runs take part: it gets a replica of each business that has too few, or of the one named.
+    """Add a running broker: it gets a replica of each business that has too few, or of the one named.
 
-    A broker joins by being started with the [cluster] of the others and an id and data directory of its own.
+    Before that, start it with the [cluster] of the others and with an id and data directory of its own.
     """
     from venus.coordination import changes
 
@@ -207,10 +213,10 @@ def remove(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Take a broker's replicas away for good, whether it is alive or not; its data of them is removed.
+    """Remove a broker's replicas for good, with their data, whether it is alive or not.
 
-    Refused if those who stay in sync would be fewer than a write needs. Where a broker is free, it gets a replica
-    instead (--business: nobody does). `venus cluster drain` copies first.
+    Refused if fewer replicas would stay in sync than a write needs. A broker that is free gets a replica instead,
+    unless --business is given. `venus cluster drain` copies first.
     """
     from venus.coordination import changes
 

@@ -20,10 +20,11 @@ def dissolve(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let this broker go on alone with its data: run it where the broker ran, with its configuration.
+    """Turn a broker of a cluster into one that runs alone, with its data. Run it on the broker's machine.
 
-    Every broker of the cluster must be stopped. Refused unless this replica is known to have everything. Afterwards
-    remove [cluster] from the configuration and start it; the others remove their copies if they join again.
+    Stop every broker of the cluster first, and use this broker's configuration. Refused unless this replica is known
+    to have everything. Afterwards remove [cluster] from the configuration and start the broker. The others delete
+    their copies if they join again.
     """
     from venus.broker.replicas.dissolving import dissolve as dissolve_at
 

@@ -25,19 +25,19 @@ NEXT = (
 def promote(
     ctx: typer.Context,
     business: BusinessesOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, what would be done is only said.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Promote; without it, only print what would be done.")] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Even though the home answers or cannot be asked: two sets may take writes."),
+        typer.Option("--force", help="Promote even if the home answers or cannot be asked: two sets may take writes."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make this core set the home of what it mirrors, when the home is gone for good.
+    """Make this core set the home, when the home that it mirrors is gone for good.
 
-    Producers may ship here from then on. What the old home had and this set has not is named once the source is
-    captured again, and `venus verify --repair` brings it back from the source. An old home that comes back is told to
-    step down. The command is run with a configuration whose [broker] addresses are this set's.
+    From then on it takes the changes from capture. What only the old home had is listed once capture has connected,
+    and `venus verify --repair` brings it back from the source. If the old home comes back, it is told to step down.
+    Use a configuration whose [broker] addresses are those of this set.
     """
     import time
 
@@ -51,7 +51,7 @@ def promote(
         if not yes:
             now_us = time.time_ns() // 1000
             would = "; ".join(_would(found, now_us) for found in looked)
-            raise Refused(f"nothing was done: {would}", hint="repeat with --yes if that is meant")
+            raise Refused(f"nothing was done: {would}", hint="repeat with --yes to confirm")
         done = [_promoted(admin, name, force=force) for name in names]
     document = {"set": done[0].set, "businesses": [_document(found) for found in done], "next": NEXT}
     lines = [

@@ -32,7 +32,7 @@ def support(
 ) -> int:
     """Write a bundle for a bug report: versions, configuration, status, metrics, logs; no rows and no secrets.
 
-    What could be a value of a row is struck out of every text: whatever stands in quotes, parentheses or braces.
+    What could be a value of a row is removed from every text: everything in quotes, parentheses or braces.
     """
     from venus.cli.support.parts import parts
 

@@ -265,7 +265,7 @@ class _Load:
         target.own(session, "set_loaded", offset=snapshot.offset)
         for table_id, count in parked.items():
             if count and target.config.on_error != "quarantine":
-                reason = f"the target refused {counted(count, 'row')} of the full load; see the quarantine"
+                reason = f"the target refused {counted(count, 'row')} of the full load"
                 target.set_state(session, table_id, HALTED, held_from=snapshot.offset, reason=reason)
         target.own(session, "set_job", state="done")
 

@@ -226,7 +226,7 @@ class _Loading:
         if not suspects or self._parked + len(suspects) > SUSPECTS_MAX:
             raise TargetError(
                 f"{placed.qualified}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
-                hint="mend the table at the target and start the load again; it goes on where it was",
+                hint="correct the table at the target and run `venus migrate` again: it resumes",
             ) from refusal
         mask = positions_of(rows, dict.fromkeys(suspects, 0))
         good = rows.where(~mask)

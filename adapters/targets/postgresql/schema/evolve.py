@@ -140,7 +140,7 @@ def _changed(old: Placed, new: Placed, before: Column, after: Column) -> Step:
     if before.type != after.type and type_sql(before.type) != type_sql(after.type):
         if not widens(before.type, after.type):
             told = f"column {after.name} has changed from {type_sql(before.type)} to {type_sql(after.type)}"
-            return Step(refused=f"{told}, which is no widening")
+            return Step(refused=f"{told}, which does not widen it")
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} TYPE {type_sql(after.type)}")
     if after.nullable and not before.nullable:
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} DROP NOT NULL")

@@ -99,7 +99,7 @@ def _plain(spelled: str) -> str:
 def differences(placed: Placed, existing: ExistingTable) -> list[str]:
     """Say what keeps this table from being a target, one line each. Pure."""
     if existing.kind not in _TABLES:
-        return [f"{placed.qualified} is there already and is no table"]
+        return [f"{placed.qualified} exists already and is not a table"]
     if placed.schema.heirs and existing.kind == "p":
         return [f"{placed.qualified} is partitioned here, and others inherit from it at the source"]
     there = {c.name: c for c in existing.columns}
