@@ -47,7 +47,9 @@ def forget(
 
 
 def _target(admin: Admin, business: str, target: str, yes: bool) -> str:
-    group = f"{business}/{target}"
+    from venus.network.topology import PULLS_AS
+
+    group = target if target.startswith(PULLS_AS) else f"{business}/{target}"  # or a broker set that pulls from here
     groups = [c.group for b in admin.status(business).businesses if b.business == business for c in b.consumers]
     if group not in groups:
         known = [g.removeprefix(f"{business}/") for g in groups]

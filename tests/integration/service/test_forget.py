@@ -1,4 +1,4 @@
-"""`venus forget --business` at a running broker."""
+"""`venus forget` at a running broker: businesses, and broker sets that pull from it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from venus.broker.service.process import RunningBroker
 from venus.errors import Refused
 from venus.rpc.admin import Admin
 from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
 
@@ -48,6 +49,19 @@ def test_a_business_is_forgotten_after_a_yes(broker: RunningBroker, config: Path
     with Admin(broker.address) as admin:
         assert [b.business for b in admin.status().businesses] == [BUSINESS]
     assert business_status(broker.address).next_offset == 15
+
+
+def test_a_set_that_pulls_no_more_is_forgotten_by_the_name_that_status_has(broker: RunningBroker, config: Path) -> None:
+    fill(broker.address, 1, 1, rows=5)
+    for group in ("mirror/eu", f"{BUSINESS}/eu"):
+        with Subscriber(broker.address, BUSINESS, group, credit_bytes=1 << 20) as reader:
+            reader.open(0, 0)
+
+    assert "It has eu, mirror/eu." in venus(config, "--target", "mirror/us", "--yes", code=2)[1]
+    out, _ = venus(config, "--target", "mirror/eu", "--yes")
+
+    assert "no longer keeps anything for target mirror/eu" in out
+    assert [c.group for c in business_status(broker.address).consumers] == [f"{BUSINESS}/eu"]
 
 
 def test_a_business_whose_producer_is_connected_is_not_forgotten(broker: RunningBroker) -> None:
