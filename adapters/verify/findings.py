@@ -83,10 +83,10 @@ class TableResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Differences outweigh what is undecided."""
+        """Differences outweigh what is undecided; of rows that were not looked at nothing is known."""
         if self.differences:
             return Verdict.DIFFERENT
-        return Verdict.UNDECIDED if self.undecided else Verdict.SAME
+        return Verdict.UNDECIDED if self.undecided or self.cut_short else Verdict.SAME
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +119,11 @@ class Result:
     def undecided(self) -> list[Undecided]:
         """Of all tables."""
         return [u for t in self.tables for u in t.undecided]
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a table was not compared to its end."""
+        return any(t.cut_short for t in self.tables)
 
     @property
     def rows(self) -> int:

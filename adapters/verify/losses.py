@@ -78,6 +78,6 @@ def _unproved(options: Options, result: Result, repaired: Repaired) -> str:
         return f"{len(repaired.left):,} rows are still wrong"
     if result.undecided:
         return f"{len(result.undecided):,} rows or tables could not be decided"
-    if any(table.cut_short for table in result.tables):
+    if result.cut_short:
         return "the comparison stopped at the limit of differences: run it again"
     return ""

@@ -110,13 +110,13 @@ class Comparison:
         # several workers would each go as fast as all of them may
         runner = LocalRunner() if options.rows_per_s else self._runner_for(work)
         results: Iterator[Compared] = runner.run(compare_slice, tasks)
-        for done in results:
+        for number, done in enumerate(results, 1):
             result.rows += done.rows
             result.moved += done.moved
             suspects += done.suspects
             self._report(Progress(table=result.table, rows=result.rows, rows_estimate=estimate))
             if len(suspects) >= options.differences_max:
-                result.cut_short = True
+                result.cut_short = len(suspects) > options.differences_max or number < len(tasks)
                 break
         if isinstance(results, Iterator) and hasattr(results, "close"):
             results.close()

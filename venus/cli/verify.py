@@ -246,7 +246,7 @@ def answer(run: Invocation, result: Result, repaired: Repaired | None, closing: 
         shown += [f"! still wrong: {s.table} {key_shown(s.key)}: {s.reason}" for s in repaired.left[:SHOWN_MAX]]
         shown.append(f"repaired: {repaired.repaired:,} of {sum(repaired.emitted.values()):,} rows")
         if not repaired.left and code == 1:
-            code = 3 if result.undecided else 0
+            code = 3 if result.undecided or result.cut_short else 0
     shown.append(verdict_line(result, verdict_word(result, repaired, code)))
     said = document(result, repaired, code)
     if closing is not None:

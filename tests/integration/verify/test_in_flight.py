@@ -28,7 +28,7 @@ from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-NAMES = ("behind", "logged", "sharing", "emptied", "racing", "refused", "paused", "partly", "spelt", "missed")
+NAMES = ("behind", "logged", "sharing", "emptied", "racing", "refused", "paused", "partly", "spelt", "missed", "hidden")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,20 @@ def test_a_target_that_is_behind_is_waited_for_and_not_blamed(way: WholeWay) -> 
     moving = only(way, "behind", wait_s=60.0)
     assert found(moving) == {("behind", ("100",), "different", "apply")}
     assert not moving.undecided
+
+
+def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(way: WholeWay) -> None:
+    way.caught_up()
+    way.at_target("UPDATE hidden SET v = 'by hand' WHERE id = 150")
+    way.stop("apply")
+    at_source(way, "UPDATE hidden SET v = 'new' WHERE id < 10")
+    way.until(lambda: not way.log_rows(), "the capture")
+
+    threading.Timer(0.3, way.start, ["apply"]).start()
+    limited = only(way, "hidden", slice_rows=20, differences_max=5, wait_s=60.0)
+
+    assert (limited.differences, limited.undecided) == ([], [])
+    assert limited.verdict is Verdict.UNDECIDED
 
 
 def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) -> None:
@@ -217,6 +231,7 @@ def test_conditions_samples_and_misspelt_options(way: WholeWay) -> None:
     limited = only(way, "partly", slice_rows=20, differences_max=1)
     assert len(limited.differences) == 1
     assert limited.tables[0].cut_short
+    assert not only(way, "partly", where="id > 100", slice_rows=200, differences_max=1).tables[0].cut_short
     with pytest.raises(ConfigError, match="--where"):
         only(way, "partly", where="id < 100", leg="target")
     with pytest.raises(ConfigError, match="no table is named 'sum'"):
