@@ -238,8 +238,9 @@ class ConsumerStream:
         position = self._position
         business = self._core.subscriptions.serving(self.business, position)
         wanted = Wanted(
-            self.business, position, self._tables, tuple(self._wanted.only), bytes_max_for(room), self._where
-        )
+            self.business, position, self._tables, tuple(self._wanted.only), bytes_max_for(room), self._where,
+            self._fill,
+        )  # fmt: skip
         read = partial(
             self._core.subscriptions.read, self.business, position, wanted.bytes_max, self._tables, self._only
         )
