@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 
@@ -82,6 +82,23 @@ class LoopBridge:
         finally:
             self._calls_of[lane] -= 1
         return await asyncio.wrap_future(answer) if isinstance(answer, Future) else answer
+
+    async def opened(
+        self, lane: Lane, close: Callable[[T], object], call: Callable[P, T], *args: P.args, **_: P.kwargs
+    ) -> T:
+        """Run a blocking call that opens something; it is closed again if nobody waits for it any more by then."""
+        opening = asyncio.ensure_future(self.blocking(lane, call, *args, **_))
+
+        def unwanted(done: asyncio.Future[T]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                with suppress(RuntimeError):  # the lanes are closed: the broker stops
+                    self.behind(lane, close, done.result())
+
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(unwanted)
+            raise
 
     def load(self, lane: Lane) -> tuple[int, int]:
         """Return how many calls of a lane run, and how many wait."""
