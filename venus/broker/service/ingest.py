@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -43,7 +44,7 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         self.live: dict[str, ProducerStream] = {}
         self._patience_s = patience_s
         self._gate = gate
-        self._door = asyncio.Lock()
+        self._doors = WeakValueDictionary[str, asyncio.Lock]()
 
     async def Produce(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one producer until it leaves, is fenced or breaks the protocol."""
@@ -64,7 +65,8 @@ class Ingest(broker_pb2_grpc.IngestServicer):
         """Let a producer in, one at a time. Raises Held while another one lives."""
         while True:
             await wait_for_turn(self.live, init, patience_s=self._patience_s)
-            async with self._door:
+            # of this business alone: it may wait for a leader, or for followers, while others go on
+            async with self._doors.setdefault(init.business, asyncio.Lock()):
                 if not must_wait(self.live.get(init.business), init):
                     return await self._open(context, init)
 
