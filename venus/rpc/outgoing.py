@@ -69,12 +69,14 @@ class Outgoing:
         self.unacknowledged_bytes += half_cost(half)
 
     def add_decision(self, decision: broker_pb2.Decision) -> None:
-        """Queue a decision; a later COMMIT says everything that an earlier one in the queue says."""
+        """Queue a decision; of two COMMITs behind each other, the one that reaches further says everything."""
         if decision.verdict == broker_pb2.ROLLBACK:
             self._drop_from(decision.batch_no)
         last = self._decisions[-1] if self._decisions else None
         if last is not None and last.verdict == decision.verdict == broker_pb2.COMMIT:
-            decision.can_wait &= last.can_wait
+            can_wait = decision.can_wait and last.can_wait
+            decision = decision if decision.batch_no >= last.batch_no else last
+            decision.can_wait = can_wait
             self._decisions.pop()
         self._decisions.append(decision)
 

@@ -202,3 +202,12 @@ def test_frames_that_a_rollback_took_back_hold_no_later_one_small() -> None:
     for n in (2, 3):
         outgoing.add_half(half(n, SMALL_BYTES - OVERHEAD_BYTES))
     assert numbers(outgoing.take()) == [2, 3]
+
+
+def test_of_two_commits_the_one_that_reaches_further_goes_out_whichever_came_first() -> None:
+    """A cut is committed, and a review asks about one of its first half messages."""
+    for numbers_asked in ((9, 7), (7, 9)):
+        outgoing = Outgoing()
+        for n in numbers_asked:
+            outgoing.add_decision(decision(n))
+        assert [d.batch_no for d in outgoing.take().decisions] == [9]

@@ -39,6 +39,8 @@ class Outbox:
         """
         last = self._decided[-1] if self._decided else None
         if last is not None and last.verdict == answer.verdict == broker_pb2.COMMIT:
+            if answer.batch_no < last.batch_no:  # what was asked for once more says less
+                answer = last
             self._decided.pop()
         self._decided.append(answer)
         if not can_wait:

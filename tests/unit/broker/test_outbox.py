@@ -1,0 +1,22 @@
+"""What a producer is told, put together."""
+
+from __future__ import annotations
+
+import asyncio
+
+from venus.broker.service.outbox import Outbox
+from venus.wire import broker_pb2
+
+
+def test_of_two_commits_the_one_that_reaches_further_is_told_whichever_came_first() -> None:
+    """A cut is committed, and one of its first half messages is decided once more, for a review: both at once."""
+
+    async def told(*batch_nos: int) -> list[int]:
+        outbox = Outbox(broker_pb2.InitAck())
+        outbox.take()
+        for n in batch_nos:
+            outbox.decided(broker_pb2.Decided(verdict=broker_pb2.COMMIT, batch_no=n))
+        return [frame.decided.batch_no for frame in outbox.take()]
+
+    assert asyncio.run(told(9, 7)) == [9]
+    assert asyncio.run(told(7, 9)) == [9]
