@@ -159,7 +159,19 @@ class Writer:
         self.leader, self.producer, _ = cluster.connected()
 
     def go_on(self) -> None:
-        """Find the leader, and decide what is undecided, as the upper adapter does."""
+        """Find the leader, and decide what is undecided, as the upper adapter does: again if the leader moves again."""
+        end = time.monotonic() + FAIL_OVER_S
+        while True:
+            try:
+                self._go_on()
+            except VenusError as error:
+                if not error.retryable or time.monotonic() > end:
+                    raise
+                self.errors.append(str(error))
+            else:
+                return
+
+    def _go_on(self) -> None:
         with contextlib.suppress(VenusError):
             self.producer.close()
         self.leader, self.producer, ack = self.cluster.connected(self.acknowledged)
