@@ -14,6 +14,8 @@ from venus.broker.core import Core
 from venus.broker.machine import envelope
 from venus.broker.machine.business import Business
 from venus.broker.pipeline import producer_commands
+from venus.broker.pipeline.producers import REVIEWED_AT_ONCE_MAX
+from venus.config.traffic import Limits
 from venus.errors import Unavailable, VenusError
 from venus.model import Verdict
 
@@ -67,6 +69,32 @@ def test_nothing_is_told_or_seen_above_the_watermark(tmp_path: Path) -> None:
     engine.commits.advance()
     assert decided.result(WAIT_S).next_offset == 5
     assert len(engines.full_data(engine)) == 5
+    engine.stop()
+
+
+def test_who_catches_up_asks_about_what_is_undecided_and_about_nothing_else(tmp_path: Path) -> None:
+    """A replica applies many half messages together with their decisions; then it leads, and has to ask."""
+    replicas, clock = Replicas(), engines.Clock()
+    engine = engines.make(tmp_path, clock, watermark=replicas, limits=Limits(slow_request_ms=0))
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 1))
+    replicas.held = 3
+    for n in range(REVIEWED_AT_ONCE_MAX + 6):
+        message = producer.next_half(engines.rows(1 + n, 1))
+        engine.producers.halves(BUSINESS, producer.epoch, [message])
+        engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
+    settle(engine)
+    replicas.held = None
+    engine.commits.advance()
+    settle(engine)
+    settle(engine)
+    assert not engine.producers.has_undecided
+
+    message = producer.next_half(engines.rows(100, 1))
+    producer.send(message)
+    clock.now_s += 3600
+    [(_, epoch, asked)] = engine.producers.due_reviews()
+    assert (epoch, [half.batch_no for half in asked]) == (producer.epoch, [message.batch_no])
     engine.stop()
 
 

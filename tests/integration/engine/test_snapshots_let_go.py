@@ -1,0 +1,79 @@
+"""Snapshots that nobody has a lease on any more: they end their readers, not the broker, and leave no files."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support import engines
+from tests.support.engines import BUSINESS, Producer
+from venus.broker.core import Core
+from venus.broker.snapshot import snapshots
+from venus.broker.snapshot.chunks import Chunks
+from venus.broker.store.rocks import Store
+from venus.codec.chunk import Sealed
+from venus.errors import SnapshotExpired, Unavailable
+from venus.wire import broker_pb2
+
+pytestmark = pytest.mark.integration
+
+
+def open_snapshot(engine: Core) -> broker_pb2.Snapshot:
+    return engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
+
+
+def checkpoints_in(path: Path) -> list[str]:
+    return [found.name for found in (path / "snapshots").iterdir()]
+
+
+def test_a_snapshot_that_is_closed_while_it_is_summed_up_ends_that_call_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load that is given up closes its snapshot, while the broker still sums it up for that load."""
+    errors = engines.Errors()
+    engine = engines.make(tmp_path, errors=errors)
+    producer = Producer(engine)
+    for table_id in (1, 2, 3):
+        producer.commit(engines.rows(0, 5), table_id=table_id)
+    snapshot = open_snapshot(engine)
+    read = Chunks.next
+
+    def closed_meanwhile(chunks: Chunks, store: Store) -> Sealed:
+        engine.full_data.close(snapshot.snapshot_id)
+        return read(chunks, store)
+
+    monkeypatch.setattr(Chunks, "next", closed_meanwhile)
+    with pytest.raises(SnapshotExpired):
+        engine.full_data.sums(snapshot.snapshot_id)
+
+    assert errors.fatal == []
+    assert checkpoints_in(tmp_path) == []
+    producer.commit(engines.rows(5, 1))
+    engine.stop()
+
+
+def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps files from being deleted, and whoever was told to try again does not know of it."""
+    go = threading.Event()
+    make = Store.checkpoint
+
+    def late(store: Store, path: Path) -> None:
+        assert go.wait(engines.WAIT_S)
+        make(store, path)
+
+    engine = engines.make(tmp_path)
+    Producer(engine).commit(engines.rows(0, 5))
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "checkpoint", late)
+        patched.setattr(snapshots, "_CHECKPOINT_WAIT_S", 0.1)
+        with pytest.raises(Unavailable, match="too far behind"):
+            open_snapshot(engine)
+        go.set()
+    snapshot = open_snapshot(engine)  # behind the one that was late
+
+    assert len(checkpoints_in(tmp_path)) == 1
+    engine.full_data.close(snapshot.snapshot_id)
+    assert checkpoints_in(tmp_path) == []
+    engine.stop()
