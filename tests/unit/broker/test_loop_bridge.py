@@ -105,3 +105,19 @@ def test_it_wakes_a_real_loop() -> None:
         return heard
 
     assert asyncio.run(run()) == [0, 1, 2]
+
+
+def test_a_call_that_fails_keeps_those_behind_it_from_nothing(
+    bridge: LoopBridge, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("one call's own")
+
+    bridge.post(heard.append, 1)
+    bridge.post(fail)
+    bridge.post(heard.append, 2)
+    loop.run()
+    assert heard == [1, 2]
+    assert "one call's own" in caplog.text

@@ -10,6 +10,7 @@ what keeps the system alive never waits behind what is merely large: four reads 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,8 @@ from typing import Any, ParamSpec, TypeVar
 from venus.flow.lanes import THREADS, Lane
 
 __all__ = ["Lane", "LoopBridge"]
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,7 +71,10 @@ class LoopBridge:
         self._woken = False
         while self._calls:
             call, args = self._calls.popleft()
-            call(*args)
+            try:
+                call(*args)
+            except Exception:  # those behind it are others'
+                logger.exception("a call into the event loop failed")
 
     def when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
         """Run `call` in the loop when the core has resolved the future."""

@@ -33,6 +33,9 @@ async def ask_for_reviews(core: Core, bridge: LoopBridge, ingest: Ingest, *, fir
         except VenusError as error:
             logger.warning("reviews: %s", error)
             continue
+        except Exception:  # without this task nobody would be asked any more
+            logger.exception("the broker could not find out which reviews are due")
+            continue
         for business, epoch, halves in due:
             stream = ingest.live.get(business)
             if stream is not None and stream.epoch == epoch:

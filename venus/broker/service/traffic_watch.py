@@ -96,6 +96,8 @@ class TrafficWatch:
                 self.look(late_s, machine)
             except (OSError, VenusError) as error:
                 logger.warning("the state of the machine cannot be read: %s", error)
+            except Exception:  # without this task nothing would be degraded any more, nor restored
+                logger.exception("the broker could not look at its traffic")
 
     def _machine(self) -> dict[str, float]:
         """Read what needs system calls; blocking."""

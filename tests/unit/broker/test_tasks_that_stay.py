@@ -1,0 +1,55 @@
+"""What a broker does for as long as it runs goes on behind an error that nobody foresaw, and the log has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.broker.test_quiet import Sleeps, ended, reviewing
+from venus.broker.service import reviews, traffic_watch
+from venus.broker.service.traffic_watch import LOOKS, TrafficWatch
+from venus.flow.lanes import Lane
+
+
+class FailsOnce:
+    """A bridge whose first call ends in a defect."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def blocking(self, _: Lane, call: Callable[..., Any], *args: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise KeyError("a defect of the broker")
+        return call(*args)
+
+
+def test_reviews_are_asked_for_behind_a_defect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bridge: Any = FailsOnce()
+    Sleeps(3).replace(monkeypatch, reviews)
+    asked, work = reviewing([True], bridge, first_s=6.0)
+    asyncio.run(ended(work))
+    assert asked == [1, 1]
+    assert "a defect of the broker" in caplog.text
+
+
+def test_the_watch_looks_on_behind_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bridge: Any = FailsOnce()
+    Sleeps(3 * LOOKS).replace(monkeypatch, traffic_watch)
+    core: Any = SimpleNamespace(data_dir=tmp_path)
+    watch = TrafficWatch(cast("Any", None), core, bridge, list)
+    looks: list[float] = []
+    monkeypatch.setattr(watch, "_machine", dict)
+    monkeypatch.setattr(watch, "look", lambda late_s, _: looks.append(late_s))
+    asyncio.run(ended(watch._run()))
+    assert len(looks) == 2
+    assert "a defect of the broker" in caplog.text
